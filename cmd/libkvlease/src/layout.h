@@ -1,0 +1,219 @@
+/* Memory that the C library and the Go core share, and the records of the submission stream.
+ * The same offsets stand in dataplane/record; a test on each side holds them together.
+ *
+ * All little-endian, all fixed. The stream is what crosses between processes later, so a record carries everything:
+ * nothing in it is a pointer.
+ */
+#ifndef KVL_LAYOUT_H
+#define KVL_LAYOUT_H
+
+#include <stdint.h>
+
+#define KVL_LAYOUT_VERSION 1u
+#define KVL_NONE 0xFFFFFFFFu /* end of a free list */
+
+/* ---- handles: (use + 1) << 32 | slot, so that 0 is none ---- */
+#define KVL_HANDLE(slot, use) ((((uint64_t)(use) + 1) << 32) | (uint32_t)(slot))
+#define KVL_HANDLE_SLOT(h) ((uint32_t)(h))
+#define KVL_HANDLE_USE(h) ((uint32_t)(((h) >> 32) - 1))
+
+/* ---- state words: use << 32 | bits ---- */
+enum {
+	KVL_S_FREE = 0,     /* in the free list, or never used */
+	KVL_S_EXPECTED = 1, /* leases: kvl_expect */
+	KVL_S_GRANTED = 2,  /* leases: kvl_grant */
+	KVL_S_ENDED = 3,    /* leases: the core has ended it, the event is still to come */
+	KVL_S_TRACKED = 4,  /* tracks: kvl_track */
+	KVL_S_READING = 5,  /* tracks: kvl_read was called */
+	KVL_S_MASK = 0xFF,
+	KVL_S_CANCEL = 0x100, /* host has said cancel or untrack: said once */
+	KVL_S_REVOKE = 0x200  /* host has said revoke: said once */
+};
+
+/* One lease slot, 128 bytes. The host sets FREE -> EXPECTED/GRANTED and the said bits; all else is the core's. */
+typedef struct kvl_slot {
+	uint64_t state;     /* atomic: use << 32 | KVL_S_*; the core writes (use + 1) << 32 | FREE when it gives the slot back */
+	uint32_t next;      /* free list link */
+	uint32_t flags;     /* atomic: KVL_SF_* */
+	uint64_t user;      /* of the grant */
+	uint32_t blocks;    /* of the grant */
+	uint16_t id_len;    /* 1..1024; > 96: id[0..3] is the index in the long pool */
+	uint16_t reason;    /* KVL_FREED_* once ENDED */
+	uint8_t id[96];
+} kvl_slot_t;
+enum { KVL_SF_UNCHECKED = 1 }; /* a reader that does not check the fence may hold the parameters (L12) */
+
+/* One tracking slot, 16 bytes. The host sets FREE -> TRACKED -> READING and the said bit. */
+typedef struct kvl_track_slot {
+	uint64_t state;
+	uint32_t next;
+	uint32_t producer; /* host only: index of the producer of its first record */
+} kvl_track_slot_t;
+
+/* Board: 64-byte header, then one 32-byte row per slot. Registered with the transport, never moved. */
+typedef struct kvl_board_header {
+	uint32_t version; /* 1 */
+	uint32_t flags;   /* KVL_BF_* */
+	uint64_t duration_ns;
+	uint64_t base;    /* fence word of use 0 */
+	uint64_t epoch;
+	uint64_t zero[4];
+} kvl_board_header_t;
+enum { KVL_BF_DRAINING = 1, KVL_BF_CLOSED = 2 };
+
+typedef struct kvl_row {
+	uint64_t fence;       /* w0: base + g while use g may be read; only ever raised */
+	uint64_t deadline_us; /* w1: this rank's CLOCK_BOOTTIME, for people and tools */
+	uint32_t generation;  /* w2 low */
+	uint32_t beats;       /* w2 high: beats applied, also those that moved nothing */
+	uint64_t zero;        /* w3 */
+} kvl_row_t;
+
+/* Words that both sides look at; one page. */
+typedef struct kvl_control {
+	uint32_t magic;   /* 'kvlC' */
+	uint32_t version; /* KVL_LAYOUT_VERSION */
+	/* free lists: the core pushes one slot, the host takes the whole list by exchange; no ABA */
+	uint32_t lease_free; /* atomic */
+	uint32_t track_free; /* atomic */
+	uint32_t poisoned;   /* atomic: 0, or 1 once every row is fenced and no step runs any more */
+	uint32_t draining;   /* atomic: new work is refused */
+	uint32_t asleep;     /* atomic: the pump sleeps on wake_fd */
+	int32_t wake_fd;     /* eventfd that ends the pump's sleep */
+	int32_t event_fd;    /* eventfd written by the core after it published events */
+	uint32_t held;       /* atomic: leases expected or held + requests tracked + reads in flight, by the last step */
+	uint64_t poison_ns;  /* CLOCK_BOOTTIME of the poisoning */
+	uint64_t pass_ns;    /* atomic: CLOCK_BOOTTIME of the last kvl_pass */
+	uint64_t pause_until_ns; /* atomic */
+	uint64_t steps;      /* atomic: steps run */
+	uint64_t duration_ns; /* lease duration in force, for the poison report of unchecked leases */
+	uint64_t zero[6];
+} kvl_control_t;
+
+/* ---- records: the tag is the ring record's tag ---- */
+enum {
+	KVL_REC_EXPECT = 1,
+	KVL_REC_GRANT = 2,
+	KVL_REC_CANCEL = 3,
+	KVL_REC_REVOKE = 4,
+	KVL_REC_PRESSURE = 5,
+	KVL_REC_TRACK = 16,
+	KVL_REC_UNTRACK = 17,
+	KVL_REC_REJECT = 18,
+	KVL_REC_READ = 19 /* one part */
+};
+
+typedef struct kvl_rec_expect { /* then id */
+	uint64_t lease;
+	uint32_t id_len;
+	uint32_t zero;
+} kvl_rec_expect_t;
+
+typedef struct kvl_rec_grant { /* then id */
+	uint64_t lease;
+	uint64_t key;     /* SipHash-2-4(boot secret, slot u32 | g u32) */
+	uint64_t user;
+	uint64_t ttl_ns;  /* time left when said; 0: the configured duration */
+	uint64_t said_ns; /* CLOCK_BOOTTIME when said, this host's; 0 on carriers between hosts */
+	uint64_t ready_event;
+	uint32_t blocks;
+	uint32_t tokens;
+	uint32_t flags;
+	uint32_t id_len;
+} kvl_rec_grant_t;
+
+typedef struct kvl_rec_handle { /* CANCEL, REVOKE, UNTRACK */
+	uint64_t handle;
+} kvl_rec_handle_t;
+
+typedef struct kvl_rec_pressure {
+	uint32_t blocks;
+	uint32_t zero;
+} kvl_rec_pressure_t;
+
+typedef struct kvl_rec_track { /* TRACK, REJECT (track = 0); then remote id, then local id */
+	uint64_t track;
+	uint64_t engine;
+	uint64_t epoch;
+	uint64_t key;
+	uint64_t user;
+	uint64_t said_ns; /* CLOCK_BOOTTIME when said */
+	uint32_t slot;
+	uint32_t generation;
+	uint32_t native;  /* 1: epoch, key, slot and generation are set */
+	uint16_t remote_len;
+	uint16_t local_len;
+} kvl_rec_track_t;
+
+typedef struct kvl_run {
+	uint32_t group;
+	uint32_t local;  /* first local block id */
+	uint32_t remote; /* first remote block id */
+	uint32_t n;      /* blocks, contiguous on both sides */
+} kvl_run_t;
+
+typedef struct kvl_rec_read { /* then n runs; the parts of one read are published together */
+	uint64_t track;
+	uint32_t part;  /* 0 .. parts-1 */
+	uint32_t parts; /* at least 1; a read of no blocks has one part with no run */
+	uint32_t n;
+	uint32_t zero;
+} kvl_rec_read_t;
+#define KVL_READ_RUNS_MAX 253u /* (4,096 - 8 - 24) / 16 */
+
+/* What sits in an overflow ring: the position that the main ring must be drained to first, then the record. */
+typedef struct kvl_rec_overflow {
+	uint64_t after;
+} kvl_rec_overflow_t;
+
+/* ---- what the C library hands the core ---- */
+typedef struct kvl_core_sizes { /* from kvlgo_config */
+	uint32_t size;
+	uint32_t leases;       /* requests_max */
+	uint32_t tracks;       /* tracked_max */
+	uint32_t producers;    /* producers_max */
+	uint32_t ring_bytes;   /* capacity of a submission ring */
+	uint32_t overflow_bytes; /* capacity of an overflow ring */
+	uint32_t events_bytes; /* capacity of the completion ring */
+	uint32_t landing_bytes; /* rows read from peers land here */
+	uint32_t long_ids;
+	uint32_t pump;         /* 1: pump mode */
+	uint64_t idle_tick_ns;
+} kvl_core_sizes_t;
+
+typedef struct kvl_core_args { /* to kvlgo_open; all memory is the C library's and outlives the core's use */
+	uint32_t size;
+	uint32_t abi;
+	const char *config;
+	uint64_t config_len;
+	kvl_control_t *control;
+	kvl_slot_t *slots;
+	kvl_track_slot_t *tracks;
+	uint8_t *board; /* header and rows */
+	uint8_t *landing;
+	uint8_t *events;  /* ring memory */
+	uint8_t **rings;  /* producers x ring memory, all formatted */
+	uint8_t **overflows;
+	uint64_t secret[2]; /* boot secret: keys of the slots */
+	uint64_t epoch;     /* boot epoch, not 0 */
+	uint64_t base;      /* below 2^62 */
+} kvl_core_args_t;
+
+#ifdef __cplusplus
+#define KVL_ASSERT(x) static_assert(x, #x)
+#else
+#define KVL_ASSERT(x) _Static_assert(x, #x)
+#endif
+KVL_ASSERT(sizeof(kvl_slot_t) == 128);
+KVL_ASSERT(sizeof(kvl_track_slot_t) == 16);
+KVL_ASSERT(sizeof(kvl_board_header_t) == 64);
+KVL_ASSERT(sizeof(kvl_row_t) == 32);
+KVL_ASSERT(sizeof(kvl_control_t) == 128);
+KVL_ASSERT(sizeof(kvl_rec_expect_t) == 16);
+KVL_ASSERT(sizeof(kvl_rec_grant_t) == 64);
+KVL_ASSERT(sizeof(kvl_rec_track_t) == 64);
+KVL_ASSERT(sizeof(kvl_rec_read_t) == 24);
+KVL_ASSERT(sizeof(kvl_run_t) == 16);
+KVL_ASSERT(sizeof(kvl_core_sizes_t) == 48);
+KVL_ASSERT(sizeof(kvl_core_args_t) == 120);
+#endif

@@ -1,0 +1,112 @@
+// Package record is the memory that the C library and the core share, and the records of the submission stream.
+// It mirrors cmd/libkvlease/src/layout.h; a test on each side holds the offsets together.
+package record
+
+// None ends a free list.
+const None = 0xFFFFFFFF
+
+// Handle names a slot and its use: (use + 1) << 32 | slot, so that 0 is none.
+type Handle uint64
+
+// NewHandle gives the handle of a slot's use.
+func NewHandle(slot, use uint32) Handle { return Handle((uint64(use)+1)<<32 | uint64(slot)) }
+
+// Slot is the index.
+func (h Handle) Slot() uint32 { return uint32(h) }
+
+// Use is how often the slot was used before; for leases it is g of the design.
+func (h Handle) Use() uint32 { return uint32(h>>32) - 1 }
+
+// Bits of a state word: use << 32 | bits.
+const (
+	Free     = 0 // in the free list, or never used
+	Expected = 1 // leases: expect
+	Granted  = 2 // leases: grant
+	Ended    = 3 // leases: the core has ended it, the event is still to come
+	Tracked  = 4 // tracks: track
+	Reading  = 5 // tracks: read was called
+	Mask     = 0xFF
+
+	SaidCancel = 0x100 // the host has said cancel or untrack
+	SaidRevoke = 0x200 // the host has said revoke
+)
+
+// State makes a state word.
+func State(use uint32, bits uint32) uint64 { return uint64(use)<<32 | uint64(bits) }
+
+// Slot is one lease slot, 128 bytes. The host sets Free -> Expected/Granted and the said bits; all else is the core's.
+type Slot struct {
+	State  uint64 // atomic
+	Next   uint32
+	Flags  uint32 // atomic: Unchecked
+	User   uint64
+	Blocks uint32
+	IDLen  uint16
+	Reason uint16
+	ID     [96]byte
+}
+
+// Unchecked is set in Slot.Flags while a reader that does not check the fence may hold the parameters (L12).
+const Unchecked = 1
+
+// Track is one tracking slot, 16 bytes.
+type Track struct {
+	State    uint64 // atomic
+	Next     uint32
+	Producer uint32
+}
+
+// BoardHeader is the first 64 bytes of a board.
+type BoardHeader struct {
+	Version    uint32
+	Flags      uint32 // atomic: BoardDraining, BoardClosed
+	DurationNs uint64
+	Base       uint64
+	Epoch      uint64
+	Zero       [4]uint64
+}
+
+// Board flags.
+const (
+	BoardVersion  = 1
+	BoardDraining = 1
+	BoardClosed   = 2
+	BoardHeadLen  = 64
+	RowLen        = 32
+)
+
+// Row is one slot's row on the board. w2 is Generation (low) and Beats (high).
+type Row struct {
+	Fence      uint64 // atomic: base + g while use g may be read; only ever raised
+	DeadlineUs uint64 // atomic
+	GenBeats   uint64 // atomic: beats << 32 | generation
+	Zero       uint64
+}
+
+// FenceClosed is the fence word of a closed row: no use has it.
+const FenceClosed = ^uint64(0)
+
+// Control is the page of words that both sides look at.
+type Control struct {
+	Magic, Version uint32
+	LeaseFree      uint32 // atomic
+	TrackFree      uint32 // atomic
+	Poisoned       uint32 // atomic
+	Draining       uint32 // atomic
+	Asleep         uint32 // atomic
+	WakeFd         int32
+	EventFd        int32
+	Held           uint32 // atomic
+	PoisonNs       uint64
+	PassNs         uint64 // atomic
+	PauseUntilNs   uint64 // atomic
+	Steps          uint64 // atomic
+	DurationNs     uint64
+	Zero           [6]uint64
+}
+
+// ControlMagic is "kvlC".
+const (
+	ControlMagic  = 0x436c766b
+	LayoutVersion = 1
+)

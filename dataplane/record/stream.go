@@ -1,0 +1,121 @@
+package record
+
+// Tags of submission records.
+const (
+	TagExpect   = 1
+	TagGrant    = 2
+	TagCancel   = 3
+	TagRevoke   = 4
+	TagPressure = 5
+	TagTrack    = 16
+	TagUntrack  = 17
+	TagReject   = 18
+	TagRead     = 19
+)
+
+// IDMax is the longest request id in bytes; RunsMax the most runs of one read part (4 KiB record).
+const (
+	IDMax   = 1024
+	RunsMax = 253
+)
+
+// Expect is followed by the id.
+type Expect struct {
+	Lease Handle
+	IDLen uint32
+	Zero  uint32
+}
+
+// Grant is followed by the id.
+type Grant struct {
+	Lease      Handle
+	Key        uint64
+	User       uint64
+	TTLNs      uint64 // time left when said; 0: the configured duration
+	SaidNs     uint64 // CLOCK_BOOTTIME when said; 0: unknown
+	ReadyEvent uint64
+	Blocks     uint32
+	Tokens     uint32
+	Flags      uint32
+	IDLen      uint32
+}
+
+// TrackReq is TRACK and REJECT (Track = 0); followed by the remote id, then the local id.
+type TrackReq struct {
+	Track      Handle
+	Engine     uint64
+	Epoch      uint64
+	Key        uint64
+	User       uint64
+	SaidNs     uint64
+	Slot       uint32
+	Generation uint32
+	Native     uint32
+	RemoteLen  uint16
+	LocalLen   uint16
+}
+
+// Run is n blocks that are contiguous on both sides.
+type Run struct{ Group, Local, Remote, N uint32 }
+
+// Read is one part of a read, followed by N runs.
+type Read struct {
+	Track Handle
+	Part  uint32
+	Parts uint32
+	N     uint32
+	Zero  uint32
+}
+
+// Event is what the host polls, 64 bytes for ever.
+type Event struct {
+	Kind     uint16
+	Reserved uint16
+	Flags    uint32
+	Status   int32
+	Rank     uint32
+	Handle   uint64
+	User     uint64
+	Value0   uint64
+	Value1   uint64
+	TimeNs   uint64
+	Zero     uint64
+}
+
+// Event kinds, with the meaning that kvlease.h gives them.
+const (
+	EvFreed        = 1
+	EvReadDone     = 2
+	EvReadFailed   = 3
+	EvBlocksBack   = 4
+	EvLeaseGone    = 5
+	EvAtRisk       = 6
+	EvEngineUp     = 7
+	EvEngineDown   = 8
+	EvPoisoned     = 9
+	EvExpectLapsed = 10
+
+	FlagBlocksHeld = 1
+)
+
+// Reasons of EvFreed.
+const (
+	FreedCompleted = 1
+	FreedReleased  = 2
+	FreedRevoked   = 3
+	FreedExpired   = 4
+	FreedPoisoned  = 5
+	FreedDuplicate = 6
+	FreedClosed    = 7
+)
+
+// Outcomes of a read.
+const (
+	ReadOK        = 0
+	ReadStale     = 1
+	ReadUnproven  = 2
+	ReadFailed    = 3
+	ReadTimeout   = 4
+	ReadCancelled = 5
+	ReadLost      = 6
+)

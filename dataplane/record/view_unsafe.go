@@ -1,0 +1,103 @@
+package record
+
+import "unsafe"
+
+// The casts below need 8-byte alignment, which ringbuf gives to every record, and lengths, which each checks.
+
+func tail(rec []byte, head uintptr, n uint64) ([]byte, bool) {
+	if uint64(len(rec)) < uint64(head)+n {
+		return nil, false
+	}
+	return rec[head : uint64(head)+n : uint64(head)+n], true
+}
+
+// AsExpect views a record as an Expect and its id.
+func AsExpect(rec []byte) (*Expect, []byte, bool) {
+	if len(rec) < int(unsafe.Sizeof(Expect{})) {
+		return nil, nil, false
+	}
+	e := (*Expect)(unsafe.Pointer(&rec[0]))
+	id, ok := tail(rec, unsafe.Sizeof(*e), uint64(e.IDLen))
+	return e, id, ok && e.IDLen > 0 && e.IDLen <= IDMax
+}
+
+// AsGrant views a record as a Grant and its id.
+func AsGrant(rec []byte) (*Grant, []byte, bool) {
+	if len(rec) < int(unsafe.Sizeof(Grant{})) {
+		return nil, nil, false
+	}
+	g := (*Grant)(unsafe.Pointer(&rec[0]))
+	id, ok := tail(rec, unsafe.Sizeof(*g), uint64(g.IDLen))
+	return g, id, ok && g.IDLen > 0 && g.IDLen <= IDMax
+}
+
+// AsHandle views CANCEL, REVOKE and UNTRACK.
+func AsHandle(rec []byte) (Handle, bool) {
+	if len(rec) < 8 {
+		return 0, false
+	}
+	return *(*Handle)(unsafe.Pointer(&rec[0])), true
+}
+
+// AsPressure views PRESSURE: the blocks wanted.
+func AsPressure(rec []byte) (uint32, bool) {
+	if len(rec) < 8 {
+		return 0, false
+	}
+	return *(*uint32)(unsafe.Pointer(&rec[0])), true
+}
+
+// AsTrack views TRACK and REJECT: the request, the remote id, the local id.
+func AsTrack(rec []byte) (t *TrackReq, remote, local []byte, ok bool) {
+	if len(rec) < int(unsafe.Sizeof(TrackReq{})) {
+		return nil, nil, nil, false
+	}
+	t = (*TrackReq)(unsafe.Pointer(&rec[0]))
+	remote, ok = tail(rec, unsafe.Sizeof(*t), uint64(t.RemoteLen))
+	if !ok || t.RemoteLen == 0 || t.RemoteLen > IDMax || t.LocalLen > IDMax {
+		return nil, nil, nil, false
+	}
+	local, ok = tail(rec, unsafe.Sizeof(*t)+uintptr(t.RemoteLen), uint64(t.LocalLen))
+	return t, remote, local, ok
+}
+
+// AsRead views one part of a read: the head and its runs.
+func AsRead(rec []byte) (*Read, []Run, bool) {
+	if len(rec) < int(unsafe.Sizeof(Read{})) {
+		return nil, nil, false
+	}
+	r := (*Read)(unsafe.Pointer(&rec[0]))
+	runs, ok := tail(rec, unsafe.Sizeof(*r), uint64(r.N)*uint64(unsafe.Sizeof(Run{})))
+	if !ok || r.N > RunsMax {
+		return nil, nil, false
+	}
+	if r.N == 0 {
+		return r, nil, true
+	}
+	return r, unsafe.Slice((*Run)(unsafe.Pointer(&runs[0])), int(r.N)), true
+}
+
+// AsEvent views a 64-byte event.
+func AsEvent(rec []byte) *Event { return (*Event)(unsafe.Pointer(&rec[0])) }
+
+// Slots views memory as lease slots. mem must be 8-byte aligned.
+func Slots(mem []byte) []Slot {
+	return unsafe.Slice((*Slot)(unsafe.Pointer(&mem[0])), len(mem)/int(unsafe.Sizeof(Slot{})))
+}
+
+// Tracks views memory as tracking slots.
+func Tracks(mem []byte) []Track {
+	return unsafe.Slice((*Track)(unsafe.Pointer(&mem[0])), len(mem)/int(unsafe.Sizeof(Track{})))
+}
+
+// Board views memory as a board: the header and its rows.
+func Board(mem []byte) (*BoardHeader, []Row) {
+	rows := mem[BoardHeadLen:]
+	return (*BoardHeader)(unsafe.Pointer(&mem[0])), unsafe.Slice((*Row)(unsafe.Pointer(&rows[0])), len(rows)/RowLen)
+}
+
+// AsControl views memory as the control page.
+func AsControl(mem []byte) *Control { return (*Control)(unsafe.Pointer(&mem[0])) }
+
+// Addr is the address of memory, for registration with a transport.
+func Addr(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&mem[0]))) }

@@ -1,0 +1,98 @@
+// Package transport is the small interface between the plane and whatever moves bytes: NIXL, the in-process loopback,
+// the simulator. Every implementation passes the contract suite of package transporttest.
+package transport
+
+import "errors"
+
+// Peer names a loaded remote agent. 0 is none. A Peer is never used for another agent again.
+type Peer uint32
+
+// Xfer names a posted read until Release. 0 is none.
+type Xfer uint64
+
+// Status is where a posted read stands. Only Done and Failed are ends, and after Failed the transport may still write
+// into the local memory for a while (design 7): quarantine is the reader's work, not the transport's.
+type Status uint8
+
+const (
+	Pending Status = iota
+	Done           // every byte has landed
+	Failed         // the transport reported an error for this transfer
+)
+
+// Mem is the kind of memory of a region or a descriptor.
+type Mem uint8
+
+const (
+	DRAM Mem = iota
+	VRAM
+)
+
+// Region is memory that the transport may touch: local regions are registered, remote ones come in a peer's metadata.
+type Region struct {
+	Addr, Bytes uint64
+	Device      uint32
+	Mem         Mem
+}
+
+// Desc is one contiguous piece of a read.
+type Desc struct {
+	Local, Remote             uint64 // addresses
+	Len                       uint64 // bytes
+	LocalDevice, RemoteDevice uint32
+}
+
+// ReadSpec is one read from one peer. Notif, if not empty, leaves with the end of the read (stock completions);
+// it leaves only when the reader polls.
+type ReadSpec struct {
+	Peer                Peer
+	LocalMem, RemoteMem Mem
+	Descs               []Desc
+	Notif               []byte
+}
+
+// Errors of a transport. ErrPeer after a Send or PostRead means that the connection is gone and Drop + Load is the probe for life.
+var (
+	ErrUnavailable = errors.New("transport: unavailable")
+	ErrPeer        = errors.New("transport: peer unreachable")
+	ErrInvalid     = errors.New("transport: invalid argument")
+	ErrClosed      = errors.New("transport: closed")
+	ErrFull        = errors.New("transport: no room")
+)
+
+// Transport moves notifications and reads for one agent.
+//
+// Threads: Send, Poll, PostRead, PollReads and Release belong to the stepping thread. Register, Metadata, Load and Drop
+// may come from another thread at the same time. Close comes last.
+// Memory: Send, Poll, PostRead, PollReads and Release make no Go allocation. Nothing registered may be Go memory, except with loopback.
+type Transport interface {
+	// Name is "nixl", "loopback", "sim".
+	Name() string
+	// Agent is the name under which peers see our notifications.
+	Agent() string
+	// Register makes regions readable by peers and usable as read targets: all of them or none.
+	Register(regions []Region) error
+	// Unregister is the opposite; it may not be called while a read of ours is in flight.
+	Unregister(regions []Region) error
+	// Metadata is the blob that peers load. Valid after Register.
+	Metadata() ([]byte, error)
+	// Load makes a remote agent reachable. The same blob may be loaded again after Drop. May take 60 ms.
+	Load(blob []byte) (Peer, error)
+	// Drop forgets a remote agent. ErrInvalid while a read from it has not ended and been released.
+	Drop(Peer) error
+	// Send posts one notification. nil says nothing about its arrival. ErrPeer: disconnected; ErrInvalid: unknown peer.
+	Send(p Peer, msg []byte) error
+	// Poll moves what has arrived into in, as much as fits, and reports how many notifications that were. The rest waits.
+	Poll(in *Inbox) int
+	// Backlog is the number of notifications that had arrived by the last Poll and did not fit into its inbox.
+	Backlog() int
+	// PostRead starts a read. On error nothing was started.
+	PostRead(spec *ReadSpec) (Xfer, error)
+	// PollReads fills out[i] with the status of xfers[i]. If none has ended it looks again for at most spinNs nanoseconds.
+	PollReads(xfers []Xfer, out []Status, spinNs int64)
+	// Release gives back an ended read's handle. ErrInvalid for one that is still pending.
+	Release(Xfer) error
+	// FastFence reports whether a peer's rows are answered without its software (RDMA), so that short spins suffice.
+	FastFence() bool
+	Close() error
+}

@@ -1,0 +1,3 @@
+module github.com/kvlease/kvlease
+
+go 1.26
