@@ -56,6 +56,15 @@ func (c *Consumer) Next() (tag uint32, rec []byte, ok bool) {
 	return tag, c.records.payload(off, n), true
 }
 
+// Peek is Next without taking the record: the following Next or Peek hands out the same one.
+func (c *Consumer) Peek() (tag uint32, rec []byte, ok bool) {
+	tag, rec, ok = c.Next()
+	if ok {
+		c.pos -= recordBytes(uint64(len(rec)))
+	}
+	return tag, rec, ok
+}
+
 // nextSlow looks at the head again, skips padding, and decides about what did not look like a record.
 func (c *Consumer) nextSlow() (tag uint32, rec []byte, ok bool) {
 	for range 2 { // padding, then a record: padding is never at the start of the ring
