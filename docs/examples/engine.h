@@ -1,0 +1,268 @@
+/* What the two example engines share: a KV cache whose every byte can be checked, options, a forward loop's clock.
+ *
+ * This is the engine's side: kvlease comes in only in cache_register and engine_open.
+ */
+#ifndef ENGINE_H
+#define ENGINE_H
+
+#include "jsonl.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+
+enum {
+	LAYERS_MAX = 64,
+	BLOCKS_MAX = 65536,
+	REQUESTS_MAX = 1024,
+	REQUEST_BLOCKS_MAX = 256,
+	ID_MAX = 128 /* bytes of a request id that these engines take, with the zero */
+};
+
+/* ---- the forward loop --------------------------------------------------------------------------------------------------- */
+
+/* The forward pass: on a GPU the CPU would be as idle as this. */
+static inline void sleep_until(uint64_t when)
+{
+	struct timespec t = {(time_t)(when / 1000000000u), (long)(when % 1000000000u)};
+	while (clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &t, NULL) == EINTR) {
+	}
+}
+
+/* ---- the KV cache ------------------------------------------------------------------------------------------------------ */
+
+/* One region per layer; a block holds K, then V, each [head][token][words of 8 bytes]. */
+struct cache {
+	uint32_t layers, blocks, heads, tokens, words;
+	size_t block_len;
+	uint8_t *base[LAYERS_MAX];
+};
+
+/* A bijection in which every bit of the input moves about half of the output (the end of splitmix64). */
+static inline uint64_t mixed(uint64_t x)
+{
+	x ^= x >> 30;
+	x *= 0xbf58476d1ce4e5b9u;
+	x ^= x >> 27;
+	x *= 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+/* What the words of one token of one head start from: f(request, layer, K/V, block, head, token). */
+static inline uint64_t content_seed(const char *request, uint32_t layer, uint32_t v, uint32_t block, uint32_t head, uint32_t token)
+{
+	uint64_t name = 0xcbf29ce484222325u; /* FNV-1a */
+	for (; *request != 0; request++)
+		name = (name ^ (uint8_t)*request) * 0x100000001b3u;
+	uint64_t place = (uint64_t)layer << 56 | (uint64_t)v << 55 | (uint64_t)head << 44 | (uint64_t)token << 28 | block;
+	return mixed(name ^ mixed(place + 1));
+}
+
+static inline uint64_t content_word(uint64_t seed, uint32_t word)
+{
+	return mixed(seed + (uint64_t)word * 0x9e3779b97f4a7c15u);
+}
+
+/* Memory that the transport registers comes from mmap and stays until the process ends. */
+static inline void cache_open(struct cache *c, uint32_t layers, uint32_t blocks)
+{
+	if (layers < 1 || layers > LAYERS_MAX || blocks < 1 || blocks > BLOCKS_MAX)
+		die("--layers is 1 to %d, --blocks 1 to %d", LAYERS_MAX, BLOCKS_MAX);
+	*c = (struct cache){.layers = layers, .blocks = blocks, .heads = 4, .tokens = 16, .words = 16};
+	c->block_len = (size_t)2 * c->heads * c->tokens * c->words * 8;
+	for (uint32_t l = 0; l < layers; l++) {
+		c->base[l] = mmap(NULL, c->block_len * blocks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (c->base[l] == MAP_FAILED)
+			die("no memory for layer %u of the KV cache: %s", l, strerror(errno));
+	}
+}
+
+static inline int32_t cache_register(kvl_ctx_t *ctx, const struct cache *c)
+{
+	kvl_region_t regions[LAYERS_MAX];
+	char names[LAYERS_MAX][16];
+	memset(regions, 0, sizeof regions);
+	for (uint32_t l = 0; l < c->layers; l++) {
+		int n = snprintf(names[l], sizeof names[l], "layer.%u", l);
+		regions[l] = (kvl_region_t){
+			.addr = (uint64_t)(uintptr_t)c->base[l],
+			.bytes = c->block_len * c->blocks,
+			.block_len = c->block_len,
+			.block_stride = c->block_len,
+			.blocks = c->blocks,
+			.group = -1,
+			.mem = KVL_MEM_DRAM,
+			.name = {names[l], (size_t)n},
+		};
+	}
+	return kvl_register(ctx, regions, c->layers);
+}
+
+/* Go over every word of a request's blocks: write what belongs there (fill), or count the bytes that differ from it. */
+static inline uint64_t cache_walk(struct cache *c, const char *request, const uint32_t *blocks, uint32_t n, int fill)
+{
+	uint64_t bad = 0;
+	for (uint32_t layer = 0; layer < c->layers; layer++) {
+		for (uint32_t b = 0; b < n; b++) {
+			uint8_t *at = c->base[layer] + (size_t)blocks[b] * c->block_len;
+			for (uint32_t row = 0; row < 2 * c->heads * c->tokens; row++) {
+				uint32_t v = row / (c->heads * c->tokens), head = row / c->tokens % c->heads;
+				uint64_t seed = content_seed(request, layer, v, b, head, row % c->tokens);
+				for (uint32_t w = 0; w < c->words; w++, at += 8) {
+					uint64_t want = content_word(seed, w), got;
+					if (fill) {
+						memcpy(at, &want, 8);
+						continue;
+					}
+					memcpy(&got, at, 8);
+					for (uint64_t diff = got ^ want; diff != 0; diff >>= 8)
+						bad += (diff & 0xff) != 0;
+				}
+			}
+		}
+	}
+	return bad;
+}
+
+/* The prefill: a request's KV, by position in the request, into these blocks. */
+static inline void cache_fill(struct cache *c, const char *request, const uint32_t *blocks, uint32_t n)
+{
+	cache_walk(c, request, blocks, n, 1);
+}
+
+/* How many bytes of these blocks are not the request's. */
+static inline uint64_t cache_bad_bytes(struct cache *c, const char *request, const uint32_t *blocks, uint32_t n)
+{
+	return cache_walk(c, request, blocks, n, 0);
+}
+
+/* Whatever a block held before must not look like data that was read. */
+static inline void cache_clear(struct cache *c, const uint32_t *blocks, uint32_t n)
+{
+	for (uint32_t layer = 0; layer < c->layers; layer++) {
+		for (uint32_t b = 0; b < n; b++)
+			memset(c->base[layer] + (size_t)blocks[b] * c->block_len, 0xee, c->block_len);
+	}
+}
+
+/* ---- start -------------------------------------------------------------------------------------------------------------- */
+
+struct options {
+	const char *engine_id, *transport;
+	int pump;
+	int watch; /* report the heartbeats that have arrived, at the price of one kvl_stats a pass */
+	uint64_t pass_ns;
+	double lease_s;
+	uint32_t layers, blocks;
+};
+
+static inline void usage(const char *program, const char *does, int code)
+{
+	FILE *to = code == 0 ? stdout : stderr;
+	fprintf(to,
+	        "Usage: %s [flags]\n\n%s\nCommands are JSON lines on stdin, reports JSON lines on stdout.\n\n"
+	        "  --engine-id NAME        name of this engine\n"
+	        "  --drive inline|pump     who runs the step: this program's loop, or a thread of the library (inline)\n"
+	        "  --pass-ms MS            length of a forward pass (30)\n"
+	        "  --lease SECONDS         kv_lease_duration (30)\n"
+	        "  --layers N, --blocks N  size of the KV cache (4, 512)\n"
+	        "  --transport nixl        what moves the bytes (nixl)\n"
+	        "  --watch                 report heartbeats as they arrive\n",
+	        program, does);
+	exit(code);
+}
+
+static inline uint64_t number(const char *flag, const char *s, uint64_t most)
+{
+	char *end;
+	errno = 0;
+	unsigned long long v = strtoull(s, &end, 10);
+	if (errno != 0 || *s < '0' || *s > '9' || *end != 0 || v > most)
+		die("%s needs a number from 0 to %llu, got \"%s\"", flag, (unsigned long long)most, s);
+	return v;
+}
+
+static inline struct options options_read(int argc, char **argv, const char *engine_id, const char *does)
+{
+	struct options o = {.engine_id = engine_id, .transport = "nixl", .pass_ns = 30000000, .lease_s = 30, .layers = 4, .blocks = 512};
+	for (int i = 1; i < argc; i++) {
+		const char *flag = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+		if (strcmp(flag, "--help") == 0)
+			usage(argv[0], does, 0);
+		if (strcmp(flag, "--watch") == 0) {
+			o.watch = 1;
+			continue;
+		}
+		if (value == NULL) {
+			fprintf(stderr, "%s is unknown, or needs a value\n", flag);
+			usage(argv[0], does, 2);
+		}
+		i++;
+		if (strcmp(flag, "--engine-id") == 0)
+			o.engine_id = value;
+		else if (strcmp(flag, "--transport") == 0)
+			o.transport = value;
+		else if (strcmp(flag, "--drive") == 0 && (strcmp(value, "inline") == 0 || strcmp(value, "pump") == 0))
+			o.pump = value[0] == 'p';
+		else if (strcmp(flag, "--pass-ms") == 0)
+			o.pass_ns = number(flag, value, 60000) * 1000000u;
+		else if (strcmp(flag, "--lease") == 0) {
+			char *end;
+			o.lease_s = strtod(value, &end);
+			if (end == value || *end != 0 || !(o.lease_s > 0 && o.lease_s <= 86400))
+				die("--lease needs seconds, got \"%s\"", value);
+		} else if (strcmp(flag, "--layers") == 0)
+			o.layers = (uint32_t)number(flag, value, LAYERS_MAX);
+		else if (strcmp(flag, "--blocks") == 0)
+			o.blocks = (uint32_t)number(flag, value, BLOCKS_MAX);
+		else {
+			fprintf(stderr, "%s %s is not understood\n", flag, value);
+			usage(argv[0], does, 2);
+		}
+	}
+	return o;
+}
+
+/* Open a context as the options say. A lease of 3 s or less has to be asked for, with the longest pass said. */
+static inline kvl_ctx_t *engine_open(const struct options *o)
+{
+	char config[1024], err[1024] = "", shorts[96] = "";
+	kvl_ctx_t *ctx = NULL;
+	if (o->lease_s <= 3)
+		snprintf(shorts, sizeof shorts, ",\"allow_short_leases\":true,\"step_max\":0.05");
+	int n = snprintf(config, sizeof config, "{\"engine_id\":%s,\"transport\":%s,\"drive\":\"%s\",\"kv_lease_duration\":%.6f%s}",
+	                 quoted(o->engine_id), quoted(o->transport), o->pump ? "pump" : "inline", o->lease_s, shorts);
+	if (n < 0 || (size_t)n >= sizeof config)
+		die("--engine-id or --transport is too long");
+	int32_t st = kvl_open(config, (size_t)n, &ctx, err, sizeof err);
+	if (st != KVL_OK)
+		die("kvl_open: %s: %s", kvl_status_name(st), err);
+	return ctx;
+}
+
+static inline void say_ready(const struct options *o, const char *role, const struct cache *c)
+{
+	say("{\"ev\":\"ready\",\"role\":\"%s\",\"engine_id\":%s,\"program\":\"c\",\"version\":%s,\"drive\":\"%s\",\"pid\":%d,\"blocks\":%u,"
+	    "\"block_bytes\":%llu,\"t_ns\":%llu}",
+	    role, quoted(o->engine_id), quoted(kvl_version()), o->pump ? "pump" : "inline", (int)getpid(), c->blocks,
+	    (unsigned long long)(c->block_len * c->layers), (unsigned long long)now_ns());
+}
+
+/* Set by SIGTERM and SIGINT; looked at once per pass. */
+static volatile sig_atomic_t told_to_stop;
+static inline void on_stop(int sig)
+{
+	(void)sig;
+	told_to_stop = 1;
+}
+
+static inline void stop_on_signals(void)
+{
+	struct sigaction act;
+	memset(&act, 0, sizeof act);
+	act.sa_handler = on_stop;
+	sigaction(SIGTERM, &act, NULL);
+	sigaction(SIGINT, &act, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+#endif
