@@ -25,23 +25,23 @@ const (
 type Status uint8
 
 const (
-	OK           Status = iota
-	NotNative           // does not start with 0xFF: try ParseStock
-	Empty               // no bytes, or a list with nothing in it
-	TooLong             // more than ParseMax bytes
-	BadMagic            // starts with 0xFF, but the second byte is not ours
-	BadVersion          // a native version that we do not know
-	BadKind             // a native kind that we do not know: skipped, as newer peers may send more
-	BadFlags            // a flag that must be understood and is not
-	BadLength           // the length does not fit the kind and the count; trailing bytes, too
-	BadValue            // a field that no sender of ours writes: epoch 0, readers 0, a duration out of range
-	BadUTF8             // text that is not strict UTF-8 (S01)
-	BadColon            // text that is neither a heartbeat nor <id>:<n> (S02)
-	BadCount            // n is not a decimal number 1..65535 (S03)
-	BadID               // the id is empty or longer than IDMax
-	Full                // building: it would not fit into this message; nothing was added
-	Unsendable          // building: a stock peer could not read this id; nothing was added
-	statusesN = iota
+	OK         Status = iota
+	NotNative         // does not start with 0xFF: try ParseStock
+	Empty             // no bytes, or a list with nothing in it
+	TooLong           // more than ParseMax bytes
+	BadMagic          // starts with 0xFF, but the second byte is not ours
+	BadVersion        // a native version that we do not know
+	BadKind           // a native kind that we do not know: skipped, as newer peers may send more
+	BadFlags          // a flag that must be understood and is not
+	BadLength         // the length does not fit the kind and the count; trailing bytes, too
+	BadValue          // a field that no sender of ours writes: epoch 0, readers 0, a duration out of range
+	BadUTF8           // text that is not strict UTF-8 (S01)
+	BadColon          // text that is neither a heartbeat nor <id>:<n> (S02)
+	BadCount          // n is not a decimal number 1..65535 (S03)
+	BadID             // the id is empty or longer than IDMax
+	Full              // building: it would not fit into this message; nothing was added
+	Unsendable        // building: a stock peer could not read this id; nothing was added
+	statusesN  = iota
 )
 
 var statusNames = [statusesN]string{

@@ -18,6 +18,7 @@ const (
 const (
 	heartbeatPrefix = "HB:"
 	pushRegPrefix   = "PUSH_REG:"
+	countLen        = len(":65535")
 )
 
 // RunMax is the most neighbouring elements of a heartbeat that are tried as one id with commas.
@@ -29,9 +30,9 @@ type Stock struct {
 	// Body: Heartbeat: the list after the prefix (IDs walks it); PushReg: the map.
 	Body []byte
 	// ID and N: Completion: the request and the number of readers that will report to this rank.
-	// Heartbeat: not empty if the whole message is also the completion of an id that starts with "HB:" (S05). Such an id
-	// cannot be told from the element of a heartbeat by its bytes, so the receiver looks at what it holds: a leased
-	// element makes it a heartbeat, else a leased ID makes it a completion.
+	// Heartbeat: not empty if the whole message is also the completion of an id like "HB:job-1" (S05). The bytes cannot
+	// tell the two apart, so the receiver looks at what it holds: a leased element makes it a heartbeat, else a leased ID
+	// makes it a completion.
 	ID []byte
 	N  uint16
 }
@@ -56,9 +57,6 @@ func ParseStock(msg []byte) (Stock, Status) {
 		if len(body) == 0 {
 			return Stock{}, Empty
 		}
-		if st != OK || len(id) <= len(heartbeatPrefix) {
-			id, n = nil, 0
-		}
 		return Stock{Kind: Heartbeat, Body: body, ID: id, N: n}, OK
 	}
 	if st != OK {
@@ -69,12 +67,18 @@ func ParseStock(msg []byte) (Stock, Status) {
 
 // splitCompletion splits <id>:<n> at the last colon.
 func splitCompletion(msg []byte) (id []byte, n uint16, st Status) {
-	colon := bytes.LastIndexByte(msg, ':')
-	if colon < 0 {
+	tail := max(len(msg)-countLen, 0) // a heartbeat of 4 MiB is not searched for its last colon
+	colon := bytes.LastIndexByte(msg[tail:], ':')
+	switch {
+	case colon >= 0:
+		colon += tail
+	case bytes.IndexByte(msg, ':') < 0:
 		return nil, 0, BadColon
+	default:
+		return nil, 0, BadCount
 	}
 	id, digits := msg[:colon], msg[colon+1:]
-	if len(digits) == 0 || len(digits) > 5 || digits[0] == '0' {
+	if len(digits) == 0 || digits[0] == '0' {
 		return nil, 0, BadCount
 	}
 	v := uint32(0)
@@ -172,11 +176,14 @@ func AppendHeartbeatID(dst []byte, bytesMax int, id []byte) ([]byte, Status) {
 // AppendCompletion makes the completion of id for a stock peer; readers is the number of our ranks that report to that
 // peer rank. Unsendable: as above, or the peer would take it for a heartbeat or a registration. Then dst comes back as it was.
 func AppendCompletion(dst, id []byte, readers uint16) ([]byte, Status) {
-	if !sendable(id) || readers == 0 ||
-		bytes.HasPrefix(id, []byte(heartbeatPrefix)) || bytes.HasPrefix(id, []byte(pushRegPrefix)) {
+	if !sendable(id) || readers == 0 {
 		return dst, Unsendable
 	}
+	from := len(dst)
 	dst = append(append(dst, id...), ':')
+	if bytes.HasPrefix(dst[from:], []byte(heartbeatPrefix)) || bytes.HasPrefix(dst[from:], []byte(pushRegPrefix)) {
+		return dst[:from], Unsendable
+	}
 	return strconv.AppendUint(dst, uint64(readers), 10), OK
 }
 

@@ -1,0 +1,395 @@
+package wire
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// Params is the object of transfer parameters (kv_transfer_params) that an owner answers and a reader gets.
+type Params struct {
+	DoRemotePrefill, DoRemoteDecode bool
+	EngineID, RequestID, Host       string
+	Port                            uint32
+	TPSize, DCPSize, PPSize         uint32 // at least 1
+	NumTokens                       uint32
+	Groups                          [][]uint32 // remote_block_ids: logical block ids per transfer group
+	ExpiryTime                      *float64   // remote_blocks_expiry_time, seconds of the owner's clock; nil: null
+	RegistrationGeneration          uint64
+	TransferMode                    string
+	Lease                           ParamsLease // the kvlease key
+	Native                          bool        // the kvlease key is there and of a version that we speak
+}
+
+// ParamsLease is the kvlease key of the parameters: which use of which slot the blocks are.
+// Of a version that we do not speak only Version is set, and the parameters are treated as stock.
+type ParamsLease struct {
+	Version    uint32
+	Epoch      uint64 // boot epoch of the owner, not 0
+	Slot       uint32
+	Generation uint32 // g: grants of the slot before this one
+	Key        uint64
+}
+
+const (
+	paramPrefill = iota
+	paramDecode
+	paramBlocks
+	paramEngine
+	paramRequest
+	paramHost
+	paramPort
+	paramTP
+	paramDCP
+	paramPP
+	paramTokens
+	paramExpiry
+	paramGeneration
+	paramMode
+	paramLease
+	paramsN
+)
+
+var paramNames = [paramsN]string{
+	"do_remote_prefill", "do_remote_decode", "remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host",
+	"remote_port", "tp_size", "dcp_size", "pp_size", "remote_num_tokens", "remote_blocks_expiry_time",
+	"remote_registration_generation", "transfer_mode", "kvlease",
+}
+
+// paramsRequired are the keys without which nobody can read.
+var paramsRequired = [...]int{paramBlocks, paramEngine, paramRequest, paramHost, paramPort}
+
+const (
+	plV = iota
+	plEpoch
+	plSlot
+	plG
+	plKey
+	plN
+)
+
+var plNames = [plN]string{"v", "epoch", "slot", "g", "key"}
+
+// AppendParams writes the object, keys in the order above, with no white space. Without Native the kvlease key is left out.
+func AppendParams(dst []byte, p *Params) []byte {
+	dst = append(dst, '{')
+	for k := range paramsN {
+		if k == paramLease && !p.Native {
+			break
+		}
+		if k > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(appendJSONString(dst, paramNames[k]), ':')
+		dst = p.appendValue(dst, k)
+	}
+	return append(dst, '}')
+}
+
+func (p *Params) appendValue(dst []byte, key int) []byte {
+	switch key {
+	case paramPrefill:
+		return strconv.AppendBool(dst, p.DoRemotePrefill)
+	case paramDecode:
+		return strconv.AppendBool(dst, p.DoRemoteDecode)
+	case paramBlocks:
+		dst = append(dst, '[')
+		for i, ids := range p.Groups {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = appendIDs(dst, ids)
+		}
+		return append(dst, ']')
+	case paramEngine:
+		return appendJSONString(dst, p.EngineID)
+	case paramRequest:
+		return appendJSONString(dst, p.RequestID)
+	case paramHost:
+		return appendJSONString(dst, p.Host)
+	case paramPort:
+		return strconv.AppendUint(dst, uint64(p.Port), 10)
+	case paramTP:
+		return strconv.AppendUint(dst, uint64(max(p.TPSize, 1)), 10)
+	case paramDCP:
+		return strconv.AppendUint(dst, uint64(max(p.DCPSize, 1)), 10)
+	case paramPP:
+		return strconv.AppendUint(dst, uint64(max(p.PPSize, 1)), 10)
+	case paramTokens:
+		return strconv.AppendUint(dst, uint64(p.NumTokens), 10)
+	case paramExpiry:
+		if p.ExpiryTime == nil {
+			return append(dst, "null"...)
+		}
+		return strconv.AppendFloat(dst, *p.ExpiryTime, 'g', -1, 64)
+	case paramGeneration:
+		return strconv.AppendUint(dst, p.RegistrationGeneration, 10)
+	case paramMode:
+		return appendJSONString(dst, p.TransferMode)
+	}
+	return AppendParamsLease(dst, &p.Lease)
+}
+
+func appendIDs(dst []byte, ids []uint32) []byte {
+	dst = append(dst, '[')
+	for i, id := range ids {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendUint(dst, uint64(id), 10)
+	}
+	return append(dst, ']')
+}
+
+// AppendParamsLease writes the value of the kvlease key. Epoch and key are 64 bits, which a consumer that holds JSON
+// numbers as floats would round, so they are text: 16 lower-case hexadecimal digits.
+func AppendParamsLease(dst []byte, l *ParamsLease) []byte {
+	dst = strconv.AppendUint(append(dst, `{"v":`...), LeaseVersion, 10)
+	dst = appendHex16(append(dst, `,"epoch":"`...), l.Epoch)
+	dst = strconv.AppendUint(append(dst, `","slot":`...), uint64(l.Slot), 10)
+	dst = strconv.AppendUint(append(dst, `,"g":`...), uint64(l.Generation), 10)
+	dst = appendHex16(append(dst, `,"key":"`...), l.Key)
+	return append(dst, `"}`...)
+}
+
+func appendHex16(dst []byte, v uint64) []byte {
+	for shift := 60; shift >= 0; shift -= 4 {
+		dst = append(dst, "0123456789abcdef"[v>>shift&15])
+	}
+	return dst
+}
+
+// ParseParams reads transfer parameters into p, which changes only on success and keeps no byte of text. Unknown keys are
+// skipped, and null stands for an absent key. Errors name the key and wrap one of the errors of this package. It allocates
+// at most about 24 bytes for each byte of text.
+func ParseParams(text []byte, p *Params) error {
+	if len(text) > ParamsMax {
+		return fmt.Errorf("parameters of %d bytes: %w", len(text), ErrTooLong)
+	}
+	s := jsonScan{b: text}
+	var buf [64]byte
+	out := Params{TPSize: 1, DCPSize: 1, PPSize: 1}
+	var seen, given uint32
+	s.want('{', ErrType)
+	for first := true; s.err == nil && s.more(first, '}'); first = false {
+		key := s.key(buf[:0], paramNames[:])
+		sub := ""
+		switch {
+		case s.err != nil:
+		case key < 0:
+			s.skip(buf[:0], 1)
+		case seen&(1<<key) != 0:
+			s.fail(ErrDuplicate)
+		default:
+			seen |= 1 << key
+			if s.word("null") {
+				break
+			}
+			given |= 1 << key
+			sub = out.parseValue(&s, key)
+		}
+		if s.err != nil {
+			return paramError(key, sub, s.err)
+		}
+	}
+	if s.err == nil && s.peek() != 0 || s.err == nil && s.i < len(s.b) {
+		s.fail(ErrTrailing)
+	}
+	if s.err != nil {
+		return paramError(-1, "", s.err)
+	}
+	for _, key := range paramsRequired {
+		if given&(1<<key) == 0 {
+			return paramError(key, "", ErrMissing)
+		}
+	}
+	*p = out
+	return nil
+}
+
+func paramError(key int, sub string, err error) error {
+	switch {
+	case key < 0:
+		return fmt.Errorf("parameters: %w", err)
+	case sub != "":
+		return fmt.Errorf("parameter kvlease.%s: %w", sub, err)
+	}
+	return fmt.Errorf("parameter %s: %w", paramNames[key], err)
+}
+
+// key reads a key and its colon; -1: not one of names.
+func (s *jsonScan) key(scratch []byte, names []string) int {
+	scratch = s.str(scratch, StringMax)
+	s.want(':', ErrSyntax)
+	if s.err != nil {
+		return -1
+	}
+	for i, name := range names {
+		if string(scratch) == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// text reads a string that must not be empty.
+func (s *jsonScan) text(max int) string {
+	b := s.str(nil, max)
+	if s.err == nil && len(b) == 0 {
+		s.fail(ErrValue)
+	}
+	return string(b)
+}
+
+// size reads a number of ranks.
+func (s *jsonScan) size(max uint64) uint32 {
+	v := s.uint(max)
+	if s.err == nil && v == 0 {
+		s.fail(ErrValue)
+	}
+	return uint32(v)
+}
+
+// parseValue reads one value that is not null; sub is the key within kvlease that an error is about.
+func (p *Params) parseValue(s *jsonScan, key int) (sub string) {
+	switch key {
+	case paramPrefill:
+		p.DoRemotePrefill = s.bool()
+	case paramDecode:
+		p.DoRemoteDecode = s.bool()
+	case paramBlocks:
+		p.Groups = s.groups()
+	case paramEngine:
+		p.EngineID = s.text(StringMax)
+	case paramRequest:
+		p.RequestID = s.text(IDMax)
+	case paramHost:
+		p.Host = s.text(StringMax)
+	case paramPort:
+		p.Port = s.size(math.MaxUint16)
+	case paramTP:
+		p.TPSize = s.size(math.MaxUint16)
+	case paramDCP:
+		p.DCPSize = s.size(math.MaxUint16)
+	case paramPP:
+		p.PPSize = s.size(math.MaxUint16)
+	case paramTokens:
+		p.NumTokens = uint32(s.uint(math.MaxUint32))
+	case paramExpiry:
+		f := s.float()
+		p.ExpiryTime = &f
+	case paramGeneration:
+		p.RegistrationGeneration = s.uint(math.MaxUint64)
+	case paramMode:
+		p.TransferMode = string(s.str(nil, StringMax))
+	case paramLease:
+		return p.parseLease(s)
+	}
+	return ""
+}
+
+// groups reads the lists of block ids.
+func (s *jsonScan) groups() [][]uint32 {
+	out := [][]uint32{}
+	s.want('[', ErrType)
+	for first := true; s.err == nil && s.more(first, ']'); first = false {
+		ids := []uint32{}
+		s.want('[', ErrType)
+		for first := true; s.err == nil && s.more(first, ']'); first = false {
+			ids = append(ids, uint32(s.uint(math.MaxUint32)))
+		}
+		out = append(out, ids)
+	}
+	return out
+}
+
+// hex16 reads 16 lower-case hexadecimal digits.
+func (s *jsonScan) hex16() uint64 {
+	var buf [16]byte
+	text := s.str(buf[:0], StringMax)
+	if s.err == nil && len(text) != len(buf) {
+		s.fail(ErrValue)
+	}
+	v := uint64(0)
+	for _, c := range text {
+		d, ok := hexDigit(c)
+		if !ok {
+			s.fail(ErrValue)
+		}
+		v = v<<4 | d
+	}
+	return v
+}
+
+// parseLease reads our key. The version is looked for first, since of another version nothing else is known.
+func (p *Params) parseLease(s *jsonScan) (sub string) {
+	ahead := *s
+	p.Lease.Version = paramsVersion(&ahead)
+	if ahead.err != nil {
+		s.fail(ahead.err)
+		return plNames[plV]
+	}
+	var buf [64]byte
+	if p.Lease.Version != LeaseVersion {
+		s.skip(buf[:0], 1)
+		return ""
+	}
+	l := &p.Lease
+	var seen uint32
+	s.want('{', ErrType)
+	for first := true; s.err == nil && s.more(first, '}'); first = false {
+		key := s.key(buf[:0], plNames[:])
+		switch {
+		case s.err != nil:
+			return ""
+		case key < 0:
+			s.skip(buf[:0], 2)
+			continue
+		case seen&(1<<key) != 0:
+			s.fail(ErrDuplicate)
+		}
+		seen |= 1 << key
+		switch key {
+		case plV:
+			s.uint(LeaseVersion)
+		case plEpoch:
+			if l.Epoch = s.hex16(); s.err == nil && l.Epoch == 0 {
+				s.fail(ErrValue)
+			}
+		case plSlot:
+			l.Slot = uint32(s.uint(SlotsMax - 1))
+		case plG:
+			l.Generation = uint32(s.uint(math.MaxUint32 - 1)) // the handle holds g + 1
+		case plKey:
+			l.Key = s.hex16()
+		}
+		if s.err != nil {
+			return plNames[key]
+		}
+	}
+	if s.err != nil {
+		return ""
+	}
+	for key, name := range plNames {
+		if seen&(1<<key) == 0 {
+			s.fail(ErrMissing)
+			return name
+		}
+	}
+	p.Native = true
+	return ""
+}
+
+// paramsVersion finds v in the kvlease object.
+func paramsVersion(s *jsonScan) uint32 {
+	var buf [64]byte
+	s.want('{', ErrType)
+	for first := true; s.err == nil && s.more(first, '}'); first = false {
+		if key := s.key(buf[:0], plNames[:1]); key == plV {
+			return uint32(s.uint(math.MaxUint32))
+		}
+		s.skip(buf[:0], 2)
+	}
+	s.fail(ErrMissing)
+	return 0
+}
