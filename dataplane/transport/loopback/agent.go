@@ -318,12 +318,17 @@ func (a *Agent) Release(x transport.Xfer) error {
 	return nil
 }
 
-// Close takes the agent off the hub; peers see it as dead. A second call does nothing.
+// Close takes the agent off the hub; peers see it as dead. ErrInvalid while a read is in flight; a second call does nothing.
 func (a *Agent) Close() error {
 	a.hub.mu.Lock()
 	defer a.hub.mu.Unlock()
 	if a.closed {
 		return nil
+	}
+	for i := range a.reads.slots {
+		if r := &a.reads.slots[i]; r.used && r.status == transport.Pending {
+			return fmt.Errorf("close with a read in flight: %w", transport.ErrInvalid)
+		}
 	}
 	a.closed, a.alive = true, false
 	if a.hub.agents[a.name] == a {
