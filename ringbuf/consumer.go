@@ -71,9 +71,9 @@ func (c *Consumer) nextSlow() (tag uint32, rec []byte, ok bool) {
 		if c.corrupt || (c.pos == c.head && !c.look()) {
 			return 0, nil, false
 		}
-		end := lapEnd(c.pos, c.mask)
-		c.limit = min(c.head, end)
-		room := c.limit - c.pos
+		toEnd := lapEnd(c.pos, c.mask) - c.pos
+		room := min(c.head-c.pos, toEnd) // distances, since a hostile index may be at the end of numbers
+		c.limit = c.pos + room
 		off := c.pos & c.mask
 		header := atomic.LoadUint64(c.records.header(off))
 		n := header & 0xFFFFFFFF
@@ -86,11 +86,11 @@ func (c *Consumer) nextSlow() (tag uint32, rec []byte, ok bool) {
 			c.pos += size
 			return tag, c.records.payload(off, n), true
 		}
-		if off == 0 || c.pos+size != end {
+		if off == 0 || size != toEnd {
 			break
 		}
-		c.pos = end
-		c.limit = end
+		c.pos += toEnd
+		c.limit = c.pos
 	}
 	c.corrupt = true
 	c.limit = c.pos

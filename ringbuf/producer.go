@@ -63,17 +63,16 @@ func (p *Producer) reserveSlow(tag uint32, n int) []byte {
 	if used > capacity { // a tail ahead of the head, or too far behind: nothing that a consumer could have written
 		return p.refuse()
 	}
-	end := lapEnd(p.pos, p.mask)
-	p.limit = min(end, tail+capacity)
+	free, pad := capacity-used, lapEnd(p.pos, p.mask)-p.pos
+	p.limit = p.pos + min(free, pad)
 	if size > p.limit-p.pos {
-		pad := end - p.pos
 		switch {
 		case size <= pad: // fits before the end, once there is room
 			return p.refuse()
-		case pad+size <= capacity-used:
+		case pad+size <= free:
 			p.pad(pad)
-			p.limit = tail + capacity
-		case pad+size > capacity && pad <= capacity-used && p.pos == p.published:
+			p.limit = p.pos + free - pad
+		case pad+size > capacity && pad <= free && p.pos == p.published:
 			// Even an empty ring cannot hold both. The padding goes alone, so that a later try finds offset 0.
 			p.pad(pad)
 			p.limit = p.pos

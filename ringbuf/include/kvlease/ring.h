@@ -193,7 +193,7 @@ static inline void kvl_ring_pad(kvl_ring_producer_t *p, uint64_t size)
 /* Looks at the tail again and starts the ring's next lap. */
 KVL_RING_COLD static void *kvl_ring_reserve_slow(kvl_ring_producer_t *p, uint32_t tag, uint32_t n)
 {
-	uint64_t size = kvl_ring_record_bytes(n), capacity = p->mask + 1, tail, used, end, pad;
+	uint64_t size = kvl_ring_record_bytes(n), capacity = p->mask + 1, tail, used, free, pad;
 	if (n > KVL_RING_PAYLOAD_BYTES_MAX || tag == KVL_RING_TAG_PAD)
 		return kvl_ring_refuse(p);
 	/* P2: acquire; pairs with C2 in kvl_ring_release. What the consumer has given back it no longer reads. */
@@ -201,19 +201,19 @@ KVL_RING_COLD static void *kvl_ring_reserve_slow(kvl_ring_producer_t *p, uint32_
 	used = p->pos - tail;
 	if (used > capacity) /* a tail ahead of the head, or too far behind: nothing that a consumer could have written */
 		return kvl_ring_refuse(p);
-	end = kvl_ring_lap_end(p->pos, p->mask);
-	pad = end - p->pos;
-	p->limit = kvl_ring_min(end, tail + capacity);
+	free = capacity - used;
+	pad = kvl_ring_lap_end(p->pos, p->mask) - p->pos;
+	p->limit = p->pos + kvl_ring_min(free, pad);
 	if (size <= p->limit - p->pos)
 		return kvl_ring_put(p, tag, n);
 	if (size <= pad) /* fits before the end, once there is room */
 		return kvl_ring_refuse(p);
-	if (pad + size <= capacity - used) {
+	if (pad + size <= free) {
 		kvl_ring_pad(p, pad);
-		p->limit = tail + capacity;
+		p->limit = p->pos + free - pad;
 		return kvl_ring_put(p, tag, n);
 	}
-	if (pad + size > capacity && pad <= capacity - used && p->pos == p->published) {
+	if (pad + size > capacity && pad <= free && p->pos == p->published) {
 		/* Even an empty ring cannot hold both. The padding goes alone, so that a later try finds offset 0. */
 		kvl_ring_pad(p, pad);
 		p->limit = p->pos;
@@ -280,16 +280,17 @@ KVL_RING_COLD static const void *kvl_ring_next_slow(kvl_ring_consumer_t *c, uint
 {
 	int i;
 	for (i = 0; i < 2; i++) { /* padding, then a record: padding is never at the start of the ring */
-		uint64_t end, off, header, n, size;
+		uint64_t to_end, room, off, header, n, size;
 		if (c->corrupt || (c->pos == c->head && !kvl_ring_look(c)))
 			return NULL;
-		end = kvl_ring_lap_end(c->pos, c->mask);
-		c->limit = kvl_ring_min(c->head, end);
+		to_end = kvl_ring_lap_end(c->pos, c->mask) - c->pos;
+		room = kvl_ring_min(c->head - c->pos, to_end); /* distances: a hostile index may be at the end of numbers */
+		c->limit = c->pos + room;
 		off = c->pos & c->mask;
 		header = KVL_RING_LOAD_RELAXED(kvl_ring_at(c->records, off));
 		n = (uint32_t)header;
 		size = kvl_ring_record_bytes(n);
-		if (n > KVL_RING_PAYLOAD_BYTES_MAX || size > c->limit - c->pos)
+		if (n > KVL_RING_PAYLOAD_BYTES_MAX || size > room)
 			break;
 		if (header >> 32 != KVL_RING_TAG_PAD) {
 			c->pos += size;
@@ -297,9 +298,10 @@ KVL_RING_COLD static const void *kvl_ring_next_slow(kvl_ring_consumer_t *c, uint
 			*len_out = (uint32_t)n;
 			return c->records + off + 8;
 		}
-		if (off == 0 || c->pos + size != end)
+		if (off == 0 || size != to_end)
 			break;
-		c->pos = c->limit = end;
+		c->pos += to_end;
+		c->limit = c->pos;
 	}
 	c->corrupt = 1;
 	c->limit = c->pos;
