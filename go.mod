@@ -1,3 +1,8 @@
 module github.com/kvlease/kvlease
 
-go 1.26
+go 1.26.0
+
+require (
+	github.com/google/go-cmp v0.7.0 // indirect
+	golang.org/x/sys v0.50.0 // indirect
+)

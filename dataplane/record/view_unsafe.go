@@ -39,6 +39,14 @@ func AsHandle(rec []byte) (Handle, bool) {
 	return *(*Handle)(unsafe.Pointer(&rec[0])), true
 }
 
+// AsAfter views the first word of an overflow entry: the position that the main ring must be taken to first.
+func AsAfter(rec []byte) (uint64, bool) {
+	if len(rec) < 8 {
+		return 0, false
+	}
+	return *(*uint64)(unsafe.Pointer(&rec[0])), true
+}
+
 // AsPressure views PRESSURE: the blocks wanted.
 func AsPressure(rec []byte) (uint32, bool) {
 	if len(rec) < 8 {

@@ -1,0 +1,127 @@
+// The Go core as a C shared library, libkvlease-core.so. libkvlease.so opens it in kvl_open; nobody links it.
+package main
+
+// #include <stdint.h>
+// #include "../include/kvlease.h"
+// #include "../src/layout.h"
+import "C"
+
+import (
+	"errors"
+	"runtime/debug"
+	"sync"
+	"unsafe"
+
+	"github.com/kvlease/kvlease/cnixl"
+	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+	"github.com/kvlease/kvlease/ringbuf"
+)
+
+func main() {}
+
+// hub joins the loopback contexts of this process.
+var hub = loopback.NewHub()
+
+var transports = map[string]core.OpenTransport{
+	"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
+		return cnixl.Open(cnixl.Config{Path: cfg.NixlPath, Backend: cfg.NixlBackend, Agent: agent})
+	},
+	"loopback": func(cfg *core.Config, agent string) (transport.Transport, error) { return openLoopback(agent) },
+}
+
+// openLoopback sizes an agent for whatever the configuration allows at once.
+func openLoopback(agent string) (transport.Transport, error) {
+	return hub.New(agent, loopback.Config{ReadsMax: 1 << 14})
+}
+
+// cores by handle. A handle is an integer, since Go pointers must not cross.
+var cores struct {
+	sync.RWMutex
+	list []*core.Core
+}
+
+func put(c *core.Core) int64 {
+	cores.Lock()
+	defer cores.Unlock()
+	cores.list = append(cores.list, c)
+	return int64(len(cores.list))
+}
+
+func get(h int64) *core.Core {
+	cores.RLock()
+	defer cores.RUnlock()
+	if h < 1 || h > int64(len(cores.list)) {
+		return nil
+	}
+	return cores.list[h-1]
+}
+
+func drop(h int64) {
+	cores.Lock()
+	defer cores.Unlock()
+	cores.list[h-1] = nil
+}
+
+// statuses is the one table of errors and what C calls them; a test walks it both ways.
+var statuses = []struct {
+	err error
+	st  C.int32_t
+}{
+	{core.ErrConfig, C.KVL_ERR_CONFIG},
+	{core.ErrPoisoned, C.KVL_ERR_POISONED},
+	{core.ErrUnavailable, C.KVL_ERR_UNAVAILABLE},
+	{core.ErrStale, C.KVL_ERR_STALE},
+	{core.ErrBusy, C.KVL_ERR_BUSY},
+	{core.ErrClosed, C.KVL_ERR_CLOSED},
+	{core.ErrTimeout, C.KVL_ERR_TIMEOUT},
+	{core.ErrTransport, C.KVL_ERR_TRANSPORT},
+	{core.ErrState, C.KVL_ERR_INVALID},
+	{core.ErrInvalid, C.KVL_ERR_INVALID},
+}
+
+func status(err error) C.int32_t {
+	if err == nil {
+		return C.KVL_OK
+	}
+	for i := range statuses {
+		if errors.Is(err, statuses[i].err) {
+			return statuses[i].st
+		}
+	}
+	return C.KVL_ERR_TRANSPORT
+}
+
+// tuneRuntime makes the Go runtime a quiet guest: no collection by growth, a limit at which it collects whatever
+// happens; the core collects off the step.
+func tuneRuntime(cfg *core.Config) {
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(int64(cfg.CoreMemoryMax))
+	collector.Do(func() { core.StartCollector() }) // lives as long as the process: the library is never unloaded
+}
+
+var collector sync.Once
+
+// memoryOf views the memory that the C library has mapped.
+func memoryOf(a *C.kvl_core_args_t, s core.Sizes) *record.Memory {
+	mem := &record.Memory{
+		Control: (*record.Control)(unsafe.Pointer(a.control)),
+		Slots:   unsafe.Slice((*record.Slot)(unsafe.Pointer(a.slots)), s.Leases),
+		Tracks:  unsafe.Slice((*record.Track)(unsafe.Pointer(a.tracks)), s.Tracks),
+		Board:   unsafe.Slice((*byte)(unsafe.Pointer(a.board)), s.BoardBytes),
+		Landing: unsafe.Slice((*byte)(unsafe.Pointer(a.landing)), s.LandingBytes),
+		Events:  unsafe.Slice((*byte)(unsafe.Pointer(a.events)), ringbuf.Bytes(uint32(s.EventsBytes))),
+		Secret:  [2]uint64{uint64(a.secret[0]), uint64(a.secret[1])},
+		Epoch:   uint64(a.epoch),
+		Base:    uint64(a.base),
+	}
+	rings := unsafe.Slice(a.rings, s.Producers)
+	overflows := unsafe.Slice(a.overflows, s.Producers)
+	for i := range s.Producers {
+		mem.Rings = append(mem.Rings, unsafe.Slice((*byte)(unsafe.Pointer(rings[i])), ringbuf.Bytes(uint32(s.RingBytes))))
+		mem.Overflows = append(mem.Overflows, unsafe.Slice((*byte)(unsafe.Pointer(overflows[i])), ringbuf.Bytes(uint32(s.OverflowBytes))))
+	}
+	return mem
+}

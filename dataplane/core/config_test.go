@@ -1,0 +1,113 @@
+package core
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDefaultsAreThoseOfTheDesign(t *testing.T) {
+	c, err := ParseConfig(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Duration != 30*time.Second || c.Interval() != 5*time.Second || c.Extension() != 20*time.Second {
+		t.Errorf("duration, interval, extension = %v, %v, %v", c.Duration, c.Interval(), c.Extension())
+	}
+	for name, pair := range map[string][2]time.Duration{
+		"settle":                {c.Settle, 50 * time.Millisecond},
+		"stall_gap":             {c.StallGap, 5 * time.Second},
+		"stock_linger":          {c.StockLinger, 20 * time.Second},
+		"handover_max":          {c.HandoverMax, 10 * time.Second},
+		"read_timeout":          {c.ReadTimeout, 120 * time.Second},
+		"quarantine_error_wait": {c.QuarantineWait, 30 * time.Second},
+		"heal_wait":             {c.HealWait, 5 * time.Second},
+		"expect_max":            {c.ExpectMax, 300 * time.Second},
+		"stall_cover":           {c.StallCover, 30 * time.Second},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s = %v, want %v", name, pair[0], pair[1])
+		}
+	}
+}
+
+func TestEachWrongKeyOrValueIsRefusedByName(t *testing.T) {
+	for _, tc := range []struct{ name, config, want string }{
+		{"no object", `[]`, "needs a JSON object"},
+		{"no JSON", `{"drive"`, "not JSON"},
+		{"something behind it", `{} {}`, "something follows"},
+		{"a key twice", `{"drive":"inline","drive":"pump"}`, `"drive" is given twice`},
+		{"an unknown key", `{"kv_lease_durations":30}`, `did you mean "kv_lease_duration"?`},
+		{"an unknown key like no other", `{"zzzzzzzzzzzz":30}`, `unknown key "zzzzzzzzzzzz"`},
+		{"the old time-out", `{"VLLM_NIXL_ABORT_REQUEST_TIMEOUT":480}`, "set kv_lease_duration"},
+		{"text for seconds", `{"kv_lease_duration":"30"}`, `"kv_lease_duration" needs a number of seconds, got "30"`},
+		{"negative seconds", `{"settle":-1}`, `"settle" is -1 s`},
+		{"a fraction for a count", `{"requests_max":1.5}`, `"requests_max" needs a whole number`},
+		{"too many", `{"requests_max":99999999}`, `"requests_max" is 99999999, allowed: 1 to 4194304`},
+		{"none", `{"producers_max":0}`, `"producers_max" is 0`},
+		{"another drive", `{"drive":"push"}`, `"drive" is "push", allowed: inline, pump`},
+		{"another transport", `{"transport":"mooncake"}`, `allowed: nixl, loopback`},
+		{"a number for a flag", `{"stock_peers":1}`, `"stock_peers" needs true or false`},
+		{"null", `{"stock_peers":null}`, `"stock_peers" is null`},
+		{"a role to come", `{"role":"rank"}`, `"role" is "rank"`},
+		{"a short lease without leave", `{"kv_lease_duration":3}`, "needs allow_short_leases and step_max"},
+		{"a short lease without step_max", `{"kv_lease_duration":1.2,"allow_short_leases":true}`, "needs allow_short_leases and step_max"},
+		{"two lost beats are fatal", `{"kv_lease_duration":6,"step_max":2.1}`, "two lost beats must be survivable"},
+		{"a step as long as the extension", `{"kv_lease_duration":1.2,"allow_short_leases":true,"step_max":0.4}`, "two lost beats must be survivable"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, err := ParseConfig([]byte(tc.config))
+			if err == nil || !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("ParseConfig(%s) = %v, %v; want an ErrConfig with %q", tc.config, c, err, tc.want)
+			}
+		})
+	}
+}
+
+// Each key's own default, said aloud, must be accepted and change nothing: so the table's setters and getters agree.
+func TestEachKeyAcceptsItsOwnDefault(t *testing.T) {
+	base, err := ParseConfig(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range keys {
+		value, err := json.Marshal(k.get(base))
+		if err != nil {
+			t.Fatal(err)
+		}
+		said, err := ParseConfig([]byte(`{"` + k.name + `":` + string(value) + `}`))
+		if err != nil {
+			t.Errorf("key %q with its default %s: %v", k.name, value, err)
+			continue
+		}
+		if string(said.JSON()) != string(base.JSON()) {
+			t.Errorf("key %q with its default %s changed the configuration:\n%s\n%s", k.name, value, base.JSON(), said.JSON())
+		}
+		if k.doc == "" {
+			t.Errorf("key %q has no words for the README", k.name)
+		}
+	}
+}
+
+func TestShortLeasesThatWereAskedForAreTaken(t *testing.T) {
+	c, err := ParseConfig([]byte(`{"kv_lease_duration":1.2,"allow_short_leases":true,"step_max":0.05}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Interval() != 200*time.Millisecond || c.Extension() != 800*time.Millisecond {
+		t.Errorf("interval %v, extension %v", c.Interval(), c.Extension())
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	f.Add([]byte(`{"kv_lease_duration":30,"drive":"pump"}`))
+	f.Add([]byte(`{"a":{"b":[1,2,{"c":null}]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := ParseConfig(data)
+		if err == nil && 2*c.Interval()+c.StepMax >= c.Extension() {
+			t.Errorf("accepted a configuration that loses leases: %s", c.JSON())
+		}
+	})
+}

@@ -1,0 +1,145 @@
+package core
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+func entry(name, doc string, set func(*Config, json.RawMessage) error, get func(*Config) any) key {
+	return key{name: name, doc: doc, set: set, get: get}
+}
+
+func str(name, doc string, f func(*Config) *string, allowed ...string) key {
+	set, get := text(f, allowed...)
+	return entry(name, doc, set, get)
+}
+
+func sec(name, doc string, f func(*Config) *time.Duration, least, most time.Duration) key {
+	set, get := seconds(f, least, most)
+	return entry(name, doc, set, get)
+}
+
+func num(name, doc string, f func(*Config) *int, least, most int) key {
+	set, get := count(f, least, most)
+	return entry(name, doc, set, get)
+}
+
+func yes(name, doc string, f func(*Config) *bool) key {
+	set, get := flag(f)
+	return entry(name, doc, set, get)
+}
+
+const day = 24 * time.Hour
+
+// keys is the whole configuration. Names are vLLM's where vLLM has one.
+var keys = []key{
+	str("engine_id", "id of this engine, as peers and routers name it; random if empty", func(c *Config) *string { return &c.EngineID }),
+	str("role", "`engine`: host and its one rank in one context", func(c *Config) *string { return &c.Role }, "engine"),
+	str("transport", "`nixl`, or `loopback` between contexts of one process", func(c *Config) *string { return &c.Transport }, "nixl", "loopback"),
+	str("drive", "`inline`: kvl_step runs the step; `pump`: a thread of the library does", func(c *Config) *string { return &c.Drive }, "inline", "pump"),
+	str("side_channel_host", "host that the transfer parameters name", func(c *Config) *string { return &c.SideChannelHost }),
+	num("side_channel_port", "port that the transfer parameters name", func(c *Config) *int { return &c.SideChannelPort }, 0, 65535),
+	num("tp_size", "transfer ranks of this engine; 1 until contexts for ranks exist", func(c *Config) *int { return &c.TPSize }, 1, 1),
+
+	sec("kv_lease_duration", "first term of a lease, in s; interval = a sixth, extension = two thirds of it", func(c *Config) *time.Duration { return &c.Duration }, 10*time.Millisecond, day),
+	yes("allow_short_leases", "allow a lease of 3 s or less; step_max must be given, too", func(c *Config) *bool { return &c.AllowShortLeases }),
+	sec("step_max", "longest time between two steps that the engine promises, in s", func(c *Config) *time.Duration { return &c.StepMax }, time.Millisecond, day),
+	sec("expect_max", "an expected request without a grant is forgotten after this, in s; 10 x duration", func(c *Config) *time.Duration { return &c.ExpectMax }, time.Millisecond, 10*day),
+	sec("settle", "time between the two looks at a passed deadline, in s", func(c *Config) *time.Duration { return &c.Settle }, 0, time.Minute),
+	sec("stall_gap", "a gap between steps longer than this counts as a stall, in s; one interval", func(c *Config) *time.Duration { return &c.StallGap }, time.Millisecond, day),
+	sec("stock_linger", "blocks of a lease last renewed by a stock reader stay that much longer, in s; one extension", func(c *Config) *time.Duration { return &c.StockLinger }, 0, day),
+	sec("handover_max", "stock owner: time between its grant and our arrival that is believed, in s; a third of the duration", func(c *Config) *time.Duration { return &c.HandoverMax }, 0, day),
+	sec("read_timeout", "a read without an end is given up after this, in s; 4 x duration", func(c *Config) *time.Duration { return &c.ReadTimeout }, time.Millisecond, day),
+	sec("quarantine_error_wait", "local blocks of a read that the transport failed stay aside this long, in s; one duration, at least 30", func(c *Config) *time.Duration { return &c.QuarantineWait }, 0, day),
+	sec("heal_wait", "a broken connection with an open transfer is renewed anyway after this, in s; a quarter of the extension", func(c *Config) *time.Duration { return &c.HealWait }, 0, day),
+	sec("stall_cover", "pump: beats go on without a pass for this long, in s; one duration", func(c *Config) *time.Duration { return &c.StallCover }, 0, day),
+	sec("fence_spin", "a step waits at most this long for fence reads, in s", func(c *Config) *time.Duration { return &c.FenceSpin }, 0, 10*time.Millisecond),
+	sec("idle_tick", "inline: kvl_wait_fd fires this often while anything is held, in s", func(c *Config) *time.Duration { return &c.IdleTick }, time.Millisecond, time.Minute),
+	yes("stock_peers", "listen to peers that do not speak kvlease", func(c *Config) *bool { return &c.StockPeers }),
+	yes("all_peers_check", "promise that every reader checks the fence: leases may be taken back before any message named them", func(c *Config) *bool { return &c.AllPeersCheck }),
+
+	num("requests_max", "leases and expectations at once", func(c *Config) *int { return &c.RequestsMax }, 1, 1<<22),
+	num("tracked_max", "tracked requests at once", func(c *Config) *int { return &c.TrackedMax }, 1, 1<<22),
+	num("reads_max", "reads at once", func(c *Config) *int { return &c.ReadsMax }, 1, 1<<16),
+	num("read_runs_max", "runs of blocks waiting to be posted, over all reads", func(c *Config) *int { return &c.ReadRunsMax }, 1024, 1<<24),
+	num("engines_max", "remote engines at once", func(c *Config) *int { return &c.EnginesMax }, 1, 1<<16),
+	num("producers_max", "threads with a submission ring", func(c *Config) *int { return &c.ProducersMax }, 1, 256),
+	num("ring_bytes", "capacity of a submission ring, rounded up to a power of two", func(c *Config) *int { return &c.RingBytes }, 4096, 1<<30),
+	num("events_max", "events that wait for kvl_poll before the rest waits in the tables", func(c *Config) *int { return &c.EventsMax }, 64, 1<<24),
+	num("long_ids_max", "leases whose id is longer than 96 bytes; one in a hundred", func(c *Config) *int { return &c.LongIDsMax }, 1, 1<<22),
+	num("batch_bytes_max", "largest heartbeat message in bytes", func(c *Config) *int { return &c.BatchBytesMax }, 2048, 1<<20),
+	num("unheard_bytes_max", "bytes sent to a peer that has not been heard since", func(c *Config) *int { return &c.UnheardBytesMax }, 4096, 1<<32),
+	num("parse_max", "largest message that is read, in bytes", func(c *Config) *int { return &c.ParseMax }, 4096, 1<<26),
+	num("notifs_step_max", "notifications applied in one step", func(c *Config) *int { return &c.NotifsStepMax }, 1, 1<<16),
+	num("sweep_max", "leases looked at for expiry in one step", func(c *Config) *int { return &c.SweepMax }, 1, 1<<16),
+	num("descs_step_max", "descriptors posted in one step", func(c *Config) *int { return &c.DescsStepMax }, 1, 1<<16),
+	num("rows_step_max", "rows of peers read in one step", func(c *Config) *int { return &c.RowsStepMax }, 1, 4096),
+
+	str("nixl_path", "libnixl_capi.so or a folder that holds it; searched for if empty", func(c *Config) *string { return &c.NixlPath }),
+	str("nixl_backend", "NIXL plug-in", func(c *Config) *string { return &c.NixlBackend }),
+	num("threads", "threads that the Go core may run at once", func(c *Config) *int { return &c.Threads }, 2, 64),
+	str("cpus", "list of CPUs for the threads of the core, like 0,2-3; the process's if empty", func(c *Config) *string { return &c.CPUs }),
+	num("core_memory_max", "bytes of Go heap at which the core collects whatever happens", func(c *Config) *int { return &c.CoreMemoryMax }, 16<<20, 1<<40),
+
+	num("block_size", "tokens of a block", func(c *Config) *int { return &c.BlockSize }, 1, 1<<20),
+	num("device_id", "device that the handshake names", func(c *Config) *int { return &c.DeviceID }, 0, 1<<16),
+	str("kv_cache_layout", "layout name that the handshake carries; equal on both sides", func(c *Config) *string { return &c.KVCacheLayout }),
+	str("attn_backend_name", "attention backend that the handshake carries", func(c *Config) *string { return &c.AttnName }),
+}
+
+func defaults() *Config {
+	return &Config{
+		Role: "engine", Transport: "nixl", Drive: "inline",
+		SideChannelHost: "localhost", TPSize: 1,
+		Duration: 30 * time.Second, StepMax: time.Second, Settle: 50 * time.Millisecond,
+		FenceSpin: 300 * time.Microsecond, IdleTick: 50 * time.Millisecond, StockPeers: true,
+		RequestsMax: 16384, TrackedMax: 16384, ReadsMax: 1024, ReadRunsMax: 1 << 16, EnginesMax: 4096, ProducersMax: 8,
+		RingBytes: 1 << 20, EventsMax: 1 << 16,
+		BatchBytesMax: 16 << 10, UnheardBytesMax: 16 << 20, ParseMax: 4 << 20,
+		NotifsStepMax: 1024, SweepMax: 256, DescsStepMax: 4096, RowsStepMax: 256,
+		NixlBackend: "UCX", Threads: 4, CoreMemoryMax: 1 << 30,
+		BlockSize: 16, KVCacheLayout: "LBHNC", AttnName: "FLASH_ATTN",
+	}
+}
+
+// derive fills in what follows from the duration and was not said.
+func (c *Config) derive(given map[string]json.RawMessage) {
+	unless := func(name string, f *time.Duration, v time.Duration) {
+		if _, said := given[name]; !said {
+			*f = v
+		}
+	}
+	unless("expect_max", &c.ExpectMax, 10*c.Duration)
+	unless("stall_gap", &c.StallGap, c.Interval())
+	unless("stock_linger", &c.StockLinger, c.Extension())
+	unless("handover_max", &c.HandoverMax, c.Duration/3)
+	unless("read_timeout", &c.ReadTimeout, 4*c.Duration)
+	unless("quarantine_error_wait", &c.QuarantineWait, max(c.Duration, 30*time.Second))
+	unless("heal_wait", &c.HealWait, c.Extension()/4)
+	unless("stall_cover", &c.StallCover, c.Duration)
+	if _, said := given["long_ids_max"]; !said {
+		c.LongIDsMax = max(64, c.RequestsMax/100)
+	}
+	c.RingBytes = int(pow2(uint64(c.RingBytes)))
+}
+
+func pow2(n uint64) uint64 {
+	p := uint64(1)
+	for p < n {
+		p <<= 1
+	}
+	return p
+}
+
+// check holds the rules between keys (design 4).
+func (c *Config) check() error {
+	if c.Duration <= 3*time.Second && (!c.AllowShortLeases || !c.stepMaxSet) {
+		return fmt.Errorf("key %q is %v s: 3 s or less needs allow_short_leases and step_max, since a pass that outlives the extension loses leases", "kv_lease_duration", c.Duration.Seconds())
+	}
+	if 2*c.Interval()+c.StepMax >= c.Extension() {
+		return fmt.Errorf("keys %q and %q: two lost beats must be survivable: 2 x interval (%v s) + step_max (%v s) must be less than the extension (%v s); raise the duration or lower step_max",
+			"kv_lease_duration", "step_max", c.Interval().Seconds(), c.StepMax.Seconds(), c.Extension().Seconds())
+	}
+	return nil
+}

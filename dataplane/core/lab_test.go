@@ -1,0 +1,231 @@
+package core
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+)
+
+const (
+	labLayers   = 2
+	labBlocks   = 64
+	labBlockLen = 256
+)
+
+// lab is two engines in one process on one virtual clock: a prefill engine p and a decode engine d.
+type lab struct {
+	t    testing.TB
+	now  clock.Instant
+	hub  *loopback.Hub
+	p, d *node
+	peer uint64 // p as d knows it
+}
+
+type node struct {
+	core *Core
+	host *host.Host
+	kv   []byte
+	evs  []record.Event
+}
+
+func newLab(t testing.TB, config string) *lab {
+	l := &lab{t: t, now: clock.Instant(time.Hour), hub: loopback.NewHub()}
+	l.p, l.d = l.node("P", config), l.node("D", config)
+	l.peer = l.connect(l.d, l.p)
+	return l
+}
+
+func (l *lab) node(id, config string) *node {
+	l.t.Helper()
+	cfg, err := ParseConfig([]byte(config))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	cfg.EngineID, cfg.Transport, cfg.Drive = id, "loopback", "inline"
+	mem, err := NewMemory(cfg.Sizes())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	open := map[string]OpenTransport{"loopback": func(_ *Config, agent string) (transport.Transport, error) { return l.hub.New(agent, loopback.Config{ReadsMax: 1 << 14}) }}
+	c, err := Open(cfg, mem, open, func() clock.Instant { return l.now })
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	kv, err := pages(labLayers * labBlocks * labBlockLen)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var regions []Region
+	for layer := range labLayers {
+		regions = append(regions, Region{
+			Addr: uint64(uintptr(unsafe.Pointer(&kv[layer*labBlocks*labBlockLen]))), Bytes: labBlocks * labBlockLen,
+			BlockLen: labBlockLen, BlockStride: labBlockLen, Blocks: labBlocks, Group: -1, Name: fmt.Sprintf("layer.%d", layer),
+		})
+	}
+	if err := c.Register(regions); err != nil {
+		l.t.Fatal(err)
+	}
+	h, err := host.New(mem, nil)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { c.Close(0) })
+	return &node{core: c, host: h, kv: kv}
+}
+
+// connect lets reader know owner, by the handshake map out of band.
+func (l *lab) connect(reader, owner *node) uint64 {
+	l.t.Helper()
+	m, err := owner.core.OwnHandshake(0)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	engine, err := reader.core.AddEngine(heartbeat.EngineDesc{ID: owner.core.cfg.EngineID, Ranks: 1})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := reader.core.Handshake(engine, 0, m); err != nil {
+		l.t.Fatal(err)
+	}
+	return engine
+}
+
+// fill writes what only this request has into its blocks on one side.
+func (n *node) fill(request uint64, blocks []uint32) {
+	for layer := range labLayers {
+		for i, b := range blocks {
+			block := n.block(layer, b)
+			for off := 0; off < labBlockLen; off += 8 {
+				binary.LittleEndian.PutUint64(block[off:], content(request, layer, i, off))
+			}
+		}
+	}
+}
+
+// wrong counts the words of a request's blocks that are not its own.
+func (n *node) wrong(request uint64, blocks []uint32) int {
+	bad := 0
+	for layer := range labLayers {
+		for i, b := range blocks {
+			block := n.block(layer, b)
+			for off := 0; off < labBlockLen; off += 8 {
+				if binary.LittleEndian.Uint64(block[off:]) != content(request, layer, i, off) {
+					bad++
+				}
+			}
+		}
+	}
+	return bad
+}
+
+func (n *node) block(layer int, b uint32) []byte {
+	at := (layer*labBlocks + int(b)) * labBlockLen
+	return n.kv[at : at+labBlockLen]
+}
+
+func content(request uint64, layer, position, off int) uint64 {
+	return request<<40 ^ uint64(layer)<<32 ^ uint64(position)<<16 ^ uint64(off) ^ 0x9e3779b97f4a7c15
+}
+
+// step moves the clock and steps both engines.
+func (l *lab) step(d time.Duration) {
+	l.t.Helper()
+	l.now = l.now.Add(d)
+	l.stepOne(l.p)
+	l.stepOne(l.d)
+}
+
+func (l *lab) stepOne(n *node) {
+	l.t.Helper()
+	if err := n.core.Step(); err != nil {
+		l.t.Fatalf("step: %v\n%s", err, n.core.broken)
+	}
+	var buf [16]record.Event
+	for {
+		k := n.host.Poll(buf[:])
+		n.evs = append(n.evs, buf[:k]...)
+		if k < len(buf) {
+			return
+		}
+	}
+}
+
+// run steps every pass for a span.
+func (l *lab) run(span, pass time.Duration) {
+	l.t.Helper()
+	for end := l.now.Add(span); l.now < end; {
+		l.step(pass)
+	}
+}
+
+// take removes and returns the events of a kind.
+func (n *node) take(kind uint16) []record.Event {
+	var out, rest []record.Event
+	for _, e := range n.evs {
+		if e.Kind == kind {
+			out = append(out, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	n.evs = rest
+	return out
+}
+
+// grant fills and grants blocks on p and tells what a reader needs.
+func (l *lab) grant(id string, request uint64, blocks []uint32) (record.Handle, *host.Remote) {
+	l.t.Helper()
+	l.p.fill(request, blocks)
+	lease, err := l.p.host.Grant(host.Grant{ID: []byte(id), Blocks: uint32(len(blocks)), User: request}, l.now)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return lease, &host.Remote{ID: []byte(id), Native: true, Epoch: l.p.core.mem.Epoch, Key: l.p.host.Key(lease), Slot: lease.Slot(), Generation: lease.Use()}
+}
+
+func (l *lab) track(r *host.Remote, local string, user uint64) record.Handle {
+	l.t.Helper()
+	h, err := l.d.host.Track(l.peer, r, []byte(local), user, l.now)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return h
+}
+
+func (l *lab) read(track record.Handle, local, remote []uint32) {
+	l.t.Helper()
+	var runs []record.Run
+	for i := range local {
+		runs = append(runs, record.Run{Group: 0, Local: local[i], Remote: remote[i], N: 1})
+	}
+	if err := l.d.host.Read(track, runs); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func blocks(first, n uint32) []uint32 {
+	out := make([]uint32, n)
+	for i := range out {
+		out[i] = first + uint32(i)
+	}
+	return out
+}
+
+// agent is a node's loopback transport with its knobs.
+func agent(t testing.TB, n *node) *loopback.Agent {
+	t.Helper()
+	a, ok := n.core.tr.(*loopback.Agent)
+	if !ok {
+		t.Fatalf("transport is a %T", n.core.tr)
+	}
+	return a
+}

@@ -1,0 +1,39 @@
+package core
+
+import (
+	"github.com/kvlease/kvlease/dataplane"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/lease"
+	"github.com/kvlease/kvlease/dataplane/read"
+)
+
+// The configuration of each part, out of the one of the context.
+
+func (c *Config) leaseConfig(seed uint64) lease.Config {
+	return lease.Config{
+		Duration: c.Duration, Extension: c.Extension(), Interval: c.Interval(), Settle: c.Settle, StallGap: c.StallGap,
+		StockLinger: c.StockLinger, ExpectMax: c.ExpectMax, SweepMax: c.SweepMax, LongIDs: c.LongIDsMax,
+		AllPeersCheck: c.AllPeersCheck, StockPeers: c.StockPeers, Seed: seed,
+	}
+}
+
+func (c *Config) readConfig() read.Config {
+	return read.Config{
+		ReadsMax: c.ReadsMax, RunsMax: c.ReadRunsMax, DescsStepMax: c.DescsStepMax, RowsStepMax: c.RowsStepMax,
+		ReadTimeout: c.ReadTimeout, QuarantineErrorWait: c.QuarantineWait, FenceSpin: c.FenceSpin, PeersMax: c.EnginesMax,
+	}
+}
+
+func (c *Config) heartbeatConfig(self heartbeat.Identity) heartbeat.Config {
+	return heartbeat.Config{
+		Self: self, Duration: c.Duration, Tracks: c.TrackedMax, Engines: c.EnginesMax, HandoverMax: c.HandoverMax,
+		ReadTimeout: c.ReadTimeout, BatchBytesMax: c.BatchBytesMax, RowsStepMax: c.RowsStepMax,
+		UnheardBytesMax: uint64(c.UnheardBytesMax), Seed: self.Epoch,
+	}
+}
+
+func (c *Config) planeConfig() dataplane.Config {
+	return dataplane.Config{
+		RecordsStepMax: 1 << 16, NotifsStepMax: c.NotifsStepMax, ParseMax: c.ParseMax, StockPeers: c.StockPeers,
+	}
+}

@@ -1,0 +1,169 @@
+package core
+
+import (
+	"fmt"
+	"sort"
+
+	"github.com/kvlease/kvlease/dataplane/read"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+const regionsMax = 4096 // as the handshake map bounds them
+
+// Register makes the KV cache, the board and the landing rows known to the transport: all of it or nothing. From then on
+// OwnHandshake answers.
+func (c *Core) Register(regions []Region) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return ErrClosed
+	case c.registered != nil:
+		return fmt.Errorf("%w: the context has registered memory: call kvl_unregister first", ErrState)
+	}
+	if err := checkRegions(regions); err != nil {
+		return err
+	}
+	list := make([]transport.Region, 0, len(regions)+2)
+	for _, r := range regions {
+		list = append(list, transport.Region{Addr: r.Addr, Bytes: r.Bytes, Device: r.Device, Mem: r.Mem})
+	}
+	list = append(list,
+		transport.Region{Addr: record.Addr(c.mem.Board), Bytes: uint64(len(c.mem.Board))},
+		transport.Region{Addr: record.Addr(c.mem.Landing), Bytes: uint64(len(c.mem.Landing))})
+	if err := c.tr.Register(list); err != nil {
+		return fmt.Errorf("%w: register %d regions: %w", ErrTransport, len(regions), err)
+	}
+	blob, err := c.tr.Metadata()
+	if err == nil {
+		err = c.reads.SetLocal(layoutOf(regions))
+	}
+	if err == nil {
+		h := c.describe(regions, blob)
+		c.handshake = wire.AppendHandshake(nil, h)
+		err = c.tracker.SetLocal(h)
+	}
+	if err != nil {
+		c.handshake = nil
+		c.tr.Unregister(list)
+		return fmt.Errorf("%w: %w", ErrTransport, err)
+	}
+	c.regions, c.registered = append([]Region(nil), regions...), list
+	return nil
+}
+
+// checkRegions names the first region that cannot be what it says.
+func checkRegions(regions []Region) error {
+	if len(regions) == 0 || len(regions) > regionsMax {
+		return fmt.Errorf("%w: %d regions, allowed: 1 to %d", ErrInvalid, len(regions), regionsMax)
+	}
+	order := make([]int, len(regions))
+	for i, r := range regions {
+		order[i] = i
+		extent := uint64(0)
+		if r.Blocks > 0 && r.BlockStride < 1<<40 {
+			extent = uint64(r.Blocks-1)*r.BlockStride + r.BlockLen
+		}
+		var what string
+		switch {
+		case r.Addr == 0:
+			what = "addr is 0"
+		case r.Mem != transport.DRAM && r.Mem != transport.VRAM:
+			what = fmt.Sprintf("mem is %d, allowed: KVL_MEM_DRAM, KVL_MEM_VRAM", r.Mem)
+		case r.Blocks == 0:
+			what = "blocks is 0"
+		case r.BlockLen == 0 || r.BlockStride < r.BlockLen || r.BlockStride >= 1<<40:
+			what = fmt.Sprintf("block_len %d and block_stride %d: the length must be positive and the stride at least as long", r.BlockLen, r.BlockStride)
+		case r.Group < -1:
+			what = fmt.Sprintf("group is %d, allowed: -1 (all) or a group's number", r.Group)
+		case r.Bytes < extent:
+			what = fmt.Sprintf("bytes is %d, %d blocks need %d", r.Bytes, r.Blocks, extent)
+		case r.Addr+r.Bytes < r.Addr:
+			what = "addr + bytes passes the end of the address space"
+		}
+		if what != "" {
+			return fmt.Errorf("%w: region %d (%q): %s", ErrInvalid, i, r.Name, what)
+		}
+	}
+	key := func(r Region) uint64 { return uint64(r.Mem)<<32 | uint64(r.Device) }
+	sort.Slice(order, func(i, j int) bool {
+		a, b := regions[order[i]], regions[order[j]]
+		if key(a) != key(b) {
+			return key(a) < key(b)
+		}
+		return a.Addr < b.Addr
+	})
+	for i := 1; i < len(order); i++ {
+		a, b := regions[order[i-1]], regions[order[i]]
+		if key(a) == key(b) && a.Addr+a.Bytes > b.Addr {
+			return fmt.Errorf("%w: regions %d (%q) and %d (%q) overlap: one block would be registered twice", ErrInvalid, order[i-1], a.Name, order[i], b.Name)
+		}
+	}
+	return nil
+}
+
+func layoutOf(regions []Region) *read.Layout {
+	l := &read.Layout{}
+	for _, r := range regions {
+		l.Regions = append(l.Regions, read.Region{
+			Addr: r.Addr, BlockLen: r.BlockLen, BlockStride: r.BlockStride, Blocks: r.Blocks, Group: r.Group, Device: r.Device, Mem: r.Mem,
+		})
+	}
+	return l
+}
+
+// describe is what peers are told: vLLM's map with our key.
+func (c *Core) describe(regions []Region, blob []byte) *wire.Handshake {
+	h := &wire.Handshake{
+		EngineID: c.cfg.EngineID, AgentMetadata: blob, DeviceID: uint32(c.cfg.DeviceID),
+		Layout: c.cfg.KVCacheLayout, BlockSize: uint64(c.cfg.BlockSize), AttnBackend: c.cfg.AttnName,
+		PhysicalPerLogical: 1, DCPSize: 1, PCPSize: 1, Native: true,
+		Lease: wire.HandshakeLease{
+			Version: wire.LeaseVersion, Epoch: c.mem.Epoch, Base: c.mem.Base, Board: record.Addr(c.mem.Board),
+			Slots: uint32(len(c.mem.Slots)), Duration: c.cfg.Duration, Agent: c.tr.Agent(),
+		},
+	}
+	for _, r := range regions {
+		h.BaseAddrs = append(h.BaseAddrs, r.Addr)
+		h.BlockLens = append(h.BlockLens, r.BlockLen)
+		h.BlockStrides = append(h.BlockStrides, r.BlockStride)
+		h.RegionNumBlocks = append(h.RegionNumBlocks, uint64(r.Blocks))
+		h.RegionGroupIDs = append(h.RegionGroupIDs, int64(r.Group))
+		h.RegionNames = append(h.RegionNames, r.Name)
+		h.RegionMemTypes = append(h.RegionMemTypes, r.Mem)
+		h.NumBlocks = max(h.NumBlocks, uint64(r.Blocks))
+	}
+	return h
+}
+
+// Unregister fences, ends every lease, destroys the agent, and only then lets the host unmap: a peer's late read cannot
+// be seen from here, and software RMA answers without looking at registrations. ErrBusy: a read of ours is in flight;
+// nothing has changed.
+func (c *Core) Unregister() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.registered == nil {
+		return fmt.Errorf("%w: nothing is registered", ErrState)
+	}
+	if n := c.reads.Open(); n > 0 {
+		return fmt.Errorf("%w: %d transfers of ours have not ended", ErrBusy, n)
+	}
+	c.endAll()
+	c.registered, c.handshake = nil, nil
+	return c.tr.Close()
+}
+
+// OwnHandshake is our handshake map for peers.
+func (c *Core) OwnHandshake(rank uint32) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case rank >= uint32(c.cfg.TPSize):
+		return nil, fmt.Errorf("%w: rank %d of %d", ErrInvalid, rank, c.cfg.TPSize)
+	case c.handshake == nil:
+		return nil, fmt.Errorf("%w: nothing is registered: call kvl_register first", ErrState)
+	}
+	return c.handshake, nil
+}

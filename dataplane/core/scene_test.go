@@ -1,0 +1,121 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+func TestARequestThatWaitsLongerThanItsLeaseIsReadWholeAndFreedAtOnce(t *testing.T) {
+	l := newLab(t, `{}`)
+	there, here := blocks(3, 8), blocks(40, 8)
+	lease, remote := l.grant("r1", 7, there)
+	track := l.track(remote, "d-r1", 70)
+	l.run(90*time.Second, 30*time.Millisecond)
+	if got := l.p.take(record.EvFreed); len(got) != 0 {
+		t.Fatalf("freed while D waits: %+v", got)
+	}
+	l.read(track, here, there)
+	l.run(300*time.Millisecond, 30*time.Millisecond)
+	done := l.d.take(record.EvReadDone)
+	if len(done) != 1 || done[0].Handle != uint64(track) || done[0].User != 70 || done[0].Value0 != 8*labLayers*labBlockLen {
+		t.Fatalf("read: %+v, left %+v", done, l.d.evs)
+	}
+	if bad := l.d.wrong(7, here); bad != 0 {
+		t.Errorf("%d words are wrong", bad)
+	}
+	freed := l.p.take(record.EvFreed)
+	if len(freed) != 1 || freed[0].Handle != uint64(lease) || freed[0].Status != record.FreedCompleted || freed[0].User != 7 || freed[0].Value0 != 8 {
+		t.Fatalf("freed: %+v", freed)
+	}
+	if alive := l.p.core.plane.Alive() + l.d.core.plane.Alive(); alive != 0 {
+		t.Errorf("%d objects are left", alive)
+	}
+	beats := l.p.core.plane.Counters.BatchesReceived
+	if beats < 16 || beats > 20 { // 90 s in intervals of 5 s, and the first beat at once
+		t.Errorf("%d batches in 90 s, want one per 5 s", beats)
+	}
+}
+
+func TestADecodeEngineThatDiesIsReclaimedFromWithinItsBound(t *testing.T) {
+	l := newLab(t, `{}`)
+	_, remote := l.grant("r1", 7, blocks(0, 8))
+	l.track(remote, "d-r1", 70)
+	l.run(60*time.Second, 30*time.Millisecond)
+	dies := l.now
+	for len(l.p.take(record.EvFreed)) == 0 { // D is not stepped any more
+		l.now = l.now.Add(30 * time.Millisecond)
+		l.stepOne(l.p)
+		if l.now.Sub(dies) > time.Minute {
+			t.Fatal("never freed")
+		}
+	}
+	// extension 20 s + jitter at most 1/8 of it + settle 50 ms + tick 117 ms + two steps
+	if held := l.now.Sub(dies); held < 14*time.Second || held > 20*time.Second+2500*time.Millisecond+400*time.Millisecond {
+		t.Errorf("held %v after the death", held)
+	}
+}
+
+func TestAStoppedDecodeEngineIsRefusedWhatWasReusedMeanwhile(t *testing.T) {
+	l := newLab(t, `{}`)
+	there, here := blocks(3, 8), blocks(40, 8)
+	_, remote := l.grant("r1", 7, there)
+	track := l.track(remote, "d-r1", 70)
+	l.run(10*time.Second, 30*time.Millisecond)
+	for end := l.now.Add(60 * time.Second); l.now < end; { // D is stopped
+		l.now = l.now.Add(30 * time.Millisecond)
+		l.stepOne(l.p)
+	}
+	freed := l.p.take(record.EvFreed)
+	if len(freed) != 1 || freed[0].Status != record.FreedExpired {
+		t.Fatalf("freed: %+v", freed)
+	}
+	l.grant("other", 8, there) // P reuses and overwrites
+	l.read(track, here, there)
+	l.run(time.Second, 30*time.Millisecond)
+	failed := l.d.take(record.EvReadFailed)
+	if len(failed) != 1 || failed[0].Status != record.ReadStale || failed[0].Flags&record.FlagBlocksHeld != 0 {
+		t.Fatalf("read of a lost lease: %+v, left %+v", failed, l.d.evs)
+	}
+	if done := l.d.take(record.EvReadDone); len(done) != 0 {
+		t.Errorf("data was handed out: %+v", done)
+	}
+}
+
+func TestAReadThatIsOvertakenByTheEndOfItsLeaseIsStale(t *testing.T) {
+	l := newLab(t, `{}`)
+	there, here := blocks(3, 8), blocks(40, 8)
+	lease, remote := l.grant("r1", 7, there)
+	track := l.track(remote, "d-r1", 70)
+	l.run(10*time.Second, 30*time.Millisecond)
+	agent(t, l.d).HoldReads(true)
+	l.read(track, here, there)
+	l.step(30 * time.Millisecond)
+	if err := l.p.host.Revoke(lease); err != nil {
+		t.Fatal(err)
+	}
+	l.run(time.Second, 30*time.Millisecond)
+	if freed := l.p.take(record.EvFreed); len(freed) != 1 || freed[0].Status != record.FreedRevoked {
+		t.Fatalf("freed: %+v", freed)
+	}
+	agent(t, l.d).HoldReads(false)
+	l.run(time.Second, 30*time.Millisecond)
+	if failed := l.d.take(record.EvReadFailed); len(failed) != 1 || failed[0].Status != record.ReadStale {
+		t.Fatalf("outcome: %+v, left %+v", failed, l.d.evs)
+	}
+}
+
+func TestWhatIsUntrackedBeforeItWasReadIsReleasedAtOnce(t *testing.T) {
+	l := newLab(t, `{}`)
+	_, remote := l.grant("r1", 7, blocks(0, 8))
+	track := l.track(remote, "d-r1", 70)
+	l.run(time.Second, 30*time.Millisecond)
+	if err := l.d.host.Untrack(track); err != nil {
+		t.Fatal(err)
+	}
+	l.run(200*time.Millisecond, 30*time.Millisecond)
+	if freed := l.p.take(record.EvFreed); len(freed) != 1 || freed[0].Status != record.FreedReleased {
+		t.Fatalf("freed: %+v", freed)
+	}
+}

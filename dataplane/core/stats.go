@@ -1,0 +1,52 @@
+package core
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"unicode"
+)
+
+// Stats are all counters and gauges as one flat JSON object, keys as group_counter_name.
+func (c *Core) Stats() []byte {
+	c.mu.Lock()
+	all := map[string]any{
+		"steps":       c.plane.Counters.Steps,
+		"held":        c.leases.Held(),
+		"held_blocks": c.leases.Blocks(),
+		"alive":       c.plane.Alive(),
+		"reads_open":  c.reads.Open(),
+	}
+	flatten(all, "", c.plane.Counters)
+	flatten(all, "lease_", c.leases.Counters)
+	flatten(all, "beat_", c.tracker.Counters)
+	flatten(all, "read_", c.reads.Counters)
+	flatten(all, "beat_", c.tracker.Gauges())
+	c.mu.Unlock()
+	out, err := json.Marshal(all)
+	if err != nil { // integers only
+		panic(err)
+	}
+	return out
+}
+
+// flatten adds the fields of a struct of integers and arrays of integers under snake case names.
+func flatten(all map[string]any, prefix string, s any) {
+	v := reflect.ValueOf(s)
+	for i := range v.NumField() {
+		if f := v.Type().Field(i); f.IsExported() {
+			all[prefix+snake(f.Name)] = v.Field(i).Interface()
+		}
+	}
+}
+
+func snake(name string) string {
+	var b strings.Builder
+	for i, r := range name {
+		if unicode.IsUpper(r) && i > 0 && (unicode.IsLower(rune(name[i-1])) || i+1 < len(name) && unicode.IsLower(rune(name[i+1]))) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}

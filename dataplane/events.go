@@ -1,0 +1,82 @@
+package dataplane
+
+import (
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/ringbuf"
+)
+
+// Events is the completion ring as the plane fills it. An event that does not fit stays with the object it speaks of,
+// whose slot is the room kept for it, and is put again by a later step: nothing is dropped, and nothing needs a ring
+// as large as all that can be alive at once.
+type Events struct {
+	ring   *ringbuf.Producer
+	now    clock.Instant
+	put    int
+	held   uint64
+	total  uint64 // events published so far
+	notify func() // the host's descriptor
+}
+
+// NewEvents fills the ring in mem; notify is called once after a step that published something.
+func NewEvents(mem []byte, notify func()) (*Events, error) {
+	ring, err := ringbuf.NewProducer(mem)
+	if err != nil {
+		return nil, err
+	}
+	return &Events{ring: ring, notify: notify}, nil
+}
+
+// Put adds an event. It reports false if the ring is full.
+func (e *Events) Put(ev *record.Event) bool {
+	rec := e.ring.Reserve(uint32(ev.Kind), record.EventLen)
+	if rec == nil {
+		e.held++
+		return false
+	}
+	ev.TimeNs = uint64(e.now)
+	record.PutEvent(rec, ev)
+	e.put++
+	return true
+}
+
+// flush publishes all events of a step with one store.
+func (e *Events) flush() {
+	if e.put == 0 {
+		return
+	}
+	e.total += uint64(e.put)
+	e.put = 0
+	e.ring.Publish()
+	if e.notify != nil {
+		e.notify()
+	}
+}
+
+// publishEnds moves ended leases and lapsed expectations into the completion ring. The slot goes back to the host only
+// after its event is in the ring, so that a handle never means two leases that the host has not heard the end of.
+func (p *Plane) publishEnds() {
+	for {
+		end, ok := p.Leases.NextEnd()
+		if !ok {
+			return
+		}
+		ev := record.Event{
+			Kind: record.EvFreed, Status: int32(end.Reason), Handle: uint64(end.Handle), User: end.User,
+			Value0: uint64(end.Blocks), Value1: uint64(end.Held),
+		}
+		if end.Lapsed {
+			ev = record.Event{Kind: record.EvExpectLapsed, Handle: uint64(end.Handle)}
+		}
+		if !p.out.Put(&ev) {
+			return
+		}
+		p.Leases.PopEnd()
+	}
+}
+
+// PublishAll moves what is ended into the completion ring outside a step, when the context closes.
+func (p *Plane) PublishAll() {
+	p.publishEnds()
+	p.out.flush()
+}

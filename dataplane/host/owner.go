@@ -1,0 +1,137 @@
+package host
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// Grant is what the owner says when a prefill has finished.
+type Grant struct {
+	ID       []byte
+	Blocks   uint32 // over all groups
+	Tokens   uint32
+	TTL      time.Duration // 0: the configured duration
+	Expected record.Handle // from Expect, or 0
+	User     uint64
+}
+
+func validID(id []byte) bool { return len(id) > 0 && len(id) <= record.IDMax }
+
+// Expect says that a request has started to run here: messages about it that come early are kept.
+func (h *Host) Expect(id []byte) (record.Handle, error) {
+	if !validID(id) {
+		return 0, ErrInvalid
+	}
+	if err := h.newWork(); err != nil {
+		return 0, err
+	}
+	slot, use, ok := h.takeLease()
+	if !ok {
+		return 0, ErrFull
+	}
+	rec := h.ring.Reserve(record.TagExpect, record.ExpectLen+len(id))
+	if rec == nil {
+		h.backLease(slot)
+		return 0, ErrFull
+	}
+	lease := record.NewHandle(slot, use)
+	record.PutExpect(rec, record.Expect{Lease: lease, IDLen: uint32(len(id))}, id)
+	atomic.StoreUint64(&h.mem.Slots[slot].State, record.State(use, record.Expected))
+	h.publish()
+	return lease, nil
+}
+
+// Grant holds the blocks of a finished request under a lease. On an error nothing has changed and the blocks stay the engine's.
+func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
+	if !validID(g.ID) || g.TTL < 0 {
+		return 0, ErrInvalid
+	}
+	if err := h.newWork(); err != nil {
+		return 0, err
+	}
+	slot, use := g.Expected.Slot(), g.Expected.Use()
+	if g.Expected != 0 && slot >= uint32(len(h.mem.Slots)) {
+		return 0, ErrInvalid
+	}
+	rec := h.ring.Reserve(record.TagGrant, record.GrantLen+len(g.ID))
+	if rec == nil {
+		return 0, ErrFull
+	}
+	// The core forgets an expectation by the same compare-and-swap; the loser of the two takes the other way.
+	expected := g.Expected != 0 && atomic.CompareAndSwapUint64(&h.mem.Slots[slot].State,
+		record.State(use, record.Expected), record.State(use, record.Granted))
+	if !expected {
+		var ok bool
+		if slot, use, ok = h.takeLease(); !ok {
+			h.ring.Discard()
+			return 0, ErrFull
+		}
+		atomic.StoreUint64(&h.mem.Slots[slot].State, record.State(use, record.Granted))
+	}
+	s := &h.mem.Slots[slot]
+	s.User, s.Blocks = g.User, g.Blocks
+	lease := record.NewHandle(slot, use)
+	record.PutGrant(rec, record.Grant{
+		Lease: lease, Key: h.Key(lease), User: g.User, TTLNs: uint64(g.TTL), SaidNs: uint64(now),
+		Blocks: g.Blocks, Tokens: g.Tokens, IDLen: uint32(len(g.ID)),
+	}, g.ID)
+	h.publish()
+	return lease, nil
+}
+
+// Cancel ends an expectation or a grant whose parameters never left. Said twice it does nothing more.
+func (h *Host) Cancel(lease record.Handle) error {
+	return h.sayOnce(record.TagCancel, record.SaidCancel, lease)
+}
+
+// Revoke takes a lease back; carried out at once if every reader checks the fence, else its deadline decides.
+func (h *Host) Revoke(lease record.Handle) error {
+	return h.sayOnce(record.TagRevoke, record.SaidRevoke, lease)
+}
+
+// sayOnce marks the slot's state word, so that one record at most per kind and use is ever on its way.
+func (h *Host) sayOnce(tag, bit uint32, lease record.Handle) error {
+	slot := lease.Slot()
+	if lease == 0 || slot >= uint32(len(h.mem.Slots)) {
+		return ErrInvalid
+	}
+	word := &h.mem.Slots[slot].State
+	for {
+		old := atomic.LoadUint64(word)
+		base := uint32(old) & record.Mask
+		if uint32(old>>32) != lease.Use() || (base != record.Expected && base != record.Granted) {
+			return ErrStale
+		}
+		if uint32(old)&bit != 0 {
+			return nil
+		}
+		if atomic.CompareAndSwapUint64(word, old, old|uint64(bit)) {
+			break
+		}
+	}
+	h.handle(tag, lease)
+	return nil
+}
+
+// handle says one record that is never refused; the overflow has room for each kind once per live handle.
+func (h *Host) handle(tag uint32, handle record.Handle) {
+	putU64(h.say(tag, 8), uint64(handle))
+	h.publish()
+}
+
+// Pressure asks for about blocks blocks back from readers that check the fence.
+func (h *Host) Pressure(blocks uint32) error {
+	if err := h.newWork(); err != nil {
+		return err
+	}
+	rec := h.ring.Reserve(record.TagPressure, 8)
+	if rec == nil {
+		return ErrFull
+	}
+	putU64(rec, uint64(blocks))
+	h.publish()
+	return nil
+}

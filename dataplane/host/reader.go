@@ -1,0 +1,118 @@
+package host
+
+import (
+	"sync/atomic"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// Remote names a lease of another engine, as its transfer parameters do.
+type Remote struct {
+	ID               []byte
+	Native           bool // the fields below are set
+	Epoch, Key       uint64
+	Slot, Generation uint32
+}
+
+func trackReq(track record.Handle, engine uint64, r *Remote, local []byte, user uint64, now clock.Instant) record.TrackReq {
+	req := record.TrackReq{
+		Track: track, Engine: engine, User: user, SaidNs: uint64(now),
+		RemoteLen: uint16(len(r.ID)), LocalLen: uint16(len(local)),
+	}
+	if r.Native {
+		req.Native, req.Epoch, req.Key, req.Slot, req.Generation = 1, r.Epoch, r.Key, r.Slot, r.Generation
+	}
+	return req
+}
+
+// Track starts heartbeats for a request.
+func (h *Host) Track(engine uint64, r *Remote, local []byte, user uint64, now clock.Instant) (record.Handle, error) {
+	if !validID(r.ID) || len(local) > record.IDMax || engine == 0 {
+		return 0, ErrInvalid
+	}
+	if err := h.newWork(); err != nil {
+		return 0, err
+	}
+	slot, use, ok := h.takeTrack()
+	if !ok {
+		return 0, ErrFull
+	}
+	rec := h.ring.Reserve(record.TagTrack, record.TrackLen+len(r.ID)+len(local))
+	if rec == nil {
+		h.backTrack(slot)
+		return 0, ErrFull
+	}
+	track := record.NewHandle(slot, use)
+	record.PutTrack(rec, trackReq(track, engine, r, local, user, now), r.ID, local)
+	atomic.StoreUint64(&h.mem.Tracks[slot].State, record.State(use, record.Tracked))
+	h.publish()
+	return track, nil
+}
+
+// Untrack ends a tracked request; the owner is told if it was not read. Said twice it does nothing more.
+func (h *Host) Untrack(track record.Handle) error {
+	slot := track.Slot()
+	if track == 0 || slot >= uint32(len(h.mem.Tracks)) {
+		return ErrInvalid
+	}
+	word := &h.mem.Tracks[slot].State
+	for {
+		old := atomic.LoadUint64(word)
+		base := uint32(old) & record.Mask
+		if uint32(old>>32) != track.Use() || (base != record.Tracked && base != record.Reading) {
+			return ErrStale
+		}
+		if old&record.SaidCancel != 0 {
+			return nil
+		}
+		if atomic.CompareAndSwapUint64(word, old, old|record.SaidCancel) {
+			break
+		}
+	}
+	h.handle(record.TagUntrack, track)
+	return nil
+}
+
+// Reject tells the owner that nobody here will read, without tracking.
+func (h *Host) Reject(engine uint64, r *Remote, now clock.Instant) error {
+	if !validID(r.ID) || engine == 0 {
+		return ErrInvalid
+	}
+	rec := h.say(record.TagReject, record.TrackLen+len(r.ID))
+	if rec == nil {
+		return ErrFull
+	}
+	record.PutTrack(rec, trackReq(0, engine, r, nil, 0, now), r.ID, nil)
+	h.publish()
+	return nil
+}
+
+// Read asks for the blocks of a tracked request. The runs are blocks at the same positions on both sides.
+// One outcome event follows; then the tracking has ended.
+func (h *Host) Read(track record.Handle, runs []record.Run) error {
+	slot := track.Slot()
+	if track == 0 || slot >= uint32(len(h.mem.Tracks)) {
+		return ErrInvalid
+	}
+	if err := h.newWork(); err != nil {
+		return err
+	}
+	parts := max(1, (len(runs)+record.RunsMax-1)/record.RunsMax)
+	for part := range parts {
+		some := runs[part*record.RunsMax : min(len(runs), (part+1)*record.RunsMax)]
+		rec := h.ring.Reserve(record.TagRead, record.ReadLen+len(some)*record.RunLen)
+		if rec == nil {
+			h.ring.Discard()
+			return ErrFull
+		}
+		record.PutRead(rec, record.Read{Track: track, Part: uint32(part), Parts: uint32(parts), N: uint32(len(some))}, some)
+	}
+	was := record.State(track.Use(), record.Tracked)
+	if !atomic.CompareAndSwapUint64(&h.mem.Tracks[slot].State, was, record.State(track.Use(), record.Reading)) {
+		h.ring.Discard()
+		return ErrStale
+	}
+	h.publish()
+	return nil
+}

@@ -1,0 +1,141 @@
+// Package dataplane is the plane: one run over everything that can happen to one rank of an engine.
+package dataplane
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/lease"
+	"github.com/kvlease/kvlease/dataplane/read"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/ringbuf"
+)
+
+// Config are the bounds of a step.
+type Config struct {
+	RecordsStepMax int  // submission records taken in one step, over all producers
+	NotifsStepMax  int  // notifications applied in one step
+	ParseMax       int  // largest notification that is read, bytes
+	StockPeers     bool // listen to peers that do not speak kvlease
+}
+
+// Plane joins leases, heartbeats and reads over one transport.
+//
+// Threads: one at a time; the core holds its lock around Step.
+// Memory: all from New. A step makes no Go allocation.
+// Time: the caller passes now; the plane reads no clock. Given submissions, deliveries and now, a step's result is fixed.
+type Plane struct {
+	cfg     Config
+	mem     *record.Memory
+	tr      transport.Transport
+	Leases  *lease.Table
+	Tracker *heartbeat.Tracker
+	Reads   *read.Machine
+
+	sources []source
+	first   int // the source that goes first: the cut of RecordsStepMax must not always hit the same one
+	out     *Events
+	inbox   *transport.Inbox
+	arrived uint64 // notifications known to have arrived
+	applied uint64 // notifications applied
+	last    clock.Instant
+	started bool
+
+	Counters Counters
+}
+
+// Counters of the plane itself; those of its parts stand in the parts. All only grow.
+type Counters struct {
+	Steps             uint64
+	Records           uint64 // submission records taken
+	RecordsBad        uint64 // submission records of unknown kind or wrong length: a bug of the host side
+	RecordsCut        uint64 // steps that left records for the next one
+	StallGaps         uint64 // steps that came later than stall_gap after the one before
+	NotifsReceived    uint64
+	NotifsTooLong     uint64 // longer than parse_max
+	BatchesReceived   uint64 // renew messages and stock heartbeats
+	BeatsReceived     uint64 // requests named in them
+	BeatsApplied      uint64 // of these, those that named a lease or an expected request
+	CompletesReceived uint64 // requests named in completions
+	ReleasesReceived  uint64
+	HellosReceived    uint64
+	LeavingsReceived  uint64
+	StockReceived     uint64 // stock messages of any kind
+	StockIgnored      uint64 // stock messages while stock_peers is off
+	MalformedNative   uint64
+	MalformedStock    uint64
+	UnknownKinds      uint64 // native messages of a newer kind or version: skipped
+	PushRegs          uint64 // push registrations, not served
+	EventsHeld        uint64 // publications put off because the completion ring was full
+}
+
+// source is one producer's pair of rings as the step sees it.
+type source struct {
+	ring, over *ringbuf.Consumer
+	corrupt    bool
+}
+
+// New joins the parts. Every ring in mem is formatted; the parts were made over the same memory and transport.
+func New(cfg Config, mem *record.Memory, tr transport.Transport, leases *lease.Table, tracker *heartbeat.Tracker, reads *read.Machine, out *Events) (*Plane, error) {
+	p := &Plane{cfg: cfg, mem: mem, tr: tr, Leases: leases, Tracker: tracker, Reads: reads, out: out,
+		inbox: transport.NewInbox(cfg.NotifsStepMax, cfg.ParseMax+4096)}
+	for i := range mem.Rings {
+		ring, err := ringbuf.NewConsumer(mem.Rings[i])
+		if err != nil {
+			return nil, err
+		}
+		over, err := ringbuf.NewConsumer(mem.Overflows[i])
+		if err != nil {
+			return nil, err
+		}
+		p.sources = append(p.sources, source{ring: ring, over: over})
+	}
+	return p, nil
+}
+
+// Step runs once over everything that can happen. now is not before the now of the previous step.
+func (p *Plane) Step(now clock.Instant) {
+	gap := time.Duration(0)
+	if p.started {
+		gap = now.Sub(p.last)
+	}
+	p.last, p.started = now, true
+	p.out.now = now
+
+	p.drain(now)
+	p.receive(now)
+	p.Tracker.Step(now)
+	p.Leases.Sweep(now, gap, p.arrived, p.applied)
+	p.publishEnds()
+	p.out.flush()
+
+	p.Counters.Steps++
+	p.Counters.EventsHeld = p.out.held
+	atomic.StoreUint64(&p.mem.Control.Steps, p.Counters.Steps)
+	atomic.StoreUint32(&p.mem.Control.Held, uint32(p.Alive()))
+}
+
+// Alive counts what would need further steps: leases expected, held or not yet reported, tracked requests, reads.
+func (p *Plane) Alive() int { return p.Leases.Alive() + p.Tracker.Alive() }
+
+// Pending reports that a step now would find work without anything new arriving: records left, notifications left,
+// events that did not fit.
+func (p *Plane) Pending() bool {
+	if p.arrived != p.applied {
+		return true
+	}
+	for i := range p.sources {
+		if s := &p.sources[i]; !s.corrupt && !(s.ring.Empty() && s.over.Empty()) {
+			return true
+		}
+	}
+	return false
+}
+
+// Work counts what has been done so far; it stands still while the plane only waits.
+func (p *Plane) Work() uint64 {
+	return p.Counters.Records + p.Counters.NotifsReceived + p.out.total
+}

@@ -1,0 +1,121 @@
+package dataplane
+
+import (
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/lease"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// receive applies what has arrived, at most notifs_step_max; the transport keeps the rest.
+func (p *Plane) receive(now clock.Instant) {
+	p.inbox.Reset()
+	n := p.tr.Poll(p.inbox)
+	p.applied += uint64(n)
+	p.arrived = p.applied + uint64(p.tr.Backlog())
+	p.Counters.NotifsReceived += uint64(n)
+	p.Counters.NotifsTooLong = p.inbox.TooLong
+	for {
+		agent, body, ok := p.inbox.Next()
+		if !ok {
+			return
+		}
+		if len(body) > 0 && body[0] == wire.NativeMagic {
+			p.native(body, now)
+		} else {
+			p.stock(agent, body, now)
+		}
+	}
+}
+
+// native applies a message of a peer that speaks kvlease. Entries with a wrong key are counted by the table.
+func (p *Plane) native(body []byte, now clock.Instant) {
+	head, entries, st := wire.ParseNative(body)
+	switch st {
+	case wire.OK:
+	case wire.BadVersion, wire.BadKind, wire.BadFlags:
+		p.Counters.UnknownKinds++
+		return
+	default:
+		p.Counters.MalformedNative++
+		return
+	}
+	reader := lease.Reader{Engine: head.Engine, Epoch: head.Epoch, Rank: head.Rank}
+	switch head.Kind {
+	case wire.Renew:
+		p.Counters.BatchesReceived++
+		p.Counters.BeatsReceived += uint64(head.Count)
+		for i := range int(head.Count) {
+			if out := p.Leases.Renew(entry(entries, i), reader, now); named(out) {
+				p.Counters.BeatsApplied++
+			}
+		}
+	case wire.Complete:
+		p.Counters.CompletesReceived += uint64(head.Count)
+		for i := range int(head.Count) {
+			p.Leases.Complete(entry(entries, i), reader, head.Readers, now)
+		}
+	case wire.Release:
+		p.Counters.ReleasesReceived += uint64(head.Count)
+		for i := range int(head.Count) {
+			p.Leases.Release(entry(entries, i), reader, now)
+		}
+	case wire.Hello:
+		p.Counters.HellosReceived++
+	case wire.Leaving:
+		p.Counters.LeavingsReceived++
+	}
+}
+
+func entry(entries []byte, i int) lease.Entry {
+	slot, generation, key := wire.Entry(entries, i)
+	return lease.Entry{Slot: slot, Generation: generation, Key: key}
+}
+
+func named(out lease.Outcome) bool { return out == lease.Applied || out == lease.Kept }
+
+// stock applies a message of vLLM's connector.
+func (p *Plane) stock(agent, body []byte, now clock.Instant) {
+	p.Counters.StockReceived++
+	if !p.cfg.StockPeers {
+		p.Counters.StockIgnored++
+		return
+	}
+	msg, st := wire.ParseStock(body)
+	if st != wire.OK {
+		p.Counters.MalformedStock++
+		return
+	}
+	switch msg.Kind {
+	case wire.PushReg:
+		p.Counters.PushRegs++
+	case wire.Completion:
+		p.Counters.CompletesReceived++
+		p.Leases.CompleteID(msg.ID, agent, uint32(msg.N), now)
+	case wire.Heartbeat:
+		p.heartbeat(&msg, agent, now)
+	}
+}
+
+// heartbeat extends every lease that can be read in a stock heartbeat. If none can, and the message is at the same time
+// the completion of an id that starts with "HB:" (S05), it is that.
+func (p *Plane) heartbeat(msg *wire.Stock, agent []byte, now clock.Instant) {
+	p.Counters.BatchesReceived++
+	hits := uint64(0)
+	ids := wire.NewIDs(msg.Body, wire.RunMax)
+	for {
+		id, alone, ok := ids.Next()
+		if !ok {
+			break
+		}
+		if alone {
+			p.Counters.BeatsReceived++
+		}
+		if named(p.Leases.RenewID(id, now)) {
+			hits++
+		}
+	}
+	p.Counters.BeatsApplied += hits
+	if hits == 0 && len(msg.ID) > 0 {
+		p.Leases.CompleteID(msg.ID, agent, uint32(msg.N), now)
+	}
+}
