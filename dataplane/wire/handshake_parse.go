@@ -189,6 +189,11 @@ func packedMembers(p *pack) []PackedMember {
 // keys mean, or whether they are numbers.
 func (h *Handshake) parseLease(p *pack) (sub string) {
 	ahead := pack{b: p.b}
+	if ahead.mapLen(HandshakeMax); ahead.err != nil {
+		p.fail(ahead.err)
+		return ""
+	}
+	ahead = pack{b: p.b}
 	h.Lease.Version = leaseVersion(&ahead)
 	if ahead.err != nil {
 		p.fail(ahead.err)

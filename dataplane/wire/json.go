@@ -272,7 +272,10 @@ func (s *jsonScan) hex4() rune {
 	}
 	r := rune(0)
 	for _, c := range s.b[s.i : s.i+4] {
-		d, ok := hexDigit(c | 0x20)
+		if c >= 'A' && c <= 'F' {
+			c += 'a' - 'A'
+		}
+		d, ok := hexDigit(c)
 		if !ok {
 			s.fail(ErrSyntax)
 			return 0
@@ -294,8 +297,41 @@ func hexDigit(c byte) (uint64, bool) {
 	return 0, false
 }
 
+// skipStr passes over a string and keeps nothing of it.
+func (s *jsonScan) skipStr() {
+	if s.peek() != '"' {
+		s.wrong()
+		return
+	}
+	s.i++
+	from := s.i
+	for s.err == nil && s.i < len(s.b) {
+		c := s.b[s.i]
+		if c >= 0x20 && c != '"' && c != '\\' {
+			s.i++
+			continue
+		}
+		if !utf8.Valid(s.b[from:s.i]) {
+			s.fail(ErrUTF8)
+			return
+		}
+		switch c {
+		case '"':
+			s.i++
+			return
+		case '\\':
+			var rune [utf8.UTFMax]byte
+			s.escape(rune[:0])
+			from = s.i
+		default:
+			s.fail(ErrSyntax)
+		}
+	}
+	s.fail(ErrTruncated)
+}
+
 // skip passes over one value.
-func (s *jsonScan) skip(scratch []byte, depth int) {
+func (s *jsonScan) skip(depth int) {
 	if depth > jsonDepth {
 		s.fail(ErrDepth)
 		return
@@ -305,13 +341,13 @@ func (s *jsonScan) skip(scratch []byte, depth int) {
 		s.i++
 		for first := true; s.more(first, c+2) && s.err == nil; first = false { // '{'+2 is '}', '['+2 is ']'
 			if c == '{' {
-				s.str(scratch[:0], ParamsMax)
+				s.skipStr()
 				s.want(':', ErrSyntax)
 			}
-			s.skip(scratch, depth+1)
+			s.skip(depth + 1)
 		}
 	case '"':
-		s.str(scratch[:0], ParamsMax)
+		s.skipStr()
 	case 't', 'f':
 		s.bool()
 	case 'n':

@@ -118,7 +118,7 @@ func (p *Params) appendValue(dst []byte, key int) []byte {
 	case paramTokens:
 		return strconv.AppendUint(dst, uint64(p.NumTokens), 10)
 	case paramExpiry:
-		if p.ExpiryTime == nil {
+		if p.ExpiryTime == nil || math.IsNaN(*p.ExpiryTime) || math.IsInf(*p.ExpiryTime, 0) { // JSON has neither
 			return append(dst, "null"...)
 		}
 		return strconv.AppendFloat(dst, *p.ExpiryTime, 'g', -1, 64)
@@ -177,7 +177,7 @@ func ParseParams(text []byte, p *Params) error {
 		switch {
 		case s.err != nil:
 		case key < 0:
-			s.skip(buf[:0], 1)
+			s.skip(1)
 		case seen&(1<<key) != 0:
 			s.fail(ErrDuplicate)
 		default:
@@ -323,17 +323,21 @@ func (s *jsonScan) hex16() uint64 {
 
 // parseLease reads our key. The version is looked for first, since of another version nothing else is known.
 func (p *Params) parseLease(s *jsonScan) (sub string) {
+	if s.peek() != '{' {
+		s.wrong()
+		return ""
+	}
 	ahead := *s
 	p.Lease.Version = paramsVersion(&ahead)
 	if ahead.err != nil {
 		s.fail(ahead.err)
 		return plNames[plV]
 	}
-	var buf [64]byte
 	if p.Lease.Version != LeaseVersion {
-		s.skip(buf[:0], 1)
+		s.skip(1)
 		return ""
 	}
+	var buf [64]byte
 	l := &p.Lease
 	var seen uint32
 	s.want('{', ErrType)
@@ -343,7 +347,7 @@ func (p *Params) parseLease(s *jsonScan) (sub string) {
 		case s.err != nil:
 			return ""
 		case key < 0:
-			s.skip(buf[:0], 2)
+			s.skip(2)
 			continue
 		case seen&(1<<key) != 0:
 			s.fail(ErrDuplicate)
@@ -388,7 +392,7 @@ func paramsVersion(s *jsonScan) uint32 {
 		if key := s.key(buf[:0], plNames[:1]); key == plV {
 			return uint32(s.uint(math.MaxUint32))
 		}
-		s.skip(buf[:0], 2)
+		s.skip(2)
 	}
 	s.fail(ErrMissing)
 	return 0
