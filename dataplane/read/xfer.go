@@ -1,0 +1,216 @@
+package read
+
+import (
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+type xferKind uint8
+
+const (
+	xferFree xferKind = iota
+	xferData
+	xferFence
+	xferRow
+)
+
+// xfer is a transfer from its post until nothing can be written by it any more.
+type xfer struct {
+	handle transport.Xfer
+	bytes  uint64
+	until  clock.Instant // aside: the end of its quarantine; Never for an abandoned one
+	peer   transport.Peer
+	owner  int32 // the job, or the row's place
+	live   int32 // place in Machine.live; none once aside
+	links  link
+	source int32 // index within the job
+	kind   xferKind
+}
+
+// post starts a read of m.spec for owner. Full: the transport or the peer table has no room now.
+func (m *Machine) post(kind xferKind, owner, src int32, bytes uint64) (int32, Status) {
+	p := m.peers.get(m.spec.Peer)
+	if p == nil {
+		m.Counters.TransportFull++
+		return none, Full
+	}
+	h, err := m.tr.PostRead(&m.spec)
+	if err != nil {
+		m.peers.tidy(m.spec.Peer)
+		if err == transport.ErrFull {
+			m.Counters.TransportFull++
+			return none, Full
+		}
+		m.Counters.PostErrors++
+		return none, Refused
+	}
+	n := len(m.freeXfer) // never empty: there is one for all that may be open
+	x := m.freeXfer[n-1]
+	m.freeXfer = m.freeXfer[:n-1]
+	m.xfers[x] = xfer{
+		handle: h, bytes: bytes, peer: m.spec.Peer, owner: owner, source: src, kind: kind,
+		live: int32(len(m.live)), links: link{off, off},
+	}
+	m.live = append(m.live, h)
+	m.liveOf = append(m.liveOf, x)
+	p.pending++
+	m.gauges.Pending++
+	return x, OK
+}
+
+// unlive takes a transfer out of what is polled.
+func (m *Machine) unlive(x int32) {
+	at, last := m.xfers[x].live, len(m.live)-1
+	m.live[at], m.liveOf[at] = m.live[last], m.liveOf[last]
+	m.xfers[m.liveOf[at]].live = at
+	m.live, m.liveOf = m.live[:last], m.liveOf[:last]
+	m.xfers[x].live = none
+	m.gauges.Pending--
+}
+
+// setAside keeps the handle and all memory of a transfer that has not ended by DONE, until then.
+func (m *Machine) setAside(x int32, until clock.Instant) {
+	m.unlive(x)
+	t := &m.xfers[x]
+	if t.kind == xferRow {
+		m.removeXfer(&m.rowTimer, x) // if its result is still owed
+	}
+	p := m.peers.find(t.peer)
+	p.pending--
+	p.aside++
+	t.until = until
+	if until == clock.Never {
+		m.gauges.Abandoned++
+		return
+	}
+	m.pushXfer(&m.aside, x)
+	m.gauges.Aside++
+}
+
+// freeXferOf gives a transfer's place back: nothing can be written by it any more.
+func (m *Machine) freeXferOf(x int32) {
+	t := &m.xfers[x]
+	p := t.peer
+	*t = xfer{live: none, links: link{off, off}}
+	m.freeXfer = append(m.freeXfer, x)
+	m.peers.tidy(p)
+}
+
+// ended takes the end of a pending transfer that the transport reports.
+func (m *Machine) ended(x int32, st transport.Status) {
+	t := &m.xfers[x]
+	late := false
+	switch t.kind {
+	case xferRow:
+		late = m.rows[t.owner].late
+	default:
+		late = m.jobs[t.owner].state == jobReported
+	}
+	if late {
+		m.gauges.Held--
+		m.Counters.LateEnds++
+	}
+	if st == transport.Failed {
+		m.Counters.Failures++
+		m.setAside(x, m.now.Add(m.cfg.QuarantineErrorWait))
+		switch t.kind {
+		case xferData:
+			m.dataFailed(t)
+		case xferFence:
+			m.fenceFailed(t)
+		case xferRow:
+			m.rowFailed(t.owner)
+		}
+		return
+	}
+	m.unlive(x)
+	m.peers.find(t.peer).pending--
+	if m.tr.Release(t.handle) != nil {
+		m.Counters.ReleaseErrors++
+	}
+	end := *t
+	switch t.kind {
+	case xferRow: // before the place is free: the entry of the peer counts rows
+		m.rowDone(t.owner)
+		m.freeXferOf(x)
+	case xferData:
+		m.freeXferOf(x)
+		m.dataEnded(&end)
+	case xferFence:
+		m.freeXferOf(x)
+		m.fenceEnded(&end)
+	}
+}
+
+// quarantineEnds gives back what was set aside after an error and has waited long enough.
+func (m *Machine) quarantineEnds() {
+	for n := 0; m.aside.head != none && !m.now.Before(m.xfers[m.aside.head].until); n++ {
+		if n == m.cfg.EndsStepMax {
+			m.Counters.EndsCut++ // the rest waits for the next step; held longer is safe
+			return
+		}
+		x := m.aside.head
+		t := &m.xfers[x]
+		m.removeXfer(&m.aside, x)
+		if m.tr.Release(t.handle) != nil { // the transport takes its error back: hold, and ask again
+			m.Counters.ReleaseErrors++
+			t.until = m.now.Add(m.cfg.QuarantineErrorWait)
+			m.pushXfer(&m.aside, x)
+			continue
+		}
+		m.gauges.Aside--
+		p := m.peers.find(t.peer)
+		p.aside--
+		end := *t
+		if t.kind == xferRow {
+			p.rows--
+			m.freeRow = append(m.freeRow, t.owner)
+			m.rows[t.owner] = rowSlot{}
+		}
+		m.freeXferOf(x)
+		switch end.kind {
+		case xferData:
+			m.jobs[end.owner].aside--
+			m.settle(end.owner)
+		case xferFence:
+			m.jobs[end.owner].fencesAside--
+			m.settle(end.owner)
+		}
+	}
+}
+
+// Abandon is for healing a peer that has transfers open past heal_wait, right before the caller drops it from the
+// transport: from then on nothing that the transport says about them can be believed. Their handles are never released,
+// their memory stays aside for the life of the process (gauge); reads not reported end as ReadFailed.
+// Off the usual path: it looks at every transfer.
+func (m *Machine) Abandon(p transport.Peer, now clock.Instant) int {
+	m.tick(now)
+	n := 0
+	for x := range m.xfers {
+		t := &m.xfers[x]
+		if t.kind == xferFree || t.peer != p || t.until == clock.Never {
+			continue
+		}
+		n++
+		if t.live == none { // in quarantine, which ends only while the agent is loaded
+			m.removeXfer(&m.aside, int32(x))
+			t.until = clock.Never
+			m.gauges.Aside--
+			m.gauges.Abandoned++
+			continue
+		}
+		if t.kind == xferRow && m.rows[t.owner].late || t.kind != xferRow && m.jobs[t.owner].state == jobReported {
+			m.gauges.Held--
+		}
+		m.setAside(int32(x), clock.Never)
+		switch t.kind {
+		case xferData:
+			m.dataFailed(t)
+		case xferFence:
+			m.fenceFailed(t)
+		case xferRow:
+			m.rowFailed(t.owner)
+		}
+	}
+	return n
+}
