@@ -1,0 +1,277 @@
+package lease
+
+import (
+	"bytes"
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// GrantFixed in a grant's flags: the life is fixed, no heartbeat extends it (blocks kept for a second turn).
+const GrantFixed = 1
+
+func stateUse(s uint64) uint32 { return uint32(s >> 32) }
+
+// submitted finds the slot of a submission that opens a use (expect, grant). The host has set the state word before it
+// wrote the record; on a rank that the host does not share memory with, the record is what sets it.
+func (t *Table) submitted(h record.Handle, bit uint32) (uint32, *hot, bool) {
+	s, use := h.Slot(), h.Use()
+	if h == 0 || int(s) >= len(t.hot) || use == record.None {
+		return 0, nil, false
+	}
+	state := atomic.LoadUint64(&t.mem.Slots[s].State)
+	k := &t.hot[s]
+	switch {
+	case stateUse(state) > use, k.phase() == phaseHeld, k.phase() == phaseEnded:
+		return 0, nil, false
+	case k.phase() == phaseExpected && (bit != record.Granted || stateUse(state) != use):
+		return 0, nil, false
+	case stateUse(state) < use:
+		t.forget(s, k) // what was kept was for a use that never came here
+		atomic.StoreUint64(&t.mem.Slots[s].State, record.State(use, bit))
+	case state&record.Mask == record.Free, state&record.Mask == record.Expected && bit == record.Granted:
+		atomic.StoreUint64(&t.mem.Slots[s].State, record.State(use, bit))
+	}
+	t.slotsUsed = max(t.slotsUsed, int(s)+1)
+	return s, k, true
+}
+
+// Expect notes that a request has started to run: messages about it that come before the grant are kept.
+func (t *Table) Expect(h record.Handle, id []byte, now clock.Instant) {
+	s, k, ok := t.submitted(h, record.Expected)
+	if !ok {
+		t.Counters.BadHandle++
+		return
+	}
+	t.Counters.Expects++
+	t.expected++
+	k.a = units(now.Add(t.cfg.ExpectMax))<<lowBits | k.a&lowMask&^phaseMask | phaseExpected
+	t.enter(s, k, id)
+	t.timed.push(t.wheel.bucket(k.end()), s)
+}
+
+// enter stores the id of a slot and puts it into the index, or marks the slot as not indexed: then stock messages do not
+// reach it and native ones do.
+func (t *Table) enter(s uint32, k *hot, id []byte) {
+	slot := &t.mem.Slots[s]
+	k.a |= noIndex
+	if !t.long.store(slot, id) {
+		t.Counters.LongFull++
+		return
+	}
+	tag := t.tag(id)
+	if t.index.find(tag) >= 0 {
+		return
+	}
+	if !t.index.insert(tag, coldBit|uint64(s)) {
+		t.Counters.IndexFull++
+		return
+	}
+	k.a &^= noIndex
+}
+
+// tag is never 0, which is an empty entry.
+func (t *Table) tag(id []byte) uint64 { return max(maphash.Bytes(t.seed, id), 1) }
+
+// Grant starts a lease. Every grant whose handle fits ends in exactly one End: a duplicate id, a closed board and a use
+// that had already ended here end it at once. Messages that were kept are applied before it returns.
+func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) {
+	s, k, ok := t.submitted(g.Lease, record.Granted)
+	if !ok {
+		t.Counters.BadHandle++
+		return
+	}
+	t.Counters.Grants++
+	slot, row := &t.mem.Slots[s], &t.mem.Rows[s]
+	if k.phase() == phaseExpected {
+		t.expected--
+		t.timed.drop(s)
+		if !bytes.Equal(id, t.long.id(slot)) {
+			t.leave(s, k, false)
+			t.long.drop(slot)
+			k.a |= noIndex
+		}
+	} else {
+		k.a |= noIndex
+		slot.IDLen = 0
+	}
+	before := slot.Reason
+	slot.User, slot.Blocks, slot.Reason = g.User, g.Blocks, 0
+	k.key = Key(t.secret, s, g.Lease.Use())
+	k.setPhase(phaseHeld)
+	t.granted[s] = int64(now)
+	if g.SaidNs != 0 && int64(g.SaidNs) > 0 && int64(g.SaidNs) < int64(now) {
+		t.granted[s] = int64(g.SaidNs)
+	}
+	t.held++
+	t.blocks += uint64(g.Blocks)
+
+	fence := t.base + uint64(g.Lease.Use())
+	if at := atomic.LoadUint64(&row.Fence); at == record.FenceClosed {
+		t.end(s, k, t.closedReason(), now)
+		return
+	} else if at > fence {
+		t.Counters.EndedBefore++
+		if before == 0 {
+			before = record.FreedExpired
+		}
+		t.end(s, k, before, now)
+		return
+	}
+	if !t.claim(s, k, id) {
+		t.Counters.Duplicate++
+		t.end(s, k, record.FreedDuplicate, now)
+		return
+	}
+
+	ttl := t.cfg.Duration
+	if g.TTLNs != 0 {
+		ttl = time.Duration(min(g.TTLNs, uint64(1)<<62))
+	}
+	if g.Flags&GrantFixed != 0 {
+		k.a |= isFixed
+		k.setBeat(0)
+	}
+	told := now.Add(ttl)
+	k.setEnd(min(units(told)+t.spread(), unitsMax))
+	beats := t.name0(s, k, slot)
+	put(&row.DeadlineUs, uint64(max(told, 0))/1000)
+	put(&row.GenBeats, beats<<32|uint64(g.Lease.Use()))
+	record.Raise(&row.Fence, fence)
+	t.timed.push(t.wheel.bucket(k.end()), s)
+
+	switch { // L6
+	case k.is(keptReleased) && !k.is(isShared|isUnchecked):
+		t.end(s, k, record.FreedReleased, now)
+	case k.is(keptDone):
+		t.end(s, k, record.FreedCompleted, now)
+	}
+}
+
+// claim gives the slot the index entry of its id: a new one, its own from the expectation, or that of an expectation in
+// another slot, with all that was kept there. It reports false if the id holds a lease.
+func (t *Table) claim(s uint32, k *hot, id []byte) bool {
+	if !k.is(noIndex) {
+		return true
+	}
+	slot := &t.mem.Slots[s]
+	i := t.index.find(t.tag(id))
+	if i < 0 {
+		if slot.IDLen != 0 {
+			t.long.drop(slot)
+		}
+		t.enter(s, k, id)
+		return true
+	}
+	o := uint32(t.index.entries[i].word & slotMask)
+	other := &t.hot[o]
+	if other.phase() != phaseExpected {
+		return false
+	}
+	if slot.IDLen == 0 && !t.long.store(slot, id) {
+		t.Counters.LongFull++
+		return true
+	}
+	t.index.entries[i].word += uint64(s) - uint64(o)
+	k.a = k.a&^noIndex | other.a&(namedStock|keptDone)
+	other.a |= noIndex
+	if k.set() == 0 {
+		k.setSet(other.set())
+		other.setSet(0)
+	}
+	return true
+}
+
+// name0 settles, at the grant, who is known to hold the parameters (L12), and gives the heartbeats kept early.
+func (t *Table) name0(s uint32, k *hot, slot *record.Slot) (beats uint64) {
+	checked := !k.is(namedStock) && (t.cfg.AllPeersCheck || k.is(namedNative))
+	if checked {
+		atomic.StoreUint32(&slot.Flags, 0)
+		k.a |= isRevocable
+		t.worth.push(ringRevocable, s)
+	} else {
+		atomic.StoreUint32(&slot.Flags, record.Unchecked)
+		k.a |= isUnchecked
+	}
+	if k.beat() != 0 {
+		beats = 1
+	}
+	if k.is(noIndex) {
+		return beats
+	}
+	if i := t.index.find(t.tag(t.long.id(slot))); i >= 0 {
+		e := &t.index.entries[i]
+		if e.word>>lowBits != 0 {
+			beats = 1
+		}
+		e.word &^= coldBit
+		if k.is(isFixed) {
+			e.word &= slotMask
+		}
+		if k.is(isFixed) || checked {
+			e.word |= coldBit
+		}
+	}
+	return beats
+}
+
+// spread is the grant's jitter in units: up to an eighth of the extension, later only, so that grants of one step do not
+// all end in one.
+func (t *Table) spread() uint64 {
+	t.jitter ^= t.jitter << 13
+	t.jitter ^= t.jitter >> 7
+	t.jitter ^= t.jitter << 17
+	return (t.jitter >> 32) * (t.extUnits / 8) >> 32
+}
+
+// said finds the slot of a submission about a use that is open.
+func (t *Table) said(h record.Handle) (uint32, *hot, bool) {
+	s := h.Slot()
+	if h == 0 || int(s) >= len(t.hot) || stateUse(atomic.LoadUint64(&t.mem.Slots[s].State)) != h.Use() {
+		t.Counters.BadHandle++
+		return 0, nil, false
+	}
+	return s, &t.hot[s], true
+}
+
+// Cancel says that the parameters never left: an expectation ends without a word, a lease as revoked, whoever named it.
+func (t *Table) Cancel(h record.Handle, now clock.Instant) {
+	s, k, ok := t.said(h)
+	if !ok {
+		return
+	}
+	switch k.phase() {
+	case phaseExpected:
+		t.Counters.Cancelled++
+		t.expected--
+		t.timed.drop(s)
+		t.leave(s, k, false)
+		t.giveBack(s, k, h.Use())
+	case phaseHeld:
+		t.end(s, k, record.FreedRevoked, now)
+	default:
+		t.Counters.BadHandle++
+	}
+}
+
+// Revoke takes a lease back: at once if every reader checks the fence, else when that turns out, else at its deadline (L12).
+func (t *Table) Revoke(h record.Handle, now clock.Instant) {
+	s, k, ok := t.said(h)
+	if !ok {
+		return
+	}
+	switch {
+	case k.phase() == phaseExpected:
+		t.Cancel(h, now)
+	case k.phase() != phaseHeld:
+		t.Counters.BadHandle++
+	case k.is(isUnchecked):
+		k.a |= revokeSaid
+		t.Counters.RevokeWaits++
+	default:
+		t.end(s, k, record.FreedRevoked, now)
+	}
+}

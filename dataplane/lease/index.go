@@ -1,0 +1,121 @@
+package lease
+
+import "math/bits"
+
+// index finds a slot by the hash of its id.
+//
+// Entries lie in the order of their tags, each at its home or behind it, without gaps in between: a look-up stops at the
+// first larger tag, a removal moves the rest of the run back, so nothing is left behind. The tag is the whole keyed 64-bit
+// hash and no two entries share one, so a heartbeat for a live id always finds its own entry without reading the id.
+// A peer does not know the hash's seed, so it cannot build runs; past probeMax an insertion is refused.
+//
+// word = deadline units << 24 | cold << 23 | slot. The deadline is the end that the last stock heartbeat gave, 0 none.
+// Cold: the fast path of a stock heartbeat is not for this lease (expected, fixed, or no stock message has named it and
+// its readers are known to check the fence).
+type index struct {
+	entries []entry
+	homes   uint64
+	used    int
+}
+
+type entry struct{ tag, word uint64 }
+
+const (
+	coldBit  = 1 << 23
+	slotMask = coldBit - 1
+	probeMax = 512
+)
+
+func newIndex(n int) index {
+	homes := 2*n + 8 // half full: runs stay short, and a lease costs 32 bytes here
+	return index{entries: make([]entry, homes+probeMax+1), homes: uint64(homes)}
+}
+
+// home is monotone in the tag.
+func (x *index) home(tag uint64) int {
+	hi, _ := bits.Mul64(tag, x.homes)
+	return int(hi)
+}
+
+// find gives the position of tag, or -1.
+func (x *index) find(tag uint64) int {
+	i := x.home(tag)
+	for i < len(x.entries) {
+		e := x.entries[i].tag
+		if e == tag {
+			return i
+		}
+		if e > tag || e == 0 {
+			return -1
+		}
+		i++
+	}
+	return -1
+}
+
+// insert puts tag in. It reports false if the run is too long; tag must not be there.
+func (x *index) insert(tag, word uint64) bool {
+	i := x.home(tag)
+	stop := min(i+probeMax, len(x.entries)-1)
+	for ; x.entries[i].tag != 0 && x.entries[i].tag < tag; i++ {
+		if i == stop {
+			return false
+		}
+	}
+	free := i
+	for ; x.entries[free].tag != 0; free++ {
+		if free == stop {
+			return false
+		}
+	}
+	if free == len(x.entries)-1 {
+		return false // the last entry stays empty: it ends every run
+	}
+	copy(x.entries[i+1:free+1], x.entries[i:free])
+	x.entries[i] = entry{tag, word}
+	x.used++
+	return true
+}
+
+// remove takes the entry at position i out.
+func (x *index) remove(i int) {
+	next := i + 1
+	for x.entries[next].tag != 0 && x.home(x.entries[next].tag) < next {
+		next++
+	}
+	copy(x.entries[i:next-1], x.entries[i+1:next])
+	x.entries[next-1] = entry{}
+	x.used--
+}
+
+// gravesMax is how many freed ids are remembered, so that late messages are told from unknown ones.
+const gravesMax = 65536
+
+// graves remembers the tags of the last ids freed. The word counts how often a tag is in the ring.
+type graves struct {
+	index index
+	ring  []uint64
+	next  int
+}
+
+func newGraves() graves { return graves{index: newIndex(gravesMax), ring: make([]uint64, gravesMax)} }
+
+func (g *graves) add(tag uint64) {
+	if old := g.ring[g.next]; old != 0 {
+		if i := g.index.find(old); i >= 0 {
+			if g.index.entries[i].word--; g.index.entries[i].word == 0 {
+				g.index.remove(i)
+			}
+		}
+	}
+	g.ring[g.next] = 0
+	if i := g.index.find(tag); i >= 0 {
+		g.index.entries[i].word++
+	} else if !g.index.insert(tag, 1) {
+		return // forgotten: its late messages count as unknown
+	}
+	g.ring[g.next] = tag
+	g.next = (g.next + 1) % gravesMax
+}
+
+func (g *graves) has(tag uint64) bool { return g.index.find(tag) >= 0 }

@@ -1,0 +1,63 @@
+package lease
+
+import (
+	"encoding/binary"
+
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// longIDs holds the ids that do not fit into their slot. The slot keeps the length and, in the id's first bytes, the place.
+type longIDs struct {
+	bytes []byte
+	free  []uint32
+	next  uint32 // places from here on were never used and cost no resident page
+}
+
+const inlineMax = len(record.Slot{}.ID)
+
+func newLongIDs(n int) longIDs {
+	return longIDs{bytes: make([]byte, n*record.IDMax), free: make([]uint32, 0, n)}
+}
+
+// store puts id into the slot. It reports false, and leaves the slot without an id, if there is no place.
+func (l *longIDs) store(slot *record.Slot, id []byte) bool {
+	slot.IDLen = 0
+	if len(id) == 0 || len(id) > record.IDMax {
+		return false
+	}
+	if len(id) <= inlineMax {
+		copy(slot.ID[:], id)
+		slot.IDLen = uint16(len(id))
+		return true
+	}
+	var place uint32
+	if n := len(l.free); n > 0 {
+		place, l.free = l.free[n-1], l.free[:n-1]
+	} else if int(l.next) < cap(l.free) {
+		place = l.next
+		l.next++
+	} else {
+		return false
+	}
+	copy(l.bytes[int(place)*record.IDMax:], id)
+	binary.LittleEndian.PutUint32(slot.ID[:], place)
+	slot.IDLen = uint16(len(id))
+	return true
+}
+
+// id gives the id of a slot; empty if it has none.
+func (l *longIDs) id(slot *record.Slot) []byte {
+	n := int(slot.IDLen)
+	if n <= inlineMax {
+		return slot.ID[:n]
+	}
+	at := int(binary.LittleEndian.Uint32(slot.ID[:])) * record.IDMax
+	return l.bytes[at : at+n]
+}
+
+func (l *longIDs) drop(slot *record.Slot) {
+	if int(slot.IDLen) > inlineMax {
+		l.free = append(l.free, binary.LittleEndian.Uint32(slot.ID[:])) // never past its capacity: one place, one slot
+	}
+	slot.IDLen = 0
+}

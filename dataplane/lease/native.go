@@ -1,0 +1,213 @@
+package lease
+
+import (
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// Entry names a lease in a native message. The key alone proves slot and generation.
+type Entry struct {
+	Slot, Generation uint32
+	Key              uint64
+}
+
+// Reader is a rank of one boot of one D engine.
+type Reader struct {
+	Engine, Epoch uint64
+	Rank          uint32
+}
+
+// who folds an engine and its epoch into one keyed word, never 0.
+func (t *Table) who(r Reader) uint64 {
+	hi, lo := bits.Mul64(r.Engine^t.secret[0]^0x9e3779b97f4a7c15, r.Epoch^t.secret[1]^0xd1b54a32d192ed03)
+	return max(hi^lo, 1)
+}
+
+// Renew applies one entry of a native heartbeat: deadline = max(deadline, now + extension) (L1).
+func (t *Table) Renew(e Entry, r Reader, now clock.Instant) Outcome {
+	if uint64(e.Slot) >= uint64(len(t.hot)) {
+		t.Counters.UnknownRenew++
+		return Unknown
+	}
+	k := &t.hot[e.Slot]
+	who := t.who(r)
+	if k.key == e.Key && k.who == who && k.a&(phaseMask|namedNative|isFixed) == phaseHeld|namedNative {
+		t.beatNative(e.Slot, k, now)
+		return Applied
+	}
+	switch o := t.open(e, k); o {
+	case Applied:
+		if t.name(e.Slot, k, who, now) {
+			return Ended
+		}
+		if k.is(isFixed) {
+			t.Counters.FixedRenew++
+			t.touch(e.Slot)
+			return Fixed
+		}
+		t.beatNative(e.Slot, k, now)
+		return Applied
+	case Kept:
+		t.nameEarly(k, who)
+		k.setBeat(max(k.beat(), units(now.Add(t.cfg.Extension))))
+		return Kept
+	default:
+		return count(o, &t.Counters.LateRenew, &t.Counters.UnknownRenew)
+	}
+}
+
+func (t *Table) beatNative(s uint32, k *hot, now clock.Instant) {
+	k.setBeat(max(k.beat(), units(now+clock.Instant(t.cfg.Extension))))
+	t.Counters.RenewedNative++
+	t.beatRow(s, now)
+}
+
+// Complete applies one entry of a native completion: reader r of n has read everything.
+func (t *Table) Complete(e Entry, r Reader, n uint16, now clock.Instant) Outcome {
+	if n == 0 {
+		t.Counters.Malformed++
+		return Malformed
+	}
+	if uint64(e.Slot) >= uint64(len(t.hot)) {
+		t.Counters.UnknownDone++
+		return Unknown
+	}
+	k := &t.hot[e.Slot]
+	who := t.who(r)
+	o := t.open(e, k)
+	switch o {
+	case Applied:
+		if t.name(e.Slot, k, who, now) {
+			return Ended
+		}
+	case Kept:
+		t.nameEarly(k, who)
+	default:
+		return count(o, &t.Counters.LateDone, &t.Counters.UnknownDone)
+	}
+	return t.report(e.Slot, k, reader{who: who, rank: r.Rank, n: uint32(n)}, o, now)
+}
+
+// report adds a reader's report and ends the lease, or marks its grant as done, when the set is complete.
+func (t *Table) report(s uint32, k *hot, in reader, o Outcome, now clock.Instant) Outcome {
+	head, complete, added := t.readers.add(k.set(), in)
+	k.setSet(head)
+	switch {
+	case complete && o == Kept:
+		k.a |= keptDone
+		return Kept
+	case complete:
+		t.end(s, k, record.FreedCompleted, now)
+		return Ended
+	case added == Full:
+		t.Counters.ReadersFull++
+		return Full
+	case added == Repeated:
+		t.Counters.Repeated++
+		return Repeated
+	}
+	return o
+}
+
+// Release applies one entry of a native release: this reader never will read.
+func (t *Table) Release(e Entry, r Reader, now clock.Instant) Outcome {
+	if uint64(e.Slot) >= uint64(len(t.hot)) {
+		t.Counters.UnknownRelease++
+		return Unknown
+	}
+	k := &t.hot[e.Slot]
+	who := t.who(r)
+	switch o := t.open(e, k); o {
+	case Applied:
+		if t.name(e.Slot, k, who, now) {
+			return Ended
+		}
+		if k.is(isShared | isUnchecked) {
+			t.Counters.ReleaseRefused++
+			k.who = 0
+			return Refused
+		}
+		t.end(e.Slot, k, record.FreedReleased, now)
+		return Ended
+	case Kept:
+		t.nameEarly(k, who)
+		k.a |= keptReleased
+		return Kept
+	default:
+		return count(o, &t.Counters.LateRelease, &t.Counters.UnknownRelease)
+	}
+}
+
+// open tells what an entry names: a held lease (Applied), the slot's use that is not granted yet (Kept), or why neither.
+func (t *Table) open(e Entry, k *hot) Outcome {
+	if k.phase() == phaseHeld && k.key == e.Key {
+		return Applied
+	}
+	if Key(t.secret, e.Slot, e.Generation) != e.Key {
+		t.Counters.BadKey++
+		return BadKey
+	}
+	use := stateUse(atomic.LoadUint64(&t.mem.Slots[e.Slot].State))
+	switch {
+	case e.Generation < use, e.Generation == use && k.phase() == phaseEnded:
+		return Late
+	case e.Generation == use && k.phase() != phaseHeld:
+		t.Counters.Kept++
+		return Kept
+	}
+	return Unknown
+}
+
+func count(o Outcome, late, unknown *uint64) Outcome {
+	switch o {
+	case Late:
+		*late++
+	case Unknown:
+		*unknown++
+	}
+	return o
+}
+
+// nameEarly notes who named a use before its grant (L12).
+func (t *Table) nameEarly(k *hot, who uint64) {
+	if k.who != 0 && k.who != who {
+		k.a |= isShared
+	}
+	k.who = who
+	k.a |= namedNative
+}
+
+// name notes who named a held lease (L12). The first native message clears unchecked, unless a stock one was there
+// before it; that lets a revoke through that waited for it, and then name reports that the lease ended.
+func (t *Table) name(s uint32, k *hot, who uint64, now clock.Instant) (ended bool) {
+	first := !k.is(namedNative)
+	t.nameEarly(k, who)
+	if !first || !k.is(isUnchecked) {
+		return false
+	}
+	if !k.is(noIndex) {
+		i := t.index.find(t.tag(t.long.id(&t.mem.Slots[s])))
+		if i >= 0 && t.index.entries[i].word>>lowBits != 0 {
+			k.a |= namedStock
+		} else if i >= 0 && !k.is(namedStock) {
+			t.index.entries[i].word |= coldBit
+		}
+	}
+	if k.is(namedStock) {
+		return false
+	}
+	k.a &^= isUnchecked
+	atomic.AndUint32(&t.mem.Slots[s].Flags, ^uint32(record.Unchecked))
+	if k.is(revokeSaid) {
+		t.end(s, k, record.FreedRevoked, now)
+		return true
+	}
+	if !k.is(isLingering) {
+		k.a |= isRevocable
+		t.worth.push(ringRevocable, s)
+	}
+	return false
+}

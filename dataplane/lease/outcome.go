@@ -1,0 +1,61 @@
+package lease
+
+// Outcome is what became of a message. Every one is counted, too.
+type Outcome uint8
+
+const (
+	Applied   Outcome = iota // a lease heard it
+	Ended                    // it ended the lease
+	Kept                     // its grant is still to come: kept in the slot
+	Repeated                 // this reader had reported before: nothing changed
+	Late                     // the lease has ended
+	Unknown                  // nothing is known of the id or slot
+	BadKey                   // the key is not that of the slot's use
+	Refused                  // it may not end this lease (L12), but it was heard
+	Full                     // no room to remember this reader: the deadline decides
+	Ignored                  // stock messages are off
+	Malformed                // no reader count
+	Fixed                    // the lease cannot be extended
+)
+
+// Counters of a table. They only grow.
+type Counters struct {
+	Grants, Expects uint64
+
+	Renewed, RenewedNative uint64 // heartbeats applied
+	Kept                   uint64 // messages kept early
+	Repeated               uint64
+
+	LateRenew, LateDone, LateRelease          uint64
+	UnknownRenew, UnknownDone, UnknownRelease uint64
+	BadKey                                    uint64
+	Malformed                                 uint64
+	StockIgnored                              uint64
+	StockEndRefused                           uint64 // L12: a native message had named the lease
+	ReleaseRefused                            uint64 // L12: shared or unchecked
+	RevokeWaits                               uint64 // L12: revoke left to the deadline
+	GoneKept                                  uint64 // L12: leases of a gone engine left to the deadline
+	GoneDropped                               uint64 // gone engines that found no place in the queue
+	FixedRenew                                uint64
+
+	ReadersFull uint64 // readers not remembered
+	IndexFull   uint64 // leases without an index entry
+	LongFull    uint64 // ids too long for the room left
+	Duplicate   uint64 // grants under an id that holds a lease
+	BadHandle   uint64 // submissions that do not fit their slot
+	EndedBefore uint64 // grants of a use that had already ended here
+	Lapsed      uint64 // expectations
+	Cancelled   uint64 // expectations
+	Retired     uint64 // slots out of generations
+
+	Freed      [8]uint64 // by record.Freed*
+	Due        uint64    // first looks
+	DueStalled uint64    // of these after a gap
+	DueSaved   uint64    // renewed between the two looks
+	Lingered   uint64
+	LingerHeld uint64 // renewed while lingering
+	ReadersCut uint64 // readers that had reported when an incomplete lease expired
+
+	SweepCut, ExamineCut, PressureCut uint64 // loops that reached their bound
+	EndsOpen                          uint64 // leases completed without an event yet, high-water mark
+}

@@ -1,0 +1,182 @@
+package lease
+
+import (
+	"bytes"
+	"hash/maphash"
+	"sync/atomic"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// batchMax is how many ids RenewIDs overlaps.
+const batchMax = 64
+
+// RenewIDs applies the ids of one stock heartbeat. out, if not nil, takes an outcome per id.
+// Ids are looked up side by side, so that their cache misses overlap: per id it is several times cheaper than RenewID
+// among a million leases.
+func (t *Table) RenewIDs(ids [][]byte, now clock.Instant, out []Outcome) {
+	if !t.cfg.StockPeers {
+		t.Counters.StockIgnored += uint64(len(ids))
+		for i := range out {
+			out[i] = Ignored
+		}
+		return
+	}
+	var tags [batchMax]uint64
+	var at [batchMax]int32
+	du, us := units(now.Add(t.cfg.Extension)), t.deadlineUs(now)
+	for len(ids) > 0 {
+		n := min(len(ids), batchMax)
+		var touched uint64
+		for i, id := range ids[:n] {
+			tag := t.tag(id)
+			tags[i] = tag
+			touched ^= t.index.entries[t.index.home(tag)].tag // starts the miss, waits for nothing
+		}
+		for i := range n {
+			p := t.index.find(tags[i])
+			at[i] = int32(p)
+			if p >= 0 {
+				touched ^= t.mem.Rows[t.index.entries[p].word&slotMask].GenBeats
+			}
+		}
+		t.touched = touched
+		for i := range n {
+			var o Outcome
+			if p := int(at[i]); p < 0 {
+				o = t.missing(tags[i], &t.Counters.LateRenew, &t.Counters.UnknownRenew)
+			} else {
+				o = t.renewAt(p, now, du, us)
+			}
+			if i < len(out) {
+				out[i] = o
+			}
+		}
+		ids = ids[n:]
+		out = out[min(n, len(out)):]
+	}
+}
+
+// RenewID applies one id of a stock heartbeat: deadline = max(deadline, now + extension) (L1).
+func (t *Table) RenewID(id []byte, now clock.Instant) Outcome {
+	if !t.cfg.StockPeers {
+		t.Counters.StockIgnored++
+		return Ignored
+	}
+	tag := t.tag(id)
+	p := t.index.find(tag)
+	if p < 0 {
+		return t.missing(tag, &t.Counters.LateRenew, &t.Counters.UnknownRenew)
+	}
+	return t.renewAt(p, now, units(now.Add(t.cfg.Extension)), t.deadlineUs(now))
+}
+
+// TryID is RenewID for a text that may be an id: nothing is counted if it is none. It is for runs of elements that a
+// reader may have split at a comma inside an id.
+func (t *Table) TryID(id []byte, now clock.Instant) Outcome {
+	if !t.cfg.StockPeers {
+		return Ignored
+	}
+	p := t.index.find(t.tag(id))
+	if p < 0 {
+		return Unknown
+	}
+	return t.renewAt(p, now, units(now.Add(t.cfg.Extension)), t.deadlineUs(now))
+}
+
+// renewAt touches the index entry and the row, nothing else, unless the lease is cold.
+func (t *Table) renewAt(p int, now clock.Instant, du, us uint64) Outcome {
+	e := &t.index.entries[p]
+	w := e.word
+	if w&coldBit != 0 {
+		return t.renewCold(e, du, us)
+	}
+	if du > w>>lowBits {
+		e.word = du<<lowBits | w&lowMask
+	}
+	t.Counters.Renewed++
+	t.beatRowUs(uint32(w&slotMask), us)
+	return Applied
+}
+
+func (t *Table) renewCold(e *entry, du, us uint64) Outcome {
+	s := uint32(e.word & slotMask)
+	k := &t.hot[s]
+	if k.phase() == phaseExpected {
+		k.a |= namedStock
+		e.word = max(du, e.word>>lowBits)<<lowBits | e.word&lowMask
+		t.Counters.Kept++
+		return Kept
+	}
+	t.nameStock(s, k)
+	if k.is(isFixed) {
+		t.Counters.FixedRenew++
+		t.touch(s)
+		return Fixed
+	}
+	e.word = max(du, e.word>>lowBits)<<lowBits | uint64(s) // no longer cold
+	t.Counters.Renewed++
+	t.beatRowUs(s, us)
+	return Applied
+}
+
+// nameStock notes that a stock message has named a held lease: unchecked for good (L12).
+func (t *Table) nameStock(s uint32, k *hot) {
+	k.a |= namedStock | isUnchecked
+	atomic.OrUint32(&t.mem.Slots[s].Flags, record.Unchecked)
+	if k.is(isRevocable) {
+		t.worth.drop(s)
+		k.a &^= isRevocable
+	}
+}
+
+// missing names an id that the index does not hold.
+func (t *Table) missing(tag uint64, late, unknown *uint64) Outcome {
+	if t.graves.has(tag) {
+		*late++
+		return Late
+	}
+	*unknown++
+	return Unknown
+}
+
+// CompleteID applies a stock completion "id:n" from an agent: one of n readers has read, or never will.
+// Once a native message has named the lease it ends nothing (L12).
+func (t *Table) CompleteID(id []byte, agent []byte, n uint32, now clock.Instant) Outcome {
+	if !t.cfg.StockPeers {
+		t.Counters.StockIgnored++
+		return Ignored
+	}
+	if n == 0 {
+		t.Counters.Malformed++
+		return Malformed
+	}
+	tag := t.tag(id)
+	p := t.index.find(tag)
+	if p < 0 {
+		return t.missing(tag, &t.Counters.LateDone, &t.Counters.UnknownDone)
+	}
+	s := uint32(t.index.entries[p].word & slotMask)
+	if !bytes.Equal(id, t.long.id(&t.mem.Slots[s])) { // a hash may extend, only the id itself may end
+		t.Counters.UnknownDone++
+		return Unknown
+	}
+	k := &t.hot[s]
+	o := Applied
+	if k.phase() == phaseExpected {
+		k.a |= namedStock
+		t.Counters.Kept++
+		o = Kept
+	} else {
+		t.nameStock(s, k)
+		if !k.is(isFixed) {
+			t.index.entries[p].word &^= coldBit
+		}
+	}
+	if k.is(namedNative) {
+		t.Counters.StockEndRefused++
+		return Refused
+	}
+	return t.report(s, k, reader{who: max(maphash.Bytes(t.seed, agent), 1), n: n, stock: true}, o, now)
+}

@@ -1,0 +1,217 @@
+package lease
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// Sweep is a step's share of the ends that time brings: expiry with its two looks (L8), lapsed expectations, what is left
+// of pressure and of engines that are gone.
+//
+// gap is the time since the step before. arrived counts the notifications known to have arrived, waiting ones included;
+// applied those applied so far. Call it after the step has applied its share. It tells how many leases ended.
+func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uint64) (freed int) {
+	before := t.ended
+	if t.gone.n > 0 {
+		t.scanGone(now)
+	}
+	if t.wanted > 0 {
+		t.takeBack(now)
+	}
+	past := unitsPast(now)
+	ends := t.cfg.SweepMax
+	t.secondLooks(now, past, arrived, applied, &ends)
+	t.firstLooks(now, past, gap, &ends)
+	if ends == 0 {
+		t.Counters.SweepCut++ // the rest waits for the next step: held longer is safe
+	}
+	return t.ended - before
+}
+
+// secondLooks ends what was looked at once and not renewed since, when all that had arrived by now is applied.
+func (t *Table) secondLooks(now clock.Instant, past, arrived, applied uint64, ends *int) {
+	for *ends > 0 {
+		s, ok := t.timed.first(t.ring(ringNoted))
+		if !ok || t.hot[s].end() > applied&unitsMax {
+			break
+		}
+		*ends--
+		t.endOrSave(s, now)
+	}
+	for r, wait := range [2]uint64{ringDue: t.settle, ringStalled: t.interval} {
+		for *ends > 0 {
+			s, ok := t.timed.first(t.ring(r))
+			if !ok || past < t.hot[s].end()+wait {
+				break
+			}
+			*ends--
+			if applied >= arrived {
+				t.endOrSave(s, now)
+				continue
+			}
+			k := &t.hot[s]
+			t.timed.drop(s)
+			k.a = k.a&^isDue | isNoted
+			k.setEnd(arrived & unitsMax)
+			t.timed.push(t.ring(ringNoted), s)
+		}
+	}
+}
+
+// endOrSave ends a lease whose second look is over, or puts it back if a heartbeat came between.
+func (t *Table) endOrSave(s uint32, now clock.Instant) {
+	k := &t.hot[s]
+	t.timed.drop(s)
+	k.a &^= isDue | isNoted
+	k.setEnd(0)
+	at, _ := t.deadline(s, k)
+	if at > unitsPast(now) {
+		t.Counters.DueSaved++
+		t.hold(s, k, at)
+		return
+	}
+	t.end(s, k, record.FreedExpired, now)
+}
+
+// hold puts a lease back into the wheel.
+func (t *Table) hold(s uint32, k *hot, at uint64) {
+	if k.is(isLingering) {
+		t.Counters.LingerHeld++
+		t.unlist(s, k)
+		if !k.is(isUnchecked) {
+			k.a |= isRevocable
+			t.worth.push(ringRevocable, s)
+		}
+	}
+	k.setEnd(at)
+	t.timed.push(t.wheel.bucket(at), s)
+}
+
+// deadline gives the end of a lease, from the grant and the heartbeats of both kinds, and whether a stock reader renewed last.
+func (t *Table) deadline(s uint32, k *hot) (at uint64, stockLast bool) {
+	at = max(k.end(), k.beat())
+	if !k.is(noIndex) {
+		if i := t.index.find(t.tag(t.long.id(&t.mem.Slots[s]))); i >= 0 {
+			beat := t.index.entries[i].word >> lowBits
+			return max(at, beat), beat != 0 && beat >= k.beat()
+		}
+	}
+	return at, false
+}
+
+// firstLooks turns the wheel to now.
+func (t *Table) firstLooks(now clock.Instant, past uint64, gap time.Duration, ends *int) {
+	tick := past / t.wheel.tick
+	left := t.cfg.SweepMax * examineFactor
+	for {
+		at, ok := t.wheel.next()
+		if !ok || at > tick {
+			t.wheel.done = max(t.wheel.done, tick)
+			return
+		}
+		t.wheel.done = at // only forward: next starts there
+		b := int(at) & (t.wheel.buckets - 1)
+		for {
+			s, any := t.timed.first(b)
+			if !any {
+				break
+			}
+			if left--; left < 0 || *ends == 0 {
+				t.Counters.ExamineCut++
+				return
+			}
+			t.timed.drop(s)
+			t.look(s, now, past, gap, ends)
+		}
+		t.wheel.empty(b)
+	}
+}
+
+// look is the first look at a slot whose time has come up, if no heartbeat has moved it.
+func (t *Table) look(s uint32, now clock.Instant, past uint64, gap time.Duration, ends *int) {
+	k := &t.hot[s]
+	if k.phase() == phaseExpected {
+		if k.end() > past {
+			t.timed.push(t.wheel.bucket(k.end()), s)
+			return
+		}
+		*ends--
+		t.lapse(s, k)
+		return
+	}
+	at, stockLast := t.deadline(s, k)
+	if at > past {
+		t.hold(s, k, at)
+		return
+	}
+	if stockLast && at+t.linger > past { // L9
+		if !k.is(isLingering) {
+			t.unlist(s, k)
+			k.a |= isLingering
+			t.lingering++
+			t.worth.push(ringLingering, s)
+			t.Counters.Lingered++
+		}
+		k.setEnd(at)
+		t.timed.push(t.wheel.bucket(at+t.linger), s)
+		return
+	}
+	t.Counters.Due++
+	k.a |= isDue
+	k.setEnd(units(now))
+	if gap > t.cfg.StallGap {
+		t.Counters.DueStalled++
+		t.timed.push(t.ring(ringStalled), s)
+		return
+	}
+	t.timed.push(t.ring(ringDue), s)
+}
+
+// lapse ends an expectation whose grant did not come. A grant that the host has said meanwhile wins.
+func (t *Table) lapse(s uint32, k *hot) {
+	slot := &t.mem.Slots[s]
+	state := atomic.LoadUint64(&slot.State)
+	if state&record.Mask != record.Expected ||
+		!atomic.CompareAndSwapUint64(&slot.State, state, record.State(stateUse(state), record.Ended)) {
+		at := k.end() + max(t.interval, 1) // its record is on the way
+		k.setEnd(min(at, unitsMax))
+		t.timed.drop(s)
+		t.timed.push(t.wheel.bucket(k.end()), s)
+		return
+	}
+	record.Raise(&t.mem.Rows[s].Fence, t.base+uint64(stateUse(state))+1)
+	publishBarrier()
+	t.timed.drop(s)
+	t.leave(s, k, false)
+	t.expected--
+	t.Counters.Lapsed++
+	k.setPhase(phaseEnded)
+	k.a |= hasLapsed
+	t.queue(s)
+}
+
+// NextDue gives the earliest time at which Sweep may have something to do, or clock.Never. It may be early, never late.
+func (t *Table) NextDue(now clock.Instant) clock.Instant {
+	if t.gone.n > 0 || t.wanted > 0 || t.ended > 0 {
+		return now
+	}
+	if _, ok := t.timed.first(t.ring(ringNoted)); ok {
+		return now
+	}
+	due := uint64(1<<63 - 1)
+	if at, ok := t.wheel.next(); ok {
+		due = at * t.wheel.tick
+	}
+	for r, wait := range [2]uint64{ringDue: t.settle, ringStalled: t.interval} {
+		if s, ok := t.timed.first(t.ring(r)); ok {
+			due = min(due, t.hot[s].end()+wait)
+		}
+	}
+	if due >= uint64(clock.Never)>>unitShift {
+		return clock.Never
+	}
+	return max(clock.Instant(due<<unitShift), now)
+}
