@@ -1,0 +1,144 @@
+# kvlease. `make` lists what can be made; everything lands in $(BUILD), what is fetched in .deps and third_party/nixl.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+BUILD    ?= build
+GO       ?= go
+PYTHON   ?= python3
+JOBS     ?= $(shell nproc)
+FUZZTIME ?= 5s
+# on: NIXL is fetched and its tests must run. off: nothing is fetched, tests that need NIXL skip and say so.
+NIXL     ?= on
+
+# The system's CMake, else one that pip unpacks into .deps.
+CMAKE_PIP := 3.31.6
+CMAKE     ?= $(or $(shell command -v cmake),.deps/cmake/data/bin/cmake)
+CTEST     ?= $(or $(shell command -v ctest),.deps/cmake/data/bin/ctest)
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# Go's build cache sees headers only in a package's own folder. The checksum over all of ours makes it see the others.
+HEADERS    := $(shell find cmd cnixl ringbuf -name '*.h' | LC_ALL=C sort | xargs cat | sha256sum | cut -c1-12)
+CGO_CFLAGS ?= -O2 -g
+override CGO_CFLAGS += -DKVL_HEADERS=0x$(HEADERS)
+export CGO_CFLAGS
+
+# For whatever runs from here: our core, and what must not be skipped.
+export KVLEASE_CORE ?= $(abspath $(BUILD))/libkvlease-core.so
+ifeq ($(NIXL),on)
+export KVLEASE_REQUIRE ?= nixl,cc
+NIXL_DEPS := third_party/nixl/.kvlease-wheel
+endif
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ---- what is fetched -------------------------------------------------------------------------------------------------
+
+.PHONY: deps
+deps: $(NIXL_DEPS) $(CMAKE) ## fetch the pinned NIXL wheel (unpacked, not installed), and CMake where there is none
+
+third_party/nixl/.kvlease-wheel: third_party/fetch.sh third_party/versions.txt
+	third_party/fetch.sh
+	touch $@
+
+.deps/cmake/data/bin/cmake:
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target .deps cmake==$(CMAKE_PIP)
+
+# ---- build -----------------------------------------------------------------------------------------------------------
+
+.PHONY: build build-c build-go
+build: build-c build-go ## libkvlease.so, libkvlease-core.so and the kvlease tool, into $(BUILD)
+
+build-c: $(BUILD)/c/CMakeCache.txt
+	$(CMAKE) --build $(BUILD)/c --parallel $(JOBS)
+	cp -P $(BUILD)/c/libkvlease.so* $(BUILD)/
+
+build-go:
+	$(GO) build -buildmode=c-shared -o $(BUILD)/libkvlease-core.so ./cmd/libkvlease/core
+	rm -f $(BUILD)/libkvlease-core.h
+	$(GO) build -o $(BUILD)/kvlease ./cmd/kvlease
+
+# One tree per set of compiler flags.
+SANITIZE_c    :=
+SANITIZE_asan := address,undefined
+SANITIZE_tsan := thread
+
+$(BUILD)/%/CMakeCache.txt: CMakeLists.txt | $(CMAKE)
+	$(CMAKE) -S . -B $(BUILD)/$* -DCMAKE_BUILD_TYPE=RelWithDebInfo -DKVL_SANITIZE=$(SANITIZE_$*)
+
+# ---- run -------------------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: deps build ## the main job: leases over real NIXL between processes, in at most 90 s; writes a picture
+	$(BUILD)/kvlease demo
+
+.PHONY: bench
+bench: build ## benchmarks; bench/README.md says beside what
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+	$(CC) -std=c11 -O2 -Iringbuf/include bench/ring/ring_bench.c -o $(BUILD)/ring_bench -pthread
+	$(BUILD)/ring_bench
+
+# ---- test ------------------------------------------------------------------------------------------------------------
+# Each runner's output also goes into $(BUILD)/test, so that `test` can close with all runners' own last lines.
+
+.PHONY: test
+test: test-static test-fuzz test-go test-race test-c test-asan test-tsan ## everything that runs on this machine
+	@echo
+	@grep -hE '^(ok|FAIL|---)|^PASS' $(BUILD)/test/fuzz.log | sort -u
+	@grep -hE '^(ok|FAIL|---)' $(BUILD)/test/go.log $(BUILD)/test/race.log
+	@grep -hE 'tests passed|Total Test time' $(BUILD)/test/ctest-{c,asan,tsan}.log
+
+.PHONY: test-static
+test-static: ## gofmt, go vet, and the pure packages with cgo off
+	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w is due: $$unformatted"; exit 1; }
+	$(GO) vet ./...
+	CGO_ENABLED=0 $(GO) build ./dataplane/... ./ringbuf/...
+
+.PHONY: test-go
+test-go: deps build | $(BUILD)/test ## all Go tests, real NIXL among them
+	$(GO) test -count=1 ./... 2>&1 | tee $(BUILD)/test/go.log
+
+.PHONY: test-race
+test-race: deps build | $(BUILD)/test ## the pure Go packages under the race detector
+	$(GO) test -count=1 -race ./ringbuf/... ./dataplane/... 2>&1 | tee $(BUILD)/test/race.log
+
+# Each fuzz function alone, for FUZZTIME: go test fuzzes one at a time.
+.PHONY: test-fuzz
+test-fuzz: | $(BUILD)/test ## a short run of every fuzz function
+	: > $(BUILD)/test/fuzz.log
+	$(GO) test -list '^Fuzz' ./... | awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $$2; n = 0 }' | \
+	while read -r name package; do \
+		echo "$$name in $$package"; \
+		$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$package" < /dev/null; \
+	done 2>&1 | tee -a $(BUILD)/test/fuzz.log
+
+.PHONY: test-c test-asan test-tsan
+test-c: build deps ## ctest: C, C++, Python, symbols, headers
+test-asan: build deps ## ctest under the address and undefined-behaviour sanitizers
+test-tsan: build deps ## ctest under the thread sanitizer
+test-c test-asan test-tsan: test-%: $(BUILD)/%/CMakeCache.txt | $(BUILD)/test
+	$(CMAKE) --build $(BUILD)/$* --parallel $(JOBS)
+	$(CTEST) --test-dir $(BUILD)/$* --output-on-failure --no-tests=error 2>&1 | tee $(BUILD)/test/ctest-$*.log
+
+$(BUILD)/test:
+	mkdir -p $@
+
+# ---- care ------------------------------------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: test-static ## gofmt, go vet, staticcheck
+	$(GO) run $(STATICCHECK) ./...
+
+.PHONY: generate
+generate: ## remake the generated files that are committed
+	$(GO) generate ./...
+
+.PHONY: clean
+clean: ## remove $(BUILD); what was fetched stays
+	rm -rf $(BUILD)
