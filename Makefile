@@ -11,6 +11,8 @@ GO       ?= go
 PYTHON   ?= python3
 JOBS     ?= $(shell nproc)
 FUZZTIME ?= 5s
+# What the Go targets test, bench and vet.
+PACKAGES ?= ./...
 # on: NIXL is fetched and its tests must run. off: nothing is fetched, tests that need NIXL skip and say so.
 NIXL     ?= on
 
@@ -48,7 +50,7 @@ third_party/nixl/.kvlease-wheel: third_party/fetch.sh third_party/versions.txt
 	touch $@
 
 .deps/cmake/data/bin/cmake:
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target .deps cmake==$(CMAKE_PIP)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --target .deps cmake==$(CMAKE_PIP)
 
 # ---- build -----------------------------------------------------------------------------------------------------------
 
@@ -80,7 +82,7 @@ demo: deps build ## the main job: leases over real NIXL between processes, in at
 
 .PHONY: bench
 bench: build ## benchmarks; bench/README.md says beside what
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
 	$(CC) -std=c11 -O2 -Iringbuf/include bench/ring/ring_bench.c -o $(BUILD)/ring_bench -pthread
 	$(BUILD)/ring_bench
 
@@ -97,12 +99,12 @@ test: test-static test-fuzz test-go test-race test-c test-asan test-tsan ## ever
 .PHONY: test-static
 test-static: ## gofmt, go vet, and the pure packages with cgo off
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w is due: $$unformatted"; exit 1; }
-	$(GO) vet ./...
+	$(GO) vet $(PACKAGES)
 	CGO_ENABLED=0 $(GO) build ./dataplane/... ./ringbuf/...
 
 .PHONY: test-go
 test-go: deps build | $(BUILD)/test ## all Go tests, real NIXL among them
-	$(GO) test -count=1 ./... 2>&1 | tee $(BUILD)/test/go.log
+	$(GO) test -count=1 $(PACKAGES) 2>&1 | tee $(BUILD)/test/go.log
 
 .PHONY: test-race
 test-race: deps build | $(BUILD)/test ## the pure Go packages under the race detector
@@ -112,7 +114,7 @@ test-race: deps build | $(BUILD)/test ## the pure Go packages under the race det
 .PHONY: test-fuzz
 test-fuzz: | $(BUILD)/test ## a short run of every fuzz function
 	: > $(BUILD)/test/fuzz.log
-	$(GO) test -list '^Fuzz' ./... | awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $$2; n = 0 }' | \
+	$(GO) test -list '^Fuzz' $(PACKAGES) | awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $$2; n = 0 }' | \
 	while read -r name package; do \
 		echo "$$name in $$package"; \
 		$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$package" < /dev/null; \
@@ -133,7 +135,7 @@ $(BUILD)/test:
 
 .PHONY: lint
 lint: test-static ## gofmt, go vet, staticcheck
-	$(GO) run $(STATICCHECK) ./...
+	$(GO) run $(STATICCHECK) $(PACKAGES)
 
 .PHONY: generate
 generate: ## remake the generated files that are committed
