@@ -173,6 +173,9 @@ func (m *Machine) AddSource(h Job, s Source) Status {
 	if s.Fence.Native && (s.Fence.Addr&7 != 0 || s.Fence.Addr == 0 || s.Fence.Mem > transport.VRAM) {
 		return m.invalid("fence address")
 	}
+	if s.Fence.Native && s.Fence.Want == record.FenceClosed {
+		return m.invalid("fence word of a closed board") // it would be equal to every closed row
+	}
 	for g := range j.groups {
 		if j.groups[g].blocks > 0 {
 			return m.invalid("source after the first run")

@@ -11,8 +11,8 @@ import (
 const fenceRounds = 4
 
 // Step runs the machine once: polls everything in flight in one crossing, advances what has ended (data DONE on a source
-// posts its fence read; all sources sound is the outcome), applies time-outs, ends quarantines, posts data parts, and
-// looks once more at what it has posted itself. Call NextOutcome, NextBack and NextRow until each is empty afterwards.
+// posts its fence read; all sources sound is the outcome), ends quarantines, posts data parts, looks once more at what it
+// has posted itself, and applies time-outs. Call NextOutcome, NextBack and NextRow until each is empty afterwards.
 //
 // Cost: 0 allocations; nothing in flight, due or waiting: a few comparisons, no crossing.
 // Spins: at most FenceSpin in all, only in a step that has posted a fence.
@@ -25,11 +25,11 @@ func (m *Machine) Step(now clock.Instant) {
 		m.poll()
 	}
 	m.postFences()
-	m.timeouts()
-	m.rowTimeouts()
 	m.quarantineEnds()
 	m.postData()
 	m.lookAgain()
+	m.timeouts() // last: after a pause of this process, what has arrived meanwhile counts
+	m.rowTimeouts()
 }
 
 // poll takes the ends of transfers, at most EndsStepMax; where it was cut the next one goes on, so that none starves.
