@@ -1,0 +1,214 @@
+package heartbeat
+
+import (
+	"errors"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// A round is one heartbeat for everything tracked at an engine. It starts when the engine's own timer is up, reads the rows
+// first (one unread notification may hold up one-sided reads behind it), and is cut into messages and, at BatchesStepMax,
+// into steps.
+const (
+	roundNone = iota
+	roundNative
+	roundStock
+)
+
+// startRound sets the first round after a load.
+func (t *Tracker) startRound(i uint32, at clock.Instant) {
+	t.engines[i].rounds = 0
+	t.beats.set(i, at)
+}
+
+// wake sees to it that something happens at an engine that had nothing to do: it has a new request, or a message to send.
+func (t *Tracker) wake(i uint32, now clock.Instant) {
+	e := &t.engines[i]
+	switch e.state {
+	case Connected:
+		if t.beats.where[i] < 0 {
+			at := now
+			if e.rounds > 0 {
+				at = max(now, e.lastRound.Add(e.facts.times.interval))
+			}
+			t.beats.set(i, at)
+		}
+	case Broken:
+		if t.loads.where[i] < 0 {
+			t.loads.set(i, max(now, e.healAt))
+		}
+	}
+}
+
+func (t *Tracker) stepBeats(now clock.Instant) {
+	if t.muted {
+		return
+	}
+	budget := t.cfg.BatchesStepMax
+	for {
+		i, at := t.beats.first()
+		if now.Before(at) {
+			return
+		}
+		if budget == 0 {
+			t.counters.BeatsCut++ // the rest leaves in the next steps: an interval has room for many
+			return
+		}
+		budget = t.round(i, budget, now)
+	}
+}
+
+// round starts or goes on with the round of one engine and reports what is left of the budget.
+func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
+	e := &t.engines[i]
+	if e.state != Connected {
+		t.beats.set(i, clock.Never)
+		return budget
+	}
+	if e.beatList == roundNone {
+		if e.native.n+e.stock.n == 0 {
+			t.beats.set(i, clock.Never) // wake starts it again
+			return budget
+		}
+		t.beginRound(i, now)
+		if e.state != Connected { // a row read found it unreachable
+			return budget
+		}
+	}
+	for budget > 0 {
+		if e.sent-e.heard >= t.cfg.UnheardBytesMax { // heartbeats may be dropped: the next one says the same
+			t.counters.BeatsDropped++
+			t.endRound(i, now)
+			return budget
+		}
+		saved := e.beatEnd
+		n := t.buildBeat(e, now)
+		if n == 0 {
+			if e.beatList == roundNative {
+				e.beatList, e.beatEnd = roundStock, e.stock.start()
+				continue
+			}
+			t.endRound(i, now)
+			return budget
+		}
+		budget--
+		if err := t.tr.Send(e.peer, t.buf); err != nil {
+			e.beatEnd = saved
+			t.beatFailed(i, err, now)
+			return budget
+		}
+		e.beatRetry = 0
+		e.sent += uint64(len(t.buf)) + notifOverhead
+		t.counters.BeatBatches++
+		t.counters.BeatBytes += uint64(len(t.buf))
+		t.counters.Beats += uint64(n)
+	}
+	t.beats.set(i, now) // first again in the next step
+	return 0
+}
+
+// notifOverhead is what a queued notification costs its sender beside its bytes (measured: 4.8 KB a message in all).
+const notifOverhead = 4096
+
+func (t *Tracker) beginRound(i uint32, now clock.Instant) {
+	e := &t.engines[i]
+	e.lastRound = now
+	e.beatList, e.beatEnd = roundNative, e.native.start()
+	quiet := e.readsSeen == 0
+	e.readsSeen = 0
+	switch {
+	case e.native.n > 0:
+		e.rowEnd = e.native.start()
+		if !t.postRows(i, now) {
+			t.pushRows(i)
+		}
+	case quiet:
+		t.probe(i, now)
+	}
+}
+
+// endRound sets the time of the next round: one interval after this one began, so that rounds keep their phase. The second
+// one after a load comes up to an eighth earlier, which spreads engines that were loaded together.
+func (t *Tracker) endRound(i uint32, now clock.Instant) {
+	e := &t.engines[i]
+	interval := e.facts.times.interval
+	e.beatList = roundNone
+	next := e.lastRound.Add(interval)
+	if e.rounds == 0 {
+		next = next.Add(-time.Duration(t.spread(i) % uint64(interval/8+1)))
+	}
+	e.rounds++
+	if !now.Before(next) { // a step came late: no second round in a row
+		next = now.Add(interval / 2)
+	}
+	t.beats.set(i, next)
+}
+
+// spread is a number of its own for each engine and seed.
+func (t *Tracker) spread(i uint32) uint64 {
+	x := t.cfg.Seed + uint64(i)*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// buildBeat makes the next message of the round in t.buf and reports how many requests it names; 0: the list is through.
+func (t *Tracker) buildBeat(e *engine, now clock.Instant) int {
+	t.buf = t.buf[:0]
+	n := 0
+	if e.beatList == roundNative {
+		t.buf = wire.AppendHeader(t.buf, &wire.Header{
+			Kind: wire.Renew, Engine: t.cfg.Self.EngineHash, Epoch: t.cfg.Self.Epoch, Rank: t.cfg.Self.Rank,
+		})
+		for len(t.buf)+wire.EntryLen <= t.cfg.BatchBytesMax {
+			b, m, ok := t.pool.next(&e.beatEnd)
+			if !ok {
+				break
+			}
+			t.buf = wire.AppendEntry(t.buf, b.slot, b.generation, b.key)
+			t.remotes.all[m].sent++
+			n++
+		}
+		wire.SetCount(t.buf, uint32(n))
+		return n
+	}
+	for {
+		saved := e.beatEnd
+		_, m, ok := t.pool.next(&e.beatEnd)
+		if !ok {
+			return n
+		}
+		r := &t.remotes.all[m]
+		var st wire.Status
+		t.buf, st = wire.AppendHeartbeatID(t.buf, t.cfg.BatchBytesMax, t.remotes.idOf(r))
+		switch st {
+		case wire.OK:
+			t.chain(e, r, now)
+			n++
+		case wire.Full:
+			e.beatEnd = saved
+			return n
+		default:
+			t.counters.BadIDs++ // it can be read only as long as its first term lasts
+			t.displace(m)
+		}
+	}
+}
+
+// beatFailed takes a send that was refused. No room: the round goes on after a moment, within the interval.
+func (t *Tracker) beatFailed(i uint32, err error, now clock.Instant) {
+	e := &t.engines[i]
+	t.counters.SendFailed++
+	if !errors.Is(err, transport.ErrFull) {
+		t.broken(i, now)
+		return
+	}
+	e.breaks++
+	interval := e.facts.times.interval
+	wait := min(interval/16<<min(e.beatRetry, 8), interval/2)
+	e.beatRetry++
+	t.beats.set(i, now.Add(wait))
+}

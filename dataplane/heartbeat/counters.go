@@ -1,0 +1,60 @@
+package heartbeat
+
+// Counters only ever grow. The stepping thread writes them; a copy is taken by Tracker.Counters.
+type Counters struct {
+	Tracked, Untracked, Rejected uint64 // submissions taken
+	StaleHandles                 uint64 // submissions about a slot or engine that had ended: ignored, or the request is lost
+	LongIDsFull                  uint64 // a stock peer's request could not be tracked: its id is long and there is no room
+	BadIDs                       uint64 // an id that the stock format cannot carry: no heartbeat, no completion
+	Lost                         uint64 // requests whose engine was replaced or removed
+
+	BeatBatches, BeatBytes, Beats uint64 // heartbeat messages, their bytes, the requests in them
+	BeatsDropped                  uint64 // heartbeat messages not sent, as the peer hears nothing (UnheardBytesMax)
+	BeatsCut                      uint64 // steps that stopped at BatchesStepMax
+	SendFailed                    uint64 // sends that the transport refused
+	Disconnects                   uint64 // of these, and of reads: the peer was unreachable
+
+	Completes, Releases   uint64 // requests told about
+	EndBatches            uint64 // messages that told it
+	Attached              uint64 // completions that left with their READ
+	EndsCut               uint64 // steps that stopped at EndsStepMax
+	OwedDropped, OwedLate uint64 // messages given up: no room to keep them, or the lease had ended by itself
+	OwedLost              uint64 // messages given up, as their engine was removed or replaced
+	Leavings              uint64
+
+	Handshakes, HandshakesSame, Loads, LoadsFailed uint64
+	Heals, HealWaits                               uint64 // re-loads of the same metadata; times one waited for open transfers
+
+	Rows, RowsFailed, RowsCut uint64 // row reads posted, failed, steps that stopped at RowsStepMax
+	Probes                    uint64
+	Renewals                  uint64 // rows that showed one
+	Gone, AtRisk              uint64 // requests
+
+	Reads, ReadsEmpty, ReadsWaited uint64
+	ReadsInvalid                   uint64    // reads that the machine refused: blocks or regions do not fit
+	Outcomes                       [8]uint64 // by record.Read*
+	WaitTimeouts                   uint64    // reads whose engine was not reached in ReadTimeout
+	RunsFull                       uint64    // reads refused, as too many runs wait
+	GuardRefused                   uint64    // stock reads outside the time guard, before or after
+	EventsRefused                  uint64    // the completion ring was full; kept for the next step
+	RegistryBusy                   uint64    // steps that found the registry locked
+	LateUsers                      uint64    // requests that joined a stock remote id whose completion had left
+	BadParts                       uint64    // parts of a read that did not fit together
+}
+
+// Gauges are how much of everything there is now.
+type Gauges struct {
+	Tracked     int // requests
+	Remotes     int // leases of others that are tracked, or about which a message is owed
+	Owed        int // messages not yet sent
+	Reading     int // reads begun and not reported
+	Waiting     int // reads that wait for their engine
+	Events      int // requests and engines with an event that was not taken
+	BlocksHeld  int // failed reads whose blocks are not back
+	Idle        int // engines by state
+	Loading     int
+	Connected   int
+	Broken      int
+	UnheardMax  uint64 // bytes, of the worst engine connected
+	LongIDsFree int
+}

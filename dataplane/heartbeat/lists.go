@@ -1,0 +1,146 @@
+package heartbeat
+
+import "github.com/kvlease/kvlease/dataplane/clock"
+
+// Where a remote stands among its engine's lists, and the queues of engines and requests.
+
+// enlistOrEstrange puts a remote into the heartbeats, or apart if its engine is known under another boot epoch: it may be
+// of the boot before, or of one whose handshake is still to come.
+func (t *Tracker) enlistOrEstrange(m uint32, now clock.Instant) {
+	r := &t.remotes.all[m]
+	if e := &t.engines[r.engine]; r.native && e.facts != nil && e.facts.epoch != r.epoch {
+		t.estrange(m, now)
+		return
+	}
+	t.enlist(m)
+}
+
+func (t *Tracker) enlist(m uint32) {
+	r := &t.remotes.all[m]
+	e := &t.engines[r.engine]
+	d := &e.stock
+	r.place = inStock
+	if r.native {
+		d, r.place = &e.native, inNative
+	}
+	r.chunk, r.at = t.pool.add(d, beatEntry{r.slot, r.gen, r.key}, m)
+}
+
+func (t *Tracker) estrange(m uint32, now clock.Instant) {
+	r := &t.remotes.all[m]
+	r.place = inStrange
+	r.deadline = now.Add(t.cfg.Duration)
+	t.remotes.push(&t.engines[r.engine].strange, m)
+	t.pushOrder(&t.strangeOrder, m)
+}
+
+// displace takes a remote out of whatever list it is in.
+func (t *Tracker) displace(m uint32) { t.displaceAt(m, nil) }
+
+// displaceAt also keeps a cursor of the caller's right.
+func (t *Tracker) displaceAt(m uint32, end *cursor) {
+	r := &t.remotes.all[m]
+	e := &t.engines[r.engine]
+	switch r.place {
+	case inNative, inStock:
+		d := &e.stock
+		if r.place == inNative {
+			d = &e.native
+		}
+		moved := t.pool.remove(d, r.chunk, r.at, &e.beatEnd, &e.rowEnd, end)
+		if moved != none {
+			t.remotes.all[moved].chunk, t.remotes.all[moved].at = r.chunk, r.at
+		}
+	case inStrange:
+		t.remotes.unlink(&e.strange, m)
+		t.unlinkOrder(&t.strangeOrder, m)
+	case inOwed:
+		t.unowe(m)
+	}
+	r.place = nowhere
+}
+
+// pushOrder and unlinkOrder keep the remotes of one kind by age.
+func (t *Tracker) pushOrder(l *list, m uint32) {
+	r := &t.remotes.all[m]
+	r.orderNext, r.orderPrev = none, l.tail
+	if l.tail == none {
+		l.head = m
+	} else {
+		t.remotes.all[l.tail].orderNext = m
+	}
+	l.tail = m
+	l.n++
+}
+
+func (t *Tracker) unlinkOrder(l *list, m uint32) {
+	r := &t.remotes.all[m]
+	if r.orderPrev == none {
+		l.head = r.orderNext
+	} else {
+		t.remotes.all[r.orderPrev].orderNext = r.orderNext
+	}
+	if r.orderNext == none {
+		l.tail = r.orderPrev
+	} else {
+		t.remotes.all[r.orderNext].orderPrev = r.orderPrev
+	}
+	r.orderNext, r.orderPrev = none, none
+	l.n--
+}
+
+// engineQueue is a first-in first-out queue of engines, each in it at most once.
+type engineQueue struct{ head, tail uint32 }
+
+func emptyQueue() engineQueue { return engineQueue{none, none} }
+
+func (t *Tracker) pushRows(i uint32) {
+	e := &t.engines[i]
+	if e.inRows {
+		return
+	}
+	e.inRows = true
+	e.rowsNext = none
+	if t.rowQueue.tail == none {
+		t.rowQueue.head = i
+	} else {
+		t.engines[t.rowQueue.tail].rowsNext = i
+	}
+	t.rowQueue.tail = i
+}
+
+func (t *Tracker) popRows() uint32 {
+	i := t.rowQueue.head
+	e := &t.engines[i]
+	e.inRows = false
+	if t.rowQueue.head = e.rowsNext; t.rowQueue.head == none {
+		t.rowQueue.tail = none
+	}
+	return i
+}
+
+// ready notes that reads which wait for an engine can start.
+func (t *Tracker) ready(i uint32) {
+	e := &t.engines[i]
+	if e.inReady || e.waiting.n == 0 || e.state != Connected {
+		return
+	}
+	e.inReady = true
+	e.readyNext = none
+	if t.readyQueue.tail == none {
+		t.readyQueue.head = i
+	} else {
+		t.engines[t.readyQueue.tail].readyNext = i
+	}
+	t.readyQueue.tail = i
+}
+
+func (t *Tracker) popReady() uint32 {
+	i := t.readyQueue.head
+	e := &t.engines[i]
+	e.inReady = false
+	if t.readyQueue.head = e.readyNext; t.readyQueue.head == none {
+		t.readyQueue.tail = none
+	}
+	return i
+}

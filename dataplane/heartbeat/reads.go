@@ -1,0 +1,324 @@
+package heartbeat
+
+import (
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/read"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// ReadPart takes one part of a read. With the last one the read starts, waits for its engine, or ends at once.
+func (t *Tracker) ReadPart(p *record.Read, runs []record.Run, now clock.Instant) {
+	u := t.at(p.Track)
+	if u == none || t.requests[u].state > reqCollecting {
+		t.counters.StaleHandles++
+		return
+	}
+	q := &t.requests[u]
+	if q.state == reqTracked {
+		q.state = reqCollecting
+		t.gauges.Reading++
+		t.counters.Reads++
+	}
+	switch {
+	case p.Parts == 0 || p.Part != q.parts || p.Part >= p.Parts:
+		t.counters.BadParts++
+		t.finish(u, record.ReadFailed, now)
+		return
+	case !t.runs.add(q, runs):
+		t.counters.RunsFull++
+		t.finish(u, record.ReadFailed, now)
+		return
+	}
+	if q.parts++; q.parts < p.Parts {
+		return
+	}
+	q.state = reqWaiting
+	q.deadline = now.Add(t.cfg.ReadTimeout)
+	if t.start(u, now) {
+		return
+	}
+	t.counters.ReadsWaited++
+	t.gauges.Waiting++
+	t.pushWaitOrder(u)
+	t.wait(u)
+}
+
+// start gives a read to the machine, or ends it if it can never be. It reports false if the read has to wait.
+func (t *Tracker) start(u uint32, now clock.Instant) bool {
+	q := &t.requests[u]
+	if q.runsN == 0 { // nothing to read, so nothing to prove: the owner is told, now or when it can be reached
+		t.counters.ReadsEmpty++
+		if q.remote != none {
+			t.remotes.all[q.remote].read = true
+		}
+		return t.finish(u, record.ReadOK, now)
+	}
+	if q.remote == none {
+		return t.finish(u, record.ReadLost, now)
+	}
+	r := &t.remotes.all[q.remote]
+	e := &t.engines[r.engine]
+	switch {
+	case r.lost:
+		return t.finish(u, record.ReadLost, now)
+	case r.gone && r.native:
+		return t.finish(u, record.ReadStale, now)
+	case r.gone:
+		return t.finish(u, record.ReadUnproven, now)
+	case e.state != Connected || r.place == inStrange:
+		return false
+	case !r.native && !t.guarded(e, r, now):
+		t.counters.GuardRefused++
+		return t.finish(u, record.ReadUnproven, now)
+	case r.native && r.slot >= e.facts.rows:
+		return t.finish(u, record.ReadStale, now)
+	}
+	return t.commit(u, r, e, now)
+}
+
+func (t *Tracker) commit(u uint32, r *remote, e *engine, now clock.Instant) bool {
+	q := &t.requests[u]
+	src := read.Source{Peer: e.peer, Remote: &e.facts.layout}
+	attached := false
+	switch {
+	case r.native:
+		src.Fence = read.Fence{
+			Native: true, Mem: e.facts.mem, Device: e.facts.device,
+			Addr: e.facts.row(r.slot), Want: e.facts.base + uint64(r.gen),
+		}
+	case r.users == 1:
+		var st wire.Status
+		t.buf, st = wire.AppendCompletion(t.buf[:0], t.remotes.idOf(r), t.cfg.Readers)
+		if attached = st == wire.OK; attached {
+			src.Notif = t.buf
+		}
+	}
+	job, st := t.reads.Begin(uint64(record.NewHandle(u, q.use)), now)
+	if st != read.OK {
+		return false
+	}
+	st = t.reads.AddSource(job, src)
+	for c := q.runs; c != none && st == read.OK; c = t.runs.chunks[c].next {
+		st = t.reads.AddRuns(job, t.runs.chunks[c].runs[:t.runs.chunks[c].n])
+	}
+	if st == read.OK {
+		st = t.reads.Commit(job, now)
+	}
+	switch st {
+	case read.OK:
+	case read.Full, read.Closed:
+		t.reads.Abort(job)
+		return false
+	default:
+		t.reads.Abort(job)
+		t.counters.ReadsInvalid++
+		return t.finish(u, record.ReadFailed, now)
+	}
+	t.unwait(u)
+	t.runs.drop(q)
+	q.state = reqReading
+	q.job, q.engine, q.mark, q.conn, q.attached = job, r.engine, e.sent, e.conn, attached
+	if attached {
+		r.told = true
+		t.counters.Attached++
+	}
+	e.open++
+	e.readsSeen++
+	return true
+}
+
+// takeOutcomes applies the ends of reads.
+func (t *Tracker) takeOutcomes(now clock.Instant) {
+	for {
+		o, ok := t.reads.NextOutcome()
+		if !ok {
+			break
+		}
+		if u := t.at(record.Handle(o.Token)); u != none && t.requests[u].state == reqReading {
+			t.outcome(u, &o, now)
+		}
+	}
+	for {
+		token, ok := t.reads.NextBack()
+		if !ok {
+			return
+		}
+		if u := t.at(record.Handle(token)); u != none && t.requests[u].held {
+			q := &t.requests[u]
+			q.held = false
+			t.gauges.BlocksHeld--
+			t.engines[q.engine].open--
+			t.event(u, pendBack)
+		}
+	}
+}
+
+func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
+	q := &t.requests[u]
+	e := &t.engines[q.engine]
+	m := q.remote
+	r := &t.remotes.all[m]
+	status := o.Status
+	if status == record.ReadOK {
+		e.fails = 0
+		if q.conn == e.conn {
+			e.heard = max(e.heard, q.mark)
+		}
+		switch {
+		case r.native && !o.Proven:
+			status = record.ReadUnproven
+		case !r.native && (r.lost || !t.guarded(e, r, now)):
+			t.counters.GuardRefused++
+			status = record.ReadUnproven
+		}
+	}
+	if q.attached && o.Status != record.ReadOK && (o.Status == record.ReadFailed || !o.BlocksHeld) {
+		r.told = false // the READ that carried the completion never ended well: it has not left
+	}
+	q.held = o.BlocksHeld
+	q.value0, q.value1 = o.Bytes, uint64(o.Took)
+	if q.held {
+		q.heldSaid = true
+		t.gauges.BlocksHeld++
+	} else {
+		e.open--
+	}
+	if r.lost && status != record.ReadOK {
+		status = record.ReadLost
+	}
+	r.read = r.read || status == record.ReadOK
+	r.stale = r.stale || status == record.ReadStale
+	others := r.users > 1
+	t.finish(u, status, now)
+	if others && (r.told || r.stale) { // for all who share it
+		t.leaseGone(m)
+	}
+	if o.Peer != 0 && o.Peer == e.peer && o.Status == record.ReadFailed {
+		t.broken(q.engine, now)
+	}
+}
+
+// finish makes the outcome of a read known and ends the tracking. It reports true, for its callers' sake.
+func (t *Tracker) finish(u uint32, status uint8, now clock.Instant) bool {
+	q := &t.requests[u]
+	t.unwait(u)
+	t.runs.drop(q)
+	t.gauges.Reading--
+	t.counters.Outcomes[status]++
+	q.state, q.status = reqEnded, status
+	q.pend &^= pendGone | pendRisk // the outcome says more
+	t.event(u, pendOutcome)
+	t.leave(u, now)
+	return true
+}
+
+// wait puts a read into its engine's list, unless its engine is not the one that the read is for.
+func (t *Tracker) wait(u uint32) {
+	q := &t.requests[u]
+	r := &t.remotes.all[q.remote]
+	if r.place == inStrange {
+		return
+	}
+	e := &t.engines[r.engine]
+	q.inWait = true
+	q.waitNext, q.waitPrev = none, e.waiting.tail
+	if e.waiting.tail == none {
+		e.waiting.head = u
+	} else {
+		t.requests[e.waiting.tail].waitNext = u
+	}
+	e.waiting.tail = u
+	e.waiting.n++
+	t.ready(r.engine)
+}
+
+// rewait is wait for the reads of a remote that has been strange.
+func (t *Tracker) rewait(m uint32) {
+	for u := t.remotes.all[m].firstUser; u != none; u = t.requests[u].nextUser {
+		if q := &t.requests[u]; q.state == reqWaiting && !q.inWait {
+			t.wait(u)
+		}
+	}
+}
+
+// unwait takes a read out of all lists of waiting ones.
+func (t *Tracker) unwait(u uint32) {
+	q := &t.requests[u]
+	if q.inWait {
+		q.inWait = false
+		l := &t.engines[t.remotes.all[q.remote].engine].waiting
+		if q.waitPrev == none {
+			l.head = q.waitNext
+		} else {
+			t.requests[q.waitPrev].waitNext = q.waitNext
+		}
+		if q.waitNext == none {
+			l.tail = q.waitPrev
+		} else {
+			t.requests[q.waitNext].waitPrev = q.waitPrev
+		}
+		q.waitNext, q.waitPrev = none, none
+		l.n--
+	}
+	if !q.inOrder {
+		return
+	}
+	q.inOrder = false
+	l := &t.waitOrder
+	if q.orderPrev == none {
+		l.head = q.orderNext
+	} else {
+		t.requests[q.orderPrev].orderNext = q.orderNext
+	}
+	if q.orderNext == none {
+		l.tail = q.orderPrev
+	} else {
+		t.requests[q.orderNext].orderPrev = q.orderPrev
+	}
+	q.orderNext, q.orderPrev = none, none
+	l.n--
+	t.gauges.Waiting--
+}
+
+func (t *Tracker) pushWaitOrder(u uint32) {
+	q := &t.requests[u]
+	q.inOrder = true
+	l := &t.waitOrder
+	q.orderNext, q.orderPrev = none, l.tail
+	if l.tail == none {
+		l.head = u
+	} else {
+		t.requests[l.tail].orderNext = u
+	}
+	l.tail = u
+	l.n++
+}
+
+// startsStepMax bounds the waiting reads that one step starts.
+const startsStepMax = 64
+
+// stepWaiting starts reads that waited for their engine or for room, oldest first of each engine, and ends those that
+// waited too long.
+func (t *Tracker) stepWaiting(now clock.Instant) {
+	for n := 0; t.readyQueue.head != none && n < startsStepMax; {
+		i := t.popReady()
+		e := &t.engines[i]
+		for e.waiting.head != none && n < startsStepMax && e.state == Connected {
+			n++
+			if !t.start(e.waiting.head, now) {
+				t.ready(i)
+				n = startsStepMax // no room in the machine: for the others neither
+			}
+		}
+		t.ready(i)
+	}
+	for range expireStepMax { // the rest waits for the next step
+		u := t.waitOrder.head
+		if u == none || now.Before(t.requests[u].deadline) {
+			return
+		}
+		t.counters.WaitTimeouts++
+		t.finish(u, record.ReadLost, now)
+	}
+}

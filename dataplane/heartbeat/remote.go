@@ -1,0 +1,282 @@
+package heartbeat
+
+import (
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/siphash"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// remote is one lease of another engine: what several local requests with the same remote id share. It lives while a request
+// uses it, and after that while its owner has still to be told.
+type remote struct {
+	hash       uint64
+	key, epoch uint64
+	slot, gen  uint32
+	engine     uint32
+	serial     uint32 // of the use of this place: results of row reads that come too late name another one
+	users      uint32 // local requests
+	firstUser  uint32
+	place      place
+	native     bool
+	read       bool // a local request has the data: the message is a completion, else a release
+	gone       bool // the lease is over, or nothing can be known of it: no heartbeat, no read
+	stale      bool // gone by a fence read: other ranks may still hold it, so the release is sent all the same
+	lost       bool // its engine was replaced or removed
+	told       bool // the completion leaves, or has left, with a READ
+	unsendable bool // there was no room for its id, or the stock format cannot carry it: no message names it
+	indexed    bool
+	next, prev uint32 // strangers or owed of its engine
+	chunk, at  uint32 // in a dense list
+	deadline   clock.Instant
+	orderNext  uint32 // strangers, or owed, of all engines, oldest first
+	orderPrev  uint32
+
+	// Native: what the rows have shown.
+	sent    uint32        // heartbeats sent
+	moved   uint32        // sent when the row was read that last showed a new count
+	rowSent uint32        // sent when the row read in flight was posted
+	count   uint32        // heartbeats applied, of the last row
+	counted bool          // count is set
+	rowOpen bool          // a row read is in flight
+	atRisk  bool          // reported in this episode
+	shown   clock.Instant // post of the last row read that showed count
+	certain clock.Instant // the lease stands until then
+	rowMark uint64        // bytes sent to the engine before the row read in flight
+
+	// Stock: the guard's chain.
+	arrival    clock.Instant
+	lastBeat   clock.Instant
+	beaten     bool
+	unproven   bool
+	breaksSeen uint32
+
+	idLen uint16
+	id    [idInline]byte // idLen > idInline: the first four bytes are the place in the long pool
+}
+
+const (
+	idInline   = 96
+	serialMask = 1<<31 - 1
+)
+
+// place says which list of its engine holds a remote.
+type place uint8
+
+const (
+	nowhere   place = iota
+	inNative        // dense lists: named in every heartbeat
+	inStock         //
+	inStrange       // its epoch is not the one of the engine that we know: waits for the next handshake
+	inOwed          // nobody uses it any more; its owner has still to be told
+)
+
+// remotes is the table of them: a pool and an open-addressed index by engine and identity.
+type remotes struct {
+	all    []remote
+	free   uint32
+	n      int
+	table  []uint32 // index + 1; 0: empty
+	mask   uint64
+	k0, k1 uint64
+
+	long     []byte // pool of ids longer than idInline, wire.IDMax each
+	longNext []uint32
+	longFree uint32
+	longLeft int
+
+	scratch [wire.IDMax + 32]byte
+}
+
+func newRemotes(n, long int, seed uint64) remotes {
+	size := uint64(1)
+	for size < 2*uint64(n) {
+		size *= 2
+	}
+	r := remotes{
+		all: make([]remote, n), table: make([]uint32, size), mask: size - 1,
+		k0: seed ^ 0x6b766c6561736500, k1: seed*0x9e3779b97f4a7c15 + 1,
+		long: make([]byte, long*wire.IDMax), longNext: make([]uint32, long), longLeft: long,
+	}
+	for i := range r.all {
+		r.all[i].next = uint32(i + 1)
+	}
+	r.all[n-1].next = none
+	for i := range r.longNext {
+		r.longNext[i] = uint32(i + 1)
+	}
+	r.longFree = none
+	if long > 0 {
+		r.longNext[long-1] = none
+		r.longFree = 0
+	}
+	return r
+}
+
+// identity is what makes two requests share a remote.
+type identity struct {
+	engine     uint32
+	native     bool
+	slot, gen  uint32
+	epoch, key uint64
+	id         []byte
+}
+
+func (r *remotes) hashOf(v *identity) uint64 {
+	b := append(r.scratch[:0], v.id...)
+	b = append(b, byte(v.engine), byte(v.engine>>8), byte(v.engine>>16), byte(v.engine>>24))
+	if v.native {
+		b = append(b, 1, byte(v.slot), byte(v.slot>>8), byte(v.slot>>16), byte(v.slot>>24),
+			byte(v.gen), byte(v.gen>>8), byte(v.gen>>16), byte(v.gen>>24))
+	}
+	return siphash.Sum64(r.k0, r.k1^v.epoch, b)
+}
+
+func (r *remotes) same(m *remote, v *identity) bool {
+	if m.engine != v.engine || m.native != v.native || int(m.idLen) != len(v.id) ||
+		m.native && (m.slot != v.slot || m.gen != v.gen || m.epoch != v.epoch || m.key != v.key) {
+		return false
+	}
+	return string(r.idOf(m)) == string(v.id)
+}
+
+// find gives the remote of that identity, or none.
+func (r *remotes) find(v *identity, hash uint64) uint32 {
+	for p := hash & r.mask; ; p = (p + 1) & r.mask {
+		e := r.table[p]
+		if e == 0 {
+			return none
+		}
+		if m := &r.all[e-1]; m.hash == hash && r.same(m, v) {
+			return e - 1
+		}
+	}
+}
+
+// take makes a remote of that identity and puts it into the index. longFull: there was no room for its long id, which is
+// kept empty; the remote is not in the index then. The caller has seen to a free one.
+func (r *remotes) take(v *identity, hash uint64) (i uint32, longFull bool) {
+	i = r.free
+	m := &r.all[i]
+	r.free = m.next
+	r.n++
+	*m = remote{
+		serial: (m.serial + 1) & serialMask, hash: hash, engine: v.engine, native: v.native, slot: v.slot, gen: v.gen, epoch: v.epoch, key: v.key,
+		firstUser: none, next: none, prev: none, orderNext: none, orderPrev: none,
+	}
+	if !r.setID(m, v.id) {
+		return i, true
+	}
+	p := hash & r.mask
+	for r.table[p] != 0 {
+		p = (p + 1) & r.mask
+	}
+	r.table[p] = i + 1
+	m.indexed = true
+	return i, false
+}
+
+// unindex takes a remote out of the index, so that the next request of that identity gets a new one.
+func (r *remotes) unindex(i uint32) {
+	m := &r.all[i]
+	if !m.indexed {
+		return
+	}
+	m.indexed = false
+	p := m.hash & r.mask
+	for r.table[p] != i+1 {
+		p = (p + 1) & r.mask
+	}
+	for q := (p + 1) & r.mask; r.table[q] != 0; q = (q + 1) & r.mask { // close the gap, so that no search stops short
+		home := r.all[r.table[q]-1].hash & r.mask
+		if (q-home)&r.mask >= (q-p)&r.mask {
+			r.table[p] = r.table[q]
+			p = q
+		}
+	}
+	r.table[p] = 0
+}
+
+func (r *remotes) drop(i uint32) {
+	r.unindex(i)
+	m := &r.all[i]
+	r.clearID(m)
+	m.place = nowhere
+	m.next = r.free
+	r.free = i
+	r.n--
+}
+
+func (r *remotes) setID(m *remote, id []byte) bool {
+	if len(id) > idInline {
+		if r.longFree == none {
+			return false
+		}
+		l := r.longFree
+		r.longFree = r.longNext[l]
+		r.longLeft--
+		copy(r.long[int(l)*wire.IDMax:], id)
+		m.id[0], m.id[1], m.id[2], m.id[3] = byte(l), byte(l>>8), byte(l>>16), byte(l>>24)
+	} else {
+		copy(m.id[:], id)
+	}
+	m.idLen = uint16(len(id))
+	return true
+}
+
+func (m *remote) longPlace() uint32 {
+	return uint32(m.id[0]) | uint32(m.id[1])<<8 | uint32(m.id[2])<<16 | uint32(m.id[3])<<24
+}
+
+func (r *remotes) clearID(m *remote) {
+	if m.idLen > idInline {
+		l := m.longPlace()
+		r.longNext[l] = r.longFree
+		r.longFree = l
+		r.longLeft++
+	}
+	m.idLen = 0
+}
+
+func (r *remotes) idOf(m *remote) []byte {
+	if m.idLen > idInline {
+		at := int(m.longPlace()) * wire.IDMax
+		return r.long[at : at+int(m.idLen)]
+	}
+	return m.id[:m.idLen]
+}
+
+// list is a doubly linked list of remotes by next and prev.
+type list struct {
+	head, tail uint32
+	n          int
+}
+
+func emptyList() list { return list{head: none, tail: none} }
+
+func (r *remotes) push(l *list, i uint32) {
+	m := &r.all[i]
+	m.next, m.prev = none, l.tail
+	if l.tail == none {
+		l.head = i
+	} else {
+		r.all[l.tail].next = i
+	}
+	l.tail = i
+	l.n++
+}
+
+func (r *remotes) unlink(l *list, i uint32) {
+	m := &r.all[i]
+	if m.prev == none {
+		l.head = m.next
+	} else {
+		r.all[m.prev].next = m.next
+	}
+	if m.next == none {
+		l.tail = m.prev
+	} else {
+		r.all[m.next].prev = m.prev
+	}
+	m.next, m.prev = none, none
+	l.n--
+}

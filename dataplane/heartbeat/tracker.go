@@ -1,0 +1,196 @@
+// Package heartbeat is the reader's side of a plane: the engines it reads from, the requests it tracks there, their
+// heartbeats, what the owner's rows answer, and the reads (design 5 and 7).
+package heartbeat
+
+import (
+	"fmt"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/read"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// Tracker holds the remote engines and tracked requests of one rank.
+//
+// Threads: one, the step's; AddEngine, RemoveEngine and LoadHandshake may be called by any.
+// Memory: all from New. Step and the submissions touch no heap.
+// Time: callers pass now, which never goes back; the tracker reads no clock.
+// Limit: cfg.Tracks requests, cfg.Engines engines. What a peer does changes only counters, states and events.
+type Tracker struct {
+	cfg     Config
+	tr      transport.Transport
+	reads   *read.Machine
+	tracks  []record.Track
+	control *record.Control
+	events  Events
+
+	reg      *registry
+	engines  []engine
+	requests []request
+	remotes  remotes
+	pool     chunkPool
+	runs     runPool
+
+	beats dueHeap // next round
+	loads dueHeap // next load, healing or removal
+	ends  dueHeap // next message about what has ended
+
+	rowQueue, readyQueue   engineQueue
+	waitOrder              requestList
+	owedOrder              list
+	strangeOrder           list
+	eventHead, eventTail   uint32 // requests
+	engineHead, engineTail uint32
+	rowsLeft, rowLooks     int
+	leavings               int
+	draining               bool
+	muted                  bool
+
+	buf []byte       // the message under construction
+	ev  record.Event // the event under construction: a local one would be moved to the heap
+
+	counters    Counters
+	gauges      Gauges
+	otherStates int
+}
+
+// New makes a tracker over the tracking slots and the control page that it shares with the host. The machine is stepped by
+// the tracker; nobody else takes its outcomes.
+func New(cfg Config, tr transport.Transport, reads *read.Machine, tracks []record.Track, control *record.Control, events Events) (*Tracker, error) {
+	if cfg.Tracks == 0 {
+		cfg.Tracks = len(tracks)
+	}
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	if cfg.Tracks > len(tracks) {
+		return nil, fmt.Errorf("heartbeat: %d tracking slots configured, %d given", cfg.Tracks, len(tracks))
+	}
+	n := cfg.Tracks + cfg.Owed
+	return &Tracker{
+		cfg: cfg, tr: tr, reads: reads, tracks: tracks, control: control, events: events,
+		reg:      newRegistry(cfg.Engines),
+		engines:  make([]engine, cfg.Engines),
+		requests: make([]request, cfg.Tracks),
+		remotes:  newRemotes(n, cfg.LongIDs, cfg.Seed),
+		// a chunk for every 32 remotes, and two partly filled ones for every engine that has any
+		pool:  newChunkPool((n+chunkLen-1)/chunkLen + 2*min(cfg.Engines, n)),
+		runs:  newRunPool(cfg.RunsMax),
+		beats: newDueHeap(cfg.Engines), loads: newDueHeap(cfg.Engines), ends: newDueHeap(cfg.Engines),
+		rowQueue: emptyQueue(), readyQueue: emptyQueue(), waitOrder: emptyRequests(),
+		owedOrder: emptyList(), strangeOrder: emptyList(),
+		eventHead: none, eventTail: none, engineHead: none, engineTail: none,
+		buf: make([]byte, 0, cfg.BatchBytesMax),
+	}, nil
+}
+
+// Step runs once over everything of the reader's side. now is not before the now of the call before.
+func (t *Tracker) Step(now clock.Instant) {
+	t.reads.Step(now)
+	t.takeOutcomes(now)
+	t.takeRows(now)
+	t.takeRegistry(now)
+	t.stepWaiting(now)
+	t.expireOwed(now)
+	t.expireStrange(now)
+	t.stepEnds(now)  // what has ended in this step, in as few messages as there are engines
+	t.stepRows(now)  // rows before heartbeats
+	t.stepBeats(now) //
+	t.stepLoads(now) // last: a load may take 60 ms
+	t.putEvents()
+}
+
+// Mute stops heartbeats while the engine's forward loop is not heard of: a hung engine must not keep another one's
+// blocks. Everything else goes on.
+func (t *Tracker) Mute(mute bool) { t.muted = mute }
+
+// Alive counts what would need further steps: tracked requests, and messages still owed.
+func (t *Tracker) Alive() int {
+	return t.gauges.Tracked + t.gauges.Owed + t.leavings + t.gauges.Loading
+}
+
+// NextDue is when a step has something to do without anything new arriving, reads in flight aside (read.Machine.NeedsStep);
+// clock.Never: nothing is tracked.
+func (t *Tracker) NextDue(now clock.Instant) clock.Instant {
+	if t.gauges.Events > 0 || t.rowQueue.head != none || t.readyQueue.head != none || t.reg.news.Load() > 0 {
+		return now
+	}
+	_, due := t.beats.first()
+	_, loads := t.loads.first()
+	_, ends := t.ends.first()
+	due = min(due, loads, ends, t.reads.NextDue())
+	if u := t.waitOrder.head; u != none {
+		due = min(due, t.requests[u].deadline)
+	}
+	for _, m := range [...]uint32{t.owedOrder.head, t.strangeOrder.head} {
+		if m != none {
+			due = min(due, t.remotes.all[m].deadline)
+		}
+	}
+	return due
+}
+
+// Drain tells every owner what will never be read, ends the tracking of it, and has native peers told that we leave.
+// Reads in flight go on. It reports the requests given up. The messages leave with the next steps: DrainLeft says how many
+// are left.
+func (t *Tracker) Drain(now clock.Instant) int {
+	n := 0
+	for u := range t.requests {
+		q := &t.requests[u]
+		switch q.state {
+		case reqTracked:
+			if q.remote != none {
+				n++
+				t.leave(uint32(u), now)
+				t.counters.Gone++
+				t.event(uint32(u), pendGone)
+			}
+		case reqWaiting:
+			n++
+			t.finish(uint32(u), record.ReadLost, now)
+		}
+	}
+	if t.draining {
+		return n
+	}
+	t.draining = true
+	for i := range t.engines {
+		if e := &t.engines[i]; e.state == Connected && e.facts.native {
+			e.leaving = true
+			t.leavings++
+			t.ends.set(uint32(i), now)
+		}
+	}
+	return n
+}
+
+// DrainLeft counts what has still to happen after Drain: messages to send, reads in flight, blocks held.
+func (t *Tracker) DrainLeft() int {
+	return t.gauges.Owed + t.leavings + t.gauges.Reading + t.gauges.BlocksHeld
+}
+
+// Counters gives a copy. Stepping thread.
+func (t *Tracker) Counters() Counters { return t.counters }
+
+// Gauges gives what there is now. Stepping thread; it walks the engines once.
+func (t *Tracker) Gauges() Gauges {
+	g := t.gauges
+	g.Remotes = t.remotes.n
+	g.LongIDsFree = t.remotes.longLeft
+	for i := range t.engines {
+		if e := &t.engines[i]; e.state == Connected && e.sent-e.heard > g.UnheardMax {
+			g.UnheardMax = e.sent - e.heard
+		}
+	}
+	return g
+}
+
+// EngineState is where an engine stands; Absent for a stale handle. Stepping thread.
+func (t *Tracker) EngineState(engine uint64) State {
+	h := record.Handle(engine)
+	if i := h.Slot(); engine>>32 != 0 && int(i) < len(t.engines) && t.engines[i].use == h.Use() {
+		return t.engines[i].state
+	}
+	return Absent
+}
