@@ -78,7 +78,7 @@ func (t *Table) unlist(s uint32, k *hot) {
 }
 
 // forget clears what a slot has kept for its use.
-func (t *Table) forget(s uint32, k *hot) {
+func (t *Table) forget(k *hot) {
 	t.readers.drop(k.set())
 	*k = hot{}
 }
@@ -86,8 +86,9 @@ func (t *Table) forget(s uint32, k *hot) {
 // giveBack makes the slot free for its next use.
 func (t *Table) giveBack(s uint32, k *hot, use uint32) {
 	slot := &t.mem.Slots[s]
+	record.Raise(&t.mem.Rows[s].Fence, t.base+uint64(use)+1) // for a cancelled expectation; ends have done it
 	t.long.drop(slot)
-	t.forget(s, k)
+	t.forget(k)
 	atomic.StoreUint32(&slot.Flags, 0)
 	atomic.StoreUint64(&slot.State, record.State(use+1, record.Free))
 	if use+1 == record.None {
@@ -163,7 +164,7 @@ func (t *Table) EndSome(reason uint16, now clock.Instant) (left int) {
 		case phaseHeld:
 			t.end(s, k, reason, now)
 		case phaseExpected:
-			t.lapse(s, k)
+			t.lapse(s, k, now)
 		}
 	}
 	return t.held + t.expected

@@ -30,7 +30,7 @@ func (t *Table) submitted(h record.Handle, bit uint32) (uint32, *hot, bool) {
 	case k.phase() == phaseExpected && (bit != record.Granted || stateUse(state) != use):
 		return 0, nil, false
 	case stateUse(state) < use:
-		t.forget(s, k) // what was kept was for a use that never came here
+		t.forget(k) // what was kept was for a use that never came here
 		atomic.StoreUint64(&t.mem.Slots[s].State, record.State(use, bit))
 	case state&record.Mask == record.Free, state&record.Mask == record.Expected && bit == record.Granted:
 		atomic.StoreUint64(&t.mem.Slots[s].State, record.State(use, bit))
@@ -76,13 +76,18 @@ func (t *Table) enter(s uint32, k *hot, id []byte) {
 // tag is never 0, which is an empty entry.
 func (t *Table) tag(id []byte) uint64 { return max(maphash.Bytes(t.seed, id), 1) }
 
-// Grant starts a lease. Every grant whose handle fits ends in exactly one End: a duplicate id, a closed board and a use
-// that had already ended here end it at once. Messages that were kept are applied before it returns.
-func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) {
+// Grant starts a lease. Every grant whose handle fits ends in exactly one End: a duplicate id, a closed board and a row
+// that is already past this use end it at once (Ended). Messages that were kept are applied before it returns. Late: this
+// rank has told the end of this use and forgot it; a host of several ranks is told once more. Misfit: nothing changed.
+func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 	s, k, ok := t.submitted(g.Lease, record.Granted)
 	if !ok {
+		if s := g.Lease.Slot(); g.Lease != 0 && int(s) < len(t.hot) && stateUse(atomic.LoadUint64(&t.mem.Slots[s].State)) > g.Lease.Use() {
+			t.Counters.EndedBefore++
+			return Late
+		}
 		t.Counters.BadHandle++
-		return
+		return Misfit
 	}
 	t.Counters.Grants++
 	slot, row := &t.mem.Slots[s], &t.mem.Rows[s]
@@ -92,7 +97,7 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) {
 		if !bytes.Equal(id, t.long.id(slot)) {
 			t.leave(s, k, false)
 			t.long.drop(slot)
-			k.a |= noIndex
+			k.a = k.a&^(namedStock|keptDone) | noIndex
 		}
 	} else {
 		k.a |= noIndex
@@ -112,19 +117,19 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) {
 	fence := t.base + uint64(g.Lease.Use())
 	if at := atomic.LoadUint64(&row.Fence); at == record.FenceClosed {
 		t.end(s, k, t.closedReason(), now)
-		return
+		return Ended
 	} else if at > fence {
 		t.Counters.EndedBefore++
 		if before == 0 {
 			before = record.FreedExpired
 		}
 		t.end(s, k, before, now)
-		return
+		return Ended
 	}
 	if !t.claim(s, k, id) {
 		t.Counters.Duplicate++
 		t.end(s, k, record.FreedDuplicate, now)
-		return
+		return Ended
 	}
 
 	ttl := t.cfg.Duration
@@ -146,9 +151,12 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) {
 	switch { // L6
 	case k.is(keptReleased) && !k.is(isShared|isUnchecked):
 		t.end(s, k, record.FreedReleased, now)
+		return Ended
 	case k.is(keptDone):
 		t.end(s, k, record.FreedCompleted, now)
+		return Ended
 	}
+	return Applied
 }
 
 // claim gives the slot the index entry of its id: a new one, its own from the expectation, or that of an expectation in
@@ -218,13 +226,12 @@ func (t *Table) name0(s uint32, k *hot, slot *record.Slot) (beats uint64) {
 	return beats
 }
 
-// spread is the grant's jitter in units: up to an eighth of the extension, later only, so that grants of one step do not
-// all end in one.
+// spread is the grant's jitter in units: later only, so that grants of one step do not all end in one.
 func (t *Table) spread() uint64 {
 	t.jitter ^= t.jitter << 13
 	t.jitter ^= t.jitter >> 7
 	t.jitter ^= t.jitter << 17
-	return (t.jitter >> 32) * (t.extUnits / 8) >> 32
+	return (t.jitter >> 32) * t.spreadMax >> 32
 }
 
 // said finds the slot of a submission about a use that is open.

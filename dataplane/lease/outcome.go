@@ -16,6 +16,7 @@ const (
 	Ignored                  // stock messages are off
 	Malformed                // no reader count
 	Fixed                    // the lease cannot be extended
+	Misfit                   // a submission whose handle does not fit its slot
 )
 
 // Counters of a table. They only grow.

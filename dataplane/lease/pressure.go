@@ -25,9 +25,7 @@ func (t *Table) takeBack(now clock.Instant) (freed uint64) {
 		s, ok := t.worth.first(ringLingering)
 		if ok {
 			if at, _ := t.deadline(s, &t.hot[s]); at > past { // renewed since: no longer one of these
-				k := &t.hot[s]
-				t.timed.drop(s)
-				t.hold(s, k, at)
+				t.hold(s, &t.hot[s], at)
 				continue
 			}
 		} else if s, ok = t.worth.first(ringRevocable); !ok {

@@ -17,7 +17,7 @@ type reader struct {
 }
 
 // chainMax bounds the readers remembered for one lease: more are held to the deadline.
-const chainMax = 1024
+const chainMax = 256
 
 func newReaders(n int) readers {
 	r := readers{pool: make([]reader, n+1)}

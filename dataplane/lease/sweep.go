@@ -64,11 +64,7 @@ func (t *Table) secondLooks(now clock.Instant, past, arrived, applied uint64, en
 // endOrSave ends a lease whose second look is over, or puts it back if a heartbeat came between.
 func (t *Table) endOrSave(s uint32, now clock.Instant) {
 	k := &t.hot[s]
-	t.timed.drop(s)
-	k.a &^= isDue | isNoted
-	k.setEnd(0)
-	at, _ := t.deadline(s, k)
-	if at > unitsPast(now) {
+	if at, _ := t.deadline(s, k); at > unitsPast(now) {
 		t.Counters.DueSaved++
 		t.hold(s, k, at)
 		return
@@ -78,6 +74,8 @@ func (t *Table) endOrSave(s uint32, now clock.Instant) {
 
 // hold puts a lease back into the wheel.
 func (t *Table) hold(s uint32, k *hot, at uint64) {
+	t.timed.drop(s)
+	k.a &^= isDue | isNoted
 	if k.is(isLingering) {
 		t.Counters.LingerHeld++
 		t.unlist(s, k)
@@ -92,7 +90,10 @@ func (t *Table) hold(s uint32, k *hot, at uint64) {
 
 // deadline gives the end of a lease, from the grant and the heartbeats of both kinds, and whether a stock reader renewed last.
 func (t *Table) deadline(s uint32, k *hot) (at uint64, stockLast bool) {
-	at = max(k.end(), k.beat())
+	at = k.beat()
+	if !k.is(isDue | isNoted) { // past, and its place taken by another number
+		at = max(at, k.end())
+	}
 	if !k.is(noIndex) {
 		if i := t.index.find(t.tag(t.long.id(&t.mem.Slots[s]))); i >= 0 {
 			beat := t.index.entries[i].word >> lowBits
@@ -107,8 +108,8 @@ func (t *Table) firstLooks(now clock.Instant, past uint64, gap time.Duration, en
 	tick := past / t.wheel.tick
 	left := t.cfg.SweepMax * examineFactor
 	for {
-		at, ok := t.wheel.next()
-		if !ok || at > tick {
+		at, ok := t.wheel.next(tick)
+		if !ok {
 			t.wheel.done = max(t.wheel.done, tick)
 			return
 		}
@@ -139,7 +140,7 @@ func (t *Table) look(s uint32, now clock.Instant, past uint64, gap time.Duration
 			return
 		}
 		*ends--
-		t.lapse(s, k)
+		t.lapse(s, k, now)
 		return
 	}
 	at, stockLast := t.deadline(s, k)
@@ -171,13 +172,12 @@ func (t *Table) look(s uint32, now clock.Instant, past uint64, gap time.Duration
 }
 
 // lapse ends an expectation whose grant did not come. A grant that the host has said meanwhile wins.
-func (t *Table) lapse(s uint32, k *hot) {
+func (t *Table) lapse(s uint32, k *hot, now clock.Instant) {
 	slot := &t.mem.Slots[s]
 	state := atomic.LoadUint64(&slot.State)
 	if state&record.Mask != record.Expected ||
 		!atomic.CompareAndSwapUint64(&slot.State, state, record.State(stateUse(state), record.Ended)) {
-		at := k.end() + max(t.interval, 1) // its record is on the way
-		k.setEnd(min(at, unitsMax))
+		k.setEnd(min(units(now.Add(t.cfg.Interval))+1, unitsMax)) // its record is on the way
 		t.timed.drop(s)
 		t.timed.push(t.wheel.bucket(k.end()), s)
 		return
@@ -194,15 +194,16 @@ func (t *Table) lapse(s uint32, k *hot) {
 }
 
 // NextDue gives the earliest time at which Sweep may have something to do, or clock.Never. It may be early, never late.
+// Ends that wait to be told are not in it: see Ending.
 func (t *Table) NextDue(now clock.Instant) clock.Instant {
-	if t.gone.n > 0 || t.wanted > 0 || t.ended > 0 {
+	if t.gone.n > 0 || t.wanted > 0 {
 		return now
 	}
 	if _, ok := t.timed.first(t.ring(ringNoted)); ok {
 		return now
 	}
 	due := uint64(1<<63 - 1)
-	if at, ok := t.wheel.next(); ok {
+	if at, ok := t.wheel.next(unitsMax); ok {
 		due = at * t.wheel.tick
 	}
 	for r, wait := range [2]uint64{ringDue: t.settle, ringStalled: t.interval} {

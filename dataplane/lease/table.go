@@ -20,6 +20,7 @@ type Config struct {
 	StallGap    time.Duration // a longer gap before the first look makes the wait one Interval; default Interval
 	StockLinger time.Duration // longer hold after the deadline of a lease last renewed by a stock reader
 	ExpectMax   time.Duration // life of an expectation; default ten times Duration
+	Jitter      time.Duration // grants are spread by up to this, later only; default an eighth of Extension, negative none
 	SweepMax    int           // ends per step and cause; default 256
 	LongIDs     int           // ids of more than 96 bytes at once; default one hundredth of the leases
 	Readers     int           // readers of incomplete sets that can be remembered at once; default a sixteenth of the leases, at least 1,024
@@ -65,11 +66,11 @@ type Table struct {
 	long    longIDs
 	jitter  uint64
 
-	extUnits uint64
-	extUs    uint64
-	settle   uint64 // units
-	interval uint64 // units
-	linger   uint64 // units
+	extUs     uint64
+	spreadMax uint64 // units
+	settle    uint64 // units
+	interval  uint64 // units
+	linger    uint64 // units
 
 	slotsUsed int // slots below this were used at least once
 	gone      goneRing
@@ -134,12 +135,13 @@ func units(t clock.Instant) uint64 {
 	return min((uint64(t)+nsPerUnit-1)>>unitShift, unitsMax)
 }
 
-// unitsPast is an Instant rounded down: what has passed for certain.
+// unitsPast is an Instant rounded down: what has passed for certain. It never reaches unitsMax, so that an end that
+// does not fit is never passed.
 func unitsPast(t clock.Instant) uint64 {
 	if t <= 0 {
 		return 0
 	}
-	return min(uint64(t)>>unitShift, unitsMax)
+	return min(uint64(t)>>unitShift, unitsMax-1)
 }
 
 func unitsOf(d time.Duration) uint64 { return units(clock.Instant(d)) }
@@ -169,6 +171,7 @@ func New(cfg Config, mem Memory, secret [2]uint64, base, epoch uint64) (*Table, 
 	cfg.Settle = or(cfg.Settle, 50*time.Millisecond)
 	cfg.StallGap = or(cfg.StallGap, cfg.Interval)
 	cfg.ExpectMax = or(cfg.ExpectMax, 10*cfg.Duration)
+	cfg.Jitter = max(or(cfg.Jitter, cfg.Extension/8), 0)
 	cfg.SweepMax = or(cfg.SweepMax, 256)
 	cfg.LongIDs = or(cfg.LongIDs, n/100+1)
 	cfg.Readers = min(or(cfg.Readers, max(n/16, 1024)), lowMask-1)
@@ -177,9 +180,9 @@ func New(cfg Config, mem Memory, secret [2]uint64, base, epoch uint64) (*Table, 
 		cfg: cfg, mem: mem, secret: secret, base: base, seed: maphash.MakeSeed(),
 		hot: make([]hot, n), granted: make([]int64, n),
 		index: newIndex(n), graves: newGraves(), readers: newReaders(cfg.Readers), long: newLongIDs(cfg.LongIDs),
-		jitter:   cfg.Seed | 1,
-		extUnits: unitsOf(cfg.Extension), extUs: uint64(cfg.Extension / time.Microsecond),
-		settle: unitsOf(cfg.Settle), interval: unitsOf(cfg.Interval), linger: unitsOf(cfg.StockLinger),
+		jitter:    cfg.Seed | 1,
+		extUs:     uint64(cfg.Extension / time.Microsecond),
+		spreadMax: unitsOf(cfg.Jitter), settle: unitsOf(cfg.Settle), interval: unitsOf(cfg.Interval), linger: unitsOf(cfg.StockLinger),
 	}
 	t.wheel = newWheel(cfg.Duration, n)
 	t.timed = newLists(n, t.wheel.buckets+timedLists)

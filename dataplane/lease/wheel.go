@@ -65,9 +65,8 @@ func (l *lists) drop(s uint32) {
 // comes up, and put back. Ends past the horizon are looked at once per turn.
 type wheel struct {
 	buckets int
-	tick    uint64 // units
-	done    uint64 // ticks below this were looked at
-	begun   bool
+	tick    uint64   // units
+	done    uint64   // ticks below this were looked at
 	full    []uint64 // a bit per bucket that may hold slots
 }
 
@@ -92,14 +91,15 @@ func (w *wheel) bucket(end uint64) int {
 // empty forgets a bucket that was found empty.
 func (w *wheel) empty(b int) { w.full[b/64] &^= 1 << (b % 64) }
 
-// next gives the first tick from w.done on whose bucket may hold slots, at most one turn away.
-func (w *wheel) next() (uint64, bool) {
-	for ahead := 0; ahead < w.buckets; {
-		b := int(w.done+uint64(ahead)) & (w.buckets - 1)
+// next gives the first tick from w.done to last whose bucket may hold slots; it looks at one turn at most.
+func (w *wheel) next(last uint64) (uint64, bool) {
+	for at, stop := w.done, min(last, w.done+uint64(w.buckets)-1); at <= stop; {
+		b := int(at) & (w.buckets - 1)
 		if word := w.full[b/64] >> (b % 64); word != 0 {
-			return w.done + uint64(ahead+bits.TrailingZeros64(word)), true
+			at += uint64(bits.TrailingZeros64(word))
+			return at, at <= stop
 		}
-		ahead += 64 - b%64
+		at += uint64(64 - b%64)
 	}
 	return 0, false
 }
