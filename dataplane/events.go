@@ -75,8 +75,8 @@ func (p *Plane) publishEnds() {
 	}
 }
 
-// PublishAll moves what is ended into the completion ring outside a step, when the context closes.
-func (p *Plane) PublishAll() {
+// PublishEnds moves what is ended into the completion ring outside a step, when the context closes.
+func (p *Plane) PublishEnds() {
 	p.publishEnds()
 	p.out.flush()
 }

@@ -119,7 +119,9 @@ func (p *Plane) Step(now clock.Instant) {
 }
 
 // Alive counts what would need further steps: leases expected, held or not yet reported, tracked requests, reads.
-func (p *Plane) Alive() int { return p.Leases.Alive() + p.Tracker.Alive() }
+func (p *Plane) Alive() int {
+	return p.Leases.Held() + p.Leases.Expected() + p.Leases.Ending() + p.Tracker.Alive()
+}
 
 // Pending reports that a step now would find work without anything new arriving: records left, notifications left,
 // events that did not fit.

@@ -107,9 +107,13 @@ func (p *Plane) heartbeat(msg *wire.Stock, agent []byte, now clock.Instant) {
 		if !ok {
 			break
 		}
-		if alone {
-			p.Counters.BeatsReceived++
+		if !alone { // neighbours rejoined: most are no id, and nothing is counted of those
+			if named(p.Leases.TryID(id, now)) {
+				hits++
+			}
+			continue
 		}
+		p.Counters.BeatsReceived++
 		if named(p.Leases.RenewID(id, now)) {
 			hits++
 		}

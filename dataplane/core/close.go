@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/kvlease/kvlease/dataplane/record"
 )
 
 // Close ends a context. It waits at most timeout for reads of ours, whose memory a transfer may still write: ErrBusy,
@@ -37,7 +39,8 @@ func (c *Core) Close(timeout time.Duration) error {
 func (c *Core) Drain(timeout time.Duration) error {
 	atomic.StoreUint32(&c.mem.Control.Draining, 1)
 	c.mu.Lock()
-	c.leases.SetDraining()
+	header, _ := record.Board(c.mem.Board)
+	atomic.OrUint32(&header.Flags, record.BoardDraining)
 	c.tracker.Drain(c.clock())
 	c.mu.Unlock()
 	return c.await(timeout, func() bool { return c.plane.Alive() == 0 })
@@ -66,8 +69,10 @@ func (c *Core) await(timeout time.Duration, ok func() bool) error {
 	}
 }
 
-// endAll fences and ends every lease and publishes what fits; C reports the rest from the slot records.
+// endAll fences and ends every lease and publishes what fits; what does not fit is told from the slots as room comes.
 func (c *Core) endAll() {
-	c.leases.EndAll(c.clock())
-	c.plane.PublishAll()
+	c.leases.FenceAll()
+	for c.leases.EndSome(record.FreedClosed, c.clock()) > 0 {
+	}
+	c.plane.PublishEnds()
 }

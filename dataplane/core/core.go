@@ -23,6 +23,7 @@ import (
 
 // Errors that a caller can decide on; each has its C status.
 var (
+	ErrFull        = errors.New("no room")               // KVL_ERR_FULL
 	ErrInvalid     = errors.New("invalid argument")      // KVL_ERR_INVALID
 	ErrStale       = errors.New("the handle has ended")  // KVL_ERR_STALE
 	ErrBusy        = errors.New("work is in flight")     // KVL_ERR_BUSY
@@ -55,7 +56,6 @@ type Core struct {
 	regions    []Region
 	registered []transport.Region
 	handshake  []byte // our own map, after Register
-	layout     read.Layout
 	closed     bool
 	broken     string // what the recovered panic said
 
@@ -116,7 +116,6 @@ func (c *Core) build() error {
 		return err
 	}
 	header, rows := record.Board(c.mem.Board)
-	header.Version, header.DurationNs, header.Base, header.Epoch = record.BoardVersion, uint64(c.cfg.Duration), c.mem.Base, c.mem.Epoch
 	c.mem.Control.DurationNs = uint64(c.cfg.Duration)
 	out, err := dataplane.NewEvents(c.mem.Events, c.notify)
 	if err == nil {
@@ -125,7 +124,7 @@ func (c *Core) build() error {
 		}, c.mem.Secret, c.mem.Base, c.mem.Epoch)
 	}
 	if err == nil {
-		c.reads, err = read.New(c.cfg.readConfig(), tr, c.mem.Landing, &c.layout)
+		c.reads, err = read.New(c.cfg.readConfig(), tr, c.mem.Landing, nil)
 	}
 	if err == nil {
 		self := heartbeat.Identity{EngineHash: wire.EngineHash([]byte(c.cfg.EngineID)), Epoch: c.mem.Epoch}

@@ -55,7 +55,9 @@ func (l *lab) node(id, config string) *node {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	open := map[string]OpenTransport{"loopback": func(_ *Config, agent string) (transport.Transport, error) { return l.hub.New(agent, loopback.Config{ReadsMax: 1 << 14}) }}
+	open := map[string]OpenTransport{"loopback": func(_ *Config, agent string) (transport.Transport, error) {
+		return l.hub.New(agent, loopback.Config{ReadsMax: 1 << 14})
+	}}
 	c, err := Open(cfg, mem, open, func() clock.Instant { return l.now })
 	if err != nil {
 		l.t.Fatal(err)

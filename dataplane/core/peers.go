@@ -2,6 +2,7 @@ package core
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
@@ -19,11 +20,14 @@ func (c *Core) AddEngine(d heartbeat.EngineDesc) (uint64, error) {
 	if d.Ranks != 1 {
 		return 0, fmt.Errorf("%w: engine %q has %d ranks: only engines of one rank can be read until contexts for ranks exist", ErrInvalid, d.ID, d.Ranks)
 	}
-	return c.tracker.AddEngine(d)
+	e, err := c.tracker.AddEngine(d)
+	return e, peerErr(err)
 }
 
 // RemoveEngine forgets a remote engine: its tracked requests are reported gone.
-func (c *Core) RemoveEngine(engine uint64) error { return c.tracker.RemoveEngine(engine) }
+func (c *Core) RemoveEngine(engine uint64) error {
+	return peerErr(c.tracker.RemoveEngine(engine))
+}
 
 // Handshake hands in the map of one rank of an engine. What it says is checked here, off the step; a step loads it.
 func (c *Core) Handshake(engine uint64, rank uint32, m []byte) error {
@@ -44,7 +48,7 @@ func (c *Core) Handshake(engine uint64, rank uint32, m []byte) error {
 	if err := wire.Compatible(own, h); err != nil {
 		return fmt.Errorf("%w: engine %q: %w", ErrInvalid, h.EngineID, err)
 	}
-	return c.tracker.LoadHandshake(engine, rank, h)
+	return peerErr(c.tracker.LoadHandshake(engine, rank, h))
 }
 
 // ParamsInfo is the part of the transfer parameters that is the same for every request of this engine, as a JSON object.
@@ -61,4 +65,17 @@ func (c *Core) ParamsInfo() []byte {
 		panic(err)
 	}
 	return out
+}
+
+// peerErr gives an error of the tracker its class.
+func peerErr(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, heartbeat.ErrStale):
+		return fmt.Errorf("%w: %w", ErrStale, err)
+	case errors.Is(err, heartbeat.ErrFull):
+		return fmt.Errorf("%w: %w: raise engines_max", ErrFull, err)
+	}
+	return fmt.Errorf("%w: %w", ErrInvalid, err)
 }

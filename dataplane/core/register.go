@@ -40,16 +40,11 @@ func (c *Core) Register(regions []Region) error {
 	if err == nil {
 		err = c.reads.SetLocal(layoutOf(regions))
 	}
-	if err == nil {
-		h := c.describe(regions, blob)
-		c.handshake = wire.AppendHandshake(nil, h)
-		err = c.tracker.SetLocal(h)
-	}
 	if err != nil {
-		c.handshake = nil
 		c.tr.Unregister(list)
 		return fmt.Errorf("%w: %w", ErrTransport, err)
 	}
+	c.handshake = wire.AppendHandshake(nil, c.describe(regions, blob))
 	c.regions, c.registered = append([]Region(nil), regions...), list
 	return nil
 }

@@ -19,7 +19,7 @@ func (c *Core) Stats() []byte {
 	}
 	flatten(all, "", c.plane.Counters)
 	flatten(all, "lease_", c.leases.Counters)
-	flatten(all, "beat_", c.tracker.Counters)
+	flatten(all, "beat_", c.tracker.Counters())
 	flatten(all, "read_", c.reads.Counters)
 	flatten(all, "beat_", c.tracker.Gauges())
 	c.mu.Unlock()

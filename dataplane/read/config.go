@@ -103,7 +103,7 @@ func LandingBytes(c Config) int {
 	return record.RowLen * (c.RowsMax + c.ReadsMax*c.SourcesMax)
 }
 
-// New makes a machine that reads into the regions of local over tr.
+// New makes a machine that reads into the regions of local over tr. local may be nil until SetLocal: then no read fits.
 //
 // landing is at least LandingBytes(cfg) bytes of host memory, 8-byte aligned and registered with tr; with anything but
 // loopback it must be C memory. It and the blocks of local belong to the machine's transfers until Open is 0.
@@ -112,7 +112,9 @@ func New(cfg Config, tr transport.Transport, landing []byte, local *Layout) (*Ma
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	if why := local.check(); why != "" {
+	if local == nil {
+		local = &Layout{}
+	} else if why := local.check(); why != "" {
 		return nil, fmt.Errorf("%w: local layout: %s", ErrConfig, why)
 	}
 	if len(landing) < LandingBytes(cfg) {
@@ -122,7 +124,8 @@ func New(cfg Config, tr transport.Transport, landing []byte, local *Layout) (*Ma
 	if !ok {
 		return nil, fmt.Errorf("%w: landing memory is not 8-byte aligned", ErrConfig)
 	}
-	m := &Machine{cfg: cfg, tr: tr, local: *local, landing: rows, landingAddr: record.Addr(landing)}
+	m := &Machine{cfg: cfg, tr: tr, landing: rows, landingAddr: record.Addr(landing)}
+	m.takeLocal(*local)
 	m.init()
 	return m, nil
 }

@@ -129,14 +129,6 @@ func (r *ring[T]) pop() T {
 
 func (m *Machine) init() {
 	c := &m.cfg
-	for i := range m.local.Regions {
-		r := &m.local.Regions[i]
-		for g := range m.localLimit {
-			if (r.Group == -1 || int(r.Group) == g) && (m.localLimit[g] == 0 || r.Blocks < m.localLimit[g]) {
-				m.localLimit[g] = r.Blocks
-			}
-		}
-	}
 	m.jobs = make([]job, c.ReadsMax)
 	m.freeJob = make([]int32, 0, c.ReadsMax)
 	for i := c.ReadsMax - 1; i >= 0; i-- {

@@ -129,7 +129,7 @@ func kvlgo_engine_add(handle C.int64_t, d *C.kvl_engine_desc_t, engine *C.uint64
 		return C.KVL_ERR_STALE
 	}
 	e, err := c.AddEngine(heartbeat.EngineDesc{
-		ID: string(bytesOf(d.engine_id)), Host: string(bytesOf(d.host)), Port: uint16(d.port), Ranks: int(d.ranks), User: uint64(d.user),
+		ID: string(bytesOf(d.engine_id)), Ranks: uint32(d.ranks), User: uint64(d.user),
 	})
 	if err == nil {
 		*engine = C.uint64_t(e)

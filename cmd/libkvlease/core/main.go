@@ -70,6 +70,7 @@ var statuses = []struct {
 	err error
 	st  C.int32_t
 }{
+	{core.ErrFull, C.KVL_ERR_FULL},
 	{core.ErrConfig, C.KVL_ERR_CONFIG},
 	{core.ErrPoisoned, C.KVL_ERR_POISONED},
 	{core.ErrUnavailable, C.KVL_ERR_UNAVAILABLE},

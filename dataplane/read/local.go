@@ -1,0 +1,30 @@
+package read
+
+import "fmt"
+
+// SetLocal says where the local blocks are, for a machine that was made before they were registered.
+// It fails while a read is being built or is open.
+func (m *Machine) SetLocal(local *Layout) error {
+	if why := local.check(); why != "" {
+		return fmt.Errorf("%w: local layout: %s", ErrConfig, why)
+	}
+	if len(m.freeJob) != len(m.jobs) {
+		return fmt.Errorf("%w: local layout: %d reads are open", ErrConfig, len(m.jobs)-len(m.freeJob))
+	}
+	m.takeLocal(*local)
+	return nil
+}
+
+// takeLocal sets the layout and the bound that each group's block ids must keep.
+func (m *Machine) takeLocal(local Layout) {
+	m.local = local
+	clear(m.localLimit[:])
+	for i := range m.local.Regions {
+		r := &m.local.Regions[i]
+		for g := range m.localLimit {
+			if (r.Group == -1 || int(r.Group) == g) && (m.localLimit[g] == 0 || r.Blocks < m.localLimit[g]) {
+				m.localLimit[g] = r.Blocks
+			}
+		}
+	}
+}
