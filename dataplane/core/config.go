@@ -43,10 +43,10 @@ type Config struct {
 	BatchBytesMax, UnheardBytesMax, ParseMax                                 int
 	NotifsStepMax, SweepMax, DescsStepMax, RowsStepMax                       int
 
-	NixlPath, NixlBackend string
-	Threads               int
-	CPUs                  string
-	CoreMemoryMax         int
+	NixlPath      string
+	Threads       int
+	CPUs          string
+	CoreMemoryMax int
 
 	BlockSize, DeviceID     int
 	KVCacheLayout, AttnName string

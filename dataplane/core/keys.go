@@ -77,7 +77,6 @@ var keys = []key{
 	num("rows_step_max", "rows of peers read in one step", func(c *Config) *int { return &c.RowsStepMax }, 1, 4096),
 
 	str("nixl_path", "libnixl_capi.so or a folder that holds it; searched for if empty", func(c *Config) *string { return &c.NixlPath }),
-	str("nixl_backend", "NIXL plug-in", func(c *Config) *string { return &c.NixlBackend }),
 	num("threads", "threads that the Go core may run at once", func(c *Config) *int { return &c.Threads }, 2, 64),
 	str("cpus", "list of CPUs for the threads of the core, like 0,2-3; the process's if empty", func(c *Config) *string { return &c.CPUs }),
 	num("core_memory_max", "bytes of Go heap at which the core collects whatever happens", func(c *Config) *int { return &c.CoreMemoryMax }, 16<<20, 1<<40),
@@ -98,7 +97,7 @@ func defaults() *Config {
 		RingBytes: 1 << 20, EventsMax: 1 << 16,
 		BatchBytesMax: 16 << 10, UnheardBytesMax: 16 << 20, ParseMax: 4 << 20,
 		NotifsStepMax: 1024, SweepMax: 256, DescsStepMax: 4096, RowsStepMax: 256,
-		NixlBackend: "UCX", Threads: 4, CoreMemoryMax: 1 << 30,
+		Threads: 4, CoreMemoryMax: 1 << 30,
 		BlockSize: 16, KVCacheLayout: "LBHNC", AttnName: "FLASH_ATTN",
 	}
 }

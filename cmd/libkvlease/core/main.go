@@ -8,7 +8,10 @@ import "C"
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -27,9 +30,26 @@ var hub = loopback.NewHub()
 
 var transports = map[string]core.OpenTransport{
 	"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
-		return cnixl.Open(cnixl.Config{Path: cfg.NixlPath, Backend: cfg.NixlBackend, Agent: agent})
+		return cnixl.Open(cnixl.Config{
+			Path: cfg.NixlPath, Folders: wheelFolders(), Agent: agent, PeersMax: min(cfg.EnginesMax, 8190), ReadsMax: 1 << 14,
+		})
 	},
 	"loopback": func(cfg *core.Config, agent string) (transport.Transport, error) { return openLoopback(agent) },
+}
+
+// wheelFolders are where the unpacked wheel of make deps may lie: beside this library, or above it in a build tree.
+func wheelFolders() []string {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(maps)) {
+		if at := strings.IndexByte(line, '/'); at >= 0 && strings.HasSuffix(strings.TrimSpace(line), "/libkvlease-core.so") {
+			dir := filepath.Dir(strings.TrimSpace(line[at:]))
+			return []string{dir, filepath.Dir(dir)}
+		}
+	}
+	return nil
 }
 
 // openLoopback sizes an agent for whatever the configuration allows at once.
