@@ -102,7 +102,9 @@ type Control struct {
 	PauseUntilNs   uint64 // atomic
 	Steps          uint64 // atomic
 	DurationNs     uint64
-	Zero           [6]uint64
+	Stepping       uint32 // atomic: 1 while the core is inside a step; set before it looks at Poisoned
+	Zero32         uint32
+	Zero           [5]uint64
 }
 
 // ControlMagic is "kvlC".

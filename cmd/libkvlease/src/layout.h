@@ -87,7 +87,9 @@ typedef struct kvl_control {
 	uint64_t pause_until_ns; /* atomic */
 	uint64_t steps;      /* atomic: steps run */
 	uint64_t duration_ns; /* lease duration in force, for the poison report of unchecked leases */
-	uint64_t zero[6];
+	uint32_t stepping;    /* atomic: 1 while the core is inside a step; set before it looks at poisoned (seq_cst) */
+	uint32_t zero32;
+	uint64_t zero[5];
 } kvl_control_t;
 
 /* ---- records: the tag is the ring record's tag ---- */

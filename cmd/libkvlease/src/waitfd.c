@@ -1,0 +1,117 @@
+/* kvl_wait_fd: one descriptor over the core's events, submissions that nobody steps for, and time. */
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* Whether any producer has published what no step has taken. */
+static int submitted(kvl_ctx_t *ctx)
+{
+	uint32_t n = KVL_LOAD(&ctx->producers_open, ACQUIRE);
+	for (uint32_t i = 0; i < n; i++) {
+		kvl_ring_header_t *ring = ctx->producers[i].ring.ring, *over = ctx->producers[i].overflow.ring;
+		if (KVL_LOAD((uint64_t *)(void *)&ring->head, ACQUIRE) != KVL_LOAD((uint64_t *)(void *)&ring->tail, RELAXED) ||
+		    KVL_LOAD((uint64_t *)(void *)&over->head, ACQUIRE) != KVL_LOAD((uint64_t *)(void *)&over->tail, RELAXED))
+			return 1;
+	}
+	return 0;
+}
+
+/* Readable from CLOCK_BOOTTIME `when` on until set again; 0: never. */
+void kvl_tick_at(kvl_ctx_t *ctx, uint64_t when)
+{
+	struct itimerspec t = {{0, 0}, {(time_t)(when / 1000000000u), (long)(when % 1000000000u)}};
+	int saved = errno;
+	if (ctx->timer_fd >= 0)
+		timerfd_settime(ctx->timer_fd, TFD_TIMER_ABSTIME, &t, NULL);
+	errno = saved;
+}
+
+/* After a step of inline mode: a tick while anything is held, since a transport announces nothing. Otherwise the timer
+ * rests, until a producer publishes. */
+void kvl_tick_after_step(kvl_ctx_t *ctx, uint64_t now)
+{
+	if ((KVL_LOAD(&ctx->nudge, RELAXED) & KVL_NUDGE_LOOP) == 0)
+		return;
+	if (KVL_LOAD(&ctx->control->held, RELAXED) != 0 || submitted(ctx)) {
+		if (!KVL_LOAD(&ctx->tick_armed, RELAXED) || now >= ctx->tick_due_ns) {
+			ctx->tick_due_ns = now + ctx->sizes.idle_tick_ns;
+			KVL_STORE(&ctx->tick_armed, 1, RELAXED);
+			kvl_tick_at(ctx, ctx->tick_due_ns);
+		}
+		return;
+	}
+	if (!KVL_LOAD(&ctx->tick_armed, RELAXED))
+		return;
+	ctx->tick_due_ns = 0;
+	kvl_tick_at(ctx, 0);
+	/* W2: tick_armed is cleared before the rings are looked at again; pairs with W1 in kvl_nudge. */
+	__atomic_store_n(&ctx->tick_armed, 0, __ATOMIC_SEQ_CST);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (submitted(ctx))
+		kvl_tick_from_producer(ctx);
+}
+
+/* Work was published while the timer rests: readable at once. */
+void kvl_tick_from_producer(kvl_ctx_t *ctx)
+{
+	if (__atomic_exchange_n(&ctx->tick_armed, 1, __ATOMIC_ACQ_REL) == 0)
+		kvl_tick_at(ctx, 1); /* long past */
+}
+
+static int32_t make(kvl_ctx_t *ctx)
+{
+	struct epoll_event ev = {.events = EPOLLIN};
+	int epoll = epoll_create1(EPOLL_CLOEXEC);
+	int timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (epoll < 0 || timer < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, ctx->control->event_fd, &ev) != 0 ||
+	    epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &ev) != 0) {
+		int32_t st = kvl_fail(KVL_ERR_NOMEM, "wait descriptor: %s", strerror(errno));
+		if (epoll >= 0)
+			close(epoll);
+		if (timer >= 0)
+			close(timer);
+		return st;
+	}
+	ctx->timer_fd = timer;
+	ctx->epoll_fd = epoll;
+	return KVL_OK;
+}
+
+KVL_API int32_t kvl_wait_fd(kvl_ctx_t *ctx, int *fd_out)
+{
+	int32_t st = KVL_OK;
+	KVL_ENTER(ctx);
+	if (fd_out == NULL)
+		return kvl_fail(KVL_ERR_INVALID, "fd_out: is NULL");
+	/* Poll and step look at the descriptors: neither may be inside while they are made. */
+	if (!kvl_call_begin(ctx, KVL_CALL_WAIT_FD))
+		return kvl_fail_busy();
+	if (ctx->epoll_fd < 0) {
+		int polls = kvl_call_begin(ctx, KVL_CALL_POLL), steps = kvl_call_begin(ctx, KVL_CALL_STEP);
+		if (!polls || !steps)
+			st = kvl_fail_busy();
+		else if ((st = make(ctx)) == KVL_OK && !ctx->sizes.pump) {
+			kvl_tick_from_producer(ctx); /* the first wait ends at once: a step finds out whether there is work */
+			__atomic_fetch_or(&ctx->nudge, KVL_NUDGE_LOOP, __ATOMIC_RELEASE);
+		}
+		if (steps)
+			kvl_call_end(ctx, KVL_CALL_STEP);
+		if (polls)
+			kvl_call_end(ctx, KVL_CALL_POLL);
+	}
+	if (st == KVL_OK)
+		*fd_out = ctx->epoll_fd;
+	kvl_call_end(ctx, KVL_CALL_WAIT_FD);
+	return st;
+}
+
+void kvl_wait_close(kvl_ctx_t *ctx)
+{
+	if (ctx->timer_fd >= 0)
+		close(ctx->timer_fd);
+	if (ctx->epoll_fd >= 0)
+		close(ctx->epoll_fd);
+}
