@@ -1,7 +1,6 @@
 package read
 
 import (
-	"encoding/binary"
 	"testing"
 	"time"
 	"unsafe"
@@ -252,4 +251,4 @@ func (b *bench) wantIdle() {
 	}
 }
 
-func putWord(b []byte, v uint64) { binary.LittleEndian.PutUint64(b, v) }
+func addrOf(words []uint64) uint64 { return uint64(uintptr(unsafe.Pointer(&words[0]))) }

@@ -178,6 +178,7 @@ func (m *Machine) postFences() {
 			}
 			m.postsLeft--
 			if !m.postFence(i, int32(k), s) {
+				m.push(fenceList, i)
 				return
 			}
 			if m.jobs[i].state != jobRunning || m.jobs[i].bad {
@@ -234,8 +235,9 @@ func (m *Machine) postData() {
 			share = min(budget, max(m.cfg.DescsStepMax/4, 1))
 		}
 		n, more := m.postPart(i, share)
-		if n < 0 {
-			return // no room in the transport
+		if n < 0 { // no room in the transport; another read, perhaps to another peer, tries first in the next step
+			m.push(postList, i)
+			return
 		}
 		budget -= n
 		if more {

@@ -1,0 +1,425 @@
+package read
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// C69: a long read is spread over steps, and a short one does not wait for its end.
+func TestALongReadIsPostedOverStepsAndAShortOneGetsItsTurn(t *testing.T) {
+	const step = 64
+	local := layoutAt(0x4000_0000, 1, 20_000, 4096)
+	f := &fake{t: t, remote: map[uint64]uint64{}}
+	b := newBenchOver(t, Config{DescsStepMax: step}, f, f, local)
+	long := b.source(1, 0, 1)
+	long.Remote = layoutAt(kvBase, 1, 20_000, 4096)
+	long.Remote.Regions[0].BlockStride *= 2
+	f.onPost = f.land
+	b.commit(1, 15_000, long)
+	b.step(0)
+	short := b.source(2, 0, 1)
+	short.Remote = layoutAt(kvBase*2, 1, 20_000, 4096)
+	b.commit(2, 3, short)
+	total := 0
+	for n := 0; ; n++ {
+		at := b.posts()
+		b.step(time.Millisecond)
+		descs := 0
+		for _, x := range f.posted[at:] {
+			if !isFence(x) {
+				descs += len(x.spec.Descs)
+			}
+		}
+		if descs > step {
+			t.Fatalf("step %d posted %d descriptors, at most %d", n, descs, step)
+		}
+		total += descs
+		if o := b.outcome(); o != nil {
+			if o.Token == 2 {
+				if n > 1 {
+					t.Errorf("the short read ended in step %d", n)
+				}
+				continue
+			}
+			if n < 15_000/step-1 || n > 15_000/step+3 {
+				t.Errorf("the long read took %d steps", n)
+			}
+			break
+		}
+		if n > 1000 {
+			t.Fatal("the long read does not end")
+		}
+	}
+	if b.m.Counters.PostsCut == 0 {
+		t.Error("cut steps are not counted")
+	}
+	b.wantIdle()
+}
+
+func TestAReadHasAtMostPartsMaxInFlight(t *testing.T) {
+	b := newBench(t, Config{DescsStepMax: 1, PartsMax: 3}, 8)
+	b.commit(1, 1, b.source(1, 0, 8))
+	for range 10 {
+		b.step(time.Millisecond)
+	}
+	if b.posts() != 3 || b.m.NextDue() == 0 {
+		t.Fatalf("%d parts in flight, want 3", b.posts())
+	}
+	for b.posts() < 8 {
+		for _, x := range b.f.posted {
+			if x.status == transport.Pending {
+				b.f.land(x)
+				break
+			}
+		}
+		b.step(time.Millisecond)
+	}
+	b.f.onPost = b.f.land
+	for _, x := range b.f.posted {
+		x.status = transport.Done
+	}
+	b.step(0)
+	b.step(0)
+	b.wantOutcome(1, record.ReadOK, false)
+	b.wantIdle()
+}
+
+func TestEndsPastTheBoundAreTakenByTheNextSteps(t *testing.T) {
+	const n = 50
+	b := newBench(t, Config{ReadsMax: n, EndsStepMax: 7, RowsMax: 1}, 1)
+	for i := range uint64(n) {
+		b.commit(i, 2, b.source(1, 0, 1))
+	}
+	b.step(0)
+	for _, x := range b.f.posted {
+		b.f.land(x)
+	}
+	b.f.onPost = b.f.land
+	seen := map[uint64]bool{}
+	for i := range n/7 + 1 {
+		b.step(0)
+		k := 0
+		for o := b.outcome(); o != nil; o = b.outcome() {
+			seen[o.Token] = true
+			k++
+		}
+		if k > 7 {
+			t.Fatalf("step %d took %d ends, at most 7", i, k)
+		}
+	}
+	if len(seen) != n || b.m.Counters.EndsCut == 0 {
+		t.Errorf("%d of %d reads ended, %d steps cut", len(seen), n, b.m.Counters.EndsCut)
+	}
+	b.wantIdle()
+}
+
+// Transfers that end all the time must not keep the step from those at the other end of the list.
+func TestNoEndStarvesBehindOthers(t *testing.T) {
+	b := newBench(t, Config{ReadsMax: 40, EndsStepMax: 4, RowsMax: 1}, 1)
+	b.f.onPost = nil
+	b.commit(999, 2, b.source(1, 0, 1))
+	b.step(0)
+	token := uint64(0)
+	fill := func() {
+		for len(b.m.freeJob) > 0 {
+			b.commit(token, 2, b.source(2, 0, 1))
+			token++
+		}
+	}
+	fill()
+	b.step(0)
+	for range 200 {
+		for _, x := range b.f.posted {
+			if x.status == transport.Pending {
+				b.f.land(x)
+			}
+		}
+		b.step(0)
+		for o := b.outcome(); o != nil; o = b.outcome() {
+			if o.Token == 999 {
+				return
+			}
+		}
+		fill()
+	}
+	t.Error("the first read never ends behind the others")
+}
+
+func TestTimeoutsAndQuarantinesPastTheBoundAreTakenByTheNextSteps(t *testing.T) {
+	const n = 20
+	b := newBench(t, Config{ReadsMax: n, EndsStepMax: 6}, 1)
+	for i := range uint64(n) {
+		b.commit(i, 2, b.source(1, 0, 1))
+	}
+	b.step(0)
+	b.step(readTimeout)
+	count := func() (k int) {
+		for o := b.outcome(); o != nil; o = b.outcome() {
+			k++
+		}
+		return k
+	}
+	for _, want := range []int{6, 6, 6, 2, 0} {
+		if k := count(); k != want {
+			t.Fatalf("%d time-outs in one step, want %d", k, want)
+		}
+		b.step(0)
+	}
+	for _, x := range b.f.posted {
+		x.status = transport.Failed
+	}
+	for range 4 {
+		b.step(0)
+	}
+	b.step(errorWait)
+	for _, want := range []int{6, 6, 6, 2, 0} {
+		k := 0
+		for _, ok := b.m.NextBack(); ok; _, ok = b.m.NextBack() {
+			k++
+		}
+		if k != want {
+			t.Fatalf("%d quarantines ended in one step, want %d", k, want)
+		}
+		b.step(0)
+	}
+	b.wantIdle()
+}
+
+func TestFullRefusesNewReadsOnly(t *testing.T) {
+	b := newBench(t, Config{ReadsMax: 2, RunsMax: runsPiece}, 1)
+	j1, st := b.m.Begin(1, b.now)
+	b.ok(st)
+	b.ok(b.m.AddSource(j1, b.source(1, 0, 1)))
+	b.ok(b.m.AddRuns(j1, []record.Run{{N: 1}}))
+	j2, st := b.m.Begin(2, b.now)
+	b.ok(st)
+	b.ok(b.m.AddSource(j2, b.source(1, 0, 1)))
+	if st := b.m.AddRuns(j2, []record.Run{{N: 1}}); st != Full {
+		t.Errorf("runs past the pool: %v", st)
+	}
+	if st := b.m.Commit(j2, b.now); st != Stale {
+		t.Errorf("commit of a read that lacks runs: %v", st)
+	}
+	if _, st := b.m.Begin(3, b.now); st != Full {
+		t.Errorf("a third read: %v", st)
+	}
+	b.ok(b.m.Abort(j2))
+	b.ok(b.m.Commit(j1, b.now))
+	b.f.onPost = b.f.land
+	b.step(0)
+	b.wantOutcome(1, record.ReadOK, false)
+	b.wantIdle()
+}
+
+func TestARowIsReadAndGivenOnce(t *testing.T) {
+	b := newBench(t, Config{}, 1)
+	for i, v := range []uint64{5, 6, 7, 0} {
+		b.f.remote[rowAddr(3, 1)+uint64(i)*8] = v
+	}
+	b.now = 77
+	b.ok(b.m.ReadRow(9, 3, rowAddr(3, 1), 2, transport.VRAM, record.RowLen, b.now))
+	x := b.f.posted[0]
+	if x.spec.RemoteMem != transport.VRAM || x.spec.Descs[0].RemoteDevice != 2 || x.spec.Descs[0].Len != record.RowLen {
+		t.Errorf("posted %+v", x.spec)
+	}
+	if _, ok := b.m.NextRow(); ok || !b.m.NeedsStep() {
+		t.Error("a result before its end")
+	}
+	b.f.land(x)
+	b.step(time.Millisecond)
+	r, ok := b.m.NextRow()
+	if want := (RowResult{Token: 9, Row: record.Row{Fence: 5, DeadlineUs: 6, GenBeats: 7}, Posted: 77, Peer: 3, OK: true}); !ok || r != want {
+		t.Errorf("result %+v, want %+v", r, want)
+	}
+	if _, ok := b.m.NextRow(); ok {
+		t.Error("two results")
+	}
+	b.wantIdle()
+}
+
+func TestAProbeBringsOneWord(t *testing.T) {
+	b := newBench(t, Config{}, 1)
+	b.f.remote[rowAddr(3, 1)], b.f.remote[rowAddr(3, 1)+8] = 5, 6
+	b.ok(b.m.ReadRow(9, 3, rowAddr(3, 1), 0, transport.DRAM, ProbeBytes, b.now))
+	b.f.land(b.f.posted[0])
+	b.step(0)
+	if r, _ := b.m.NextRow(); !r.OK || r.Row != (record.Row{Fence: 5}) {
+		t.Errorf("result %+v", r)
+	}
+	for _, n := range []uint32{0, 4, 12, 40} {
+		if st := b.m.ReadRow(9, 3, rowAddr(3, 1), 0, transport.DRAM, n, b.now); st != Invalid {
+			t.Errorf("%d bytes: %v", n, st)
+		}
+	}
+}
+
+func TestALandingRowIsNotUsedAgainWhileItsReadMayWrite(t *testing.T) {
+	b := newBench(t, Config{RowsMax: 2, RowTimeout: time.Second}, 1)
+	b.ok(b.m.ReadRow(1, 3, rowAddr(3, 1), 0, transport.DRAM, 32, b.now)) // never ends
+	b.ok(b.m.ReadRow(2, 4, rowAddr(4, 1), 0, transport.DRAM, 32, b.now)) // fails
+	b.f.posted[1].status = transport.Failed
+	b.step(0)
+	if r, ok := b.m.NextRow(); !ok || r.OK || r.Token != 2 {
+		t.Errorf("result %+v, %v", r, ok)
+	}
+	if due := b.m.NextDue(); due != b.now.Add(time.Second) {
+		t.Errorf("next due %d", due)
+	}
+	b.step(time.Second)
+	if r, ok := b.m.NextRow(); !ok || r.OK || r.Token != 1 {
+		t.Errorf("result %+v, %v", r, ok)
+	}
+	if st := b.m.ReadRow(3, 5, rowAddr(5, 1), 0, transport.DRAM, 32, b.now); st != Full {
+		t.Fatalf("both rows may be written, but a third read got %v", st)
+	}
+	b.step(errorWait) // the end of the quarantine frees one
+	b.ok(b.m.ReadRow(3, 5, rowAddr(5, 1), 0, transport.DRAM, 32, b.now))
+	if b.f.posted[2].spec.Descs[0].Local != b.f.posted[1].spec.Descs[0].Local {
+		t.Error("the row that is still open was used again")
+	}
+	b.f.land(b.f.posted[2])
+	b.f.land(b.f.posted[0]) // late: no second result
+	b.step(0)
+	if r, ok := b.m.NextRow(); !ok || !r.OK || r.Token != 3 {
+		t.Errorf("result %+v, %v", r, ok)
+	}
+	if r, ok := b.m.NextRow(); ok {
+		t.Errorf("a second result %+v", r)
+	}
+	b.wantIdle()
+}
+
+func TestRowReadsAreBoundedByStepAndPeer(t *testing.T) {
+	b := newBench(t, Config{RowsMax: 16, RowsStepMax: 5, RowsPeer: 3, RowTimeout: time.Second}, 1)
+	row := func(peer transport.Peer) Status {
+		return b.m.ReadRow(1, peer, rowAddr(peer, 1), 0, transport.DRAM, 32, b.now)
+	}
+	for i, want := range []Status{OK, OK, OK, Full} { // one peer may not take all
+		if st := row(1); st != want {
+			t.Errorf("row %d of peer 1: %v, want %v", i, st, want)
+		}
+	}
+	for i, want := range []Status{OK, OK, Full} { // five a step
+		if st := row(2); st != want {
+			t.Errorf("row %d of peer 2: %v, want %v", i, st, want)
+		}
+	}
+	b.step(time.Second)
+	for range 5 {
+		if r, ok := b.m.NextRow(); !ok || r.OK {
+			t.Fatalf("result %+v, %v", r, ok)
+		}
+	}
+	if st := row(1); st != Busy {
+		t.Errorf("a peer that does not answer its rows: %v, want busy", st)
+	}
+	b.ok(row(5))
+	for _, x := range b.f.posted[:3] {
+		b.f.land(x)
+	}
+	b.step(0)
+	b.ok(row(1))
+	b.f.postErr = transport.ErrPeer
+	if st := row(5); st != Refused {
+		t.Errorf("a post that is refused: %v", st)
+	}
+	b.f.postErr = transport.ErrFull
+	if st := row(5); st != Full {
+		t.Errorf("a post without room: %v", st)
+	}
+}
+
+func TestResultsNotTakenStopNewRows(t *testing.T) {
+	b := newBench(t, Config{RowsMax: 2}, 1)
+	b.f.onPost = b.f.land
+	for range 2 {
+		b.ok(b.m.ReadRow(1, 3, rowAddr(3, 1), 0, transport.DRAM, 32, b.now))
+		b.step(0)
+	}
+	if st := b.m.ReadRow(1, 3, rowAddr(3, 1), 0, transport.DRAM, 32, b.now); st != Full {
+		t.Errorf("no room for the result, but %v", st)
+	}
+	b.m.NextRow()
+	b.ok(b.m.ReadRow(1, 3, rowAddr(3, 1), 0, transport.DRAM, 32, b.now))
+}
+
+func TestPeersPastTheTableWait(t *testing.T) {
+	b := newBench(t, Config{PeersMax: 1}, 1)
+	b.commit(1, 4, b.source(1, 0, 1))
+	b.step(0)
+	b.commit(2, 4, b.source(2, 0, 1))
+	b.step(0)
+	if b.posts() != 1 || b.m.Counters.TransportFull == 0 {
+		t.Fatal("a second peer was posted to")
+	}
+	b.f.onPost = b.f.land
+	b.f.land(b.f.posted[0])
+	b.step(0)
+	b.wantOutcome(1, record.ReadOK, false)
+	b.step(0)
+	b.wantOutcome(2, record.ReadOK, false)
+	b.wantIdle()
+}
+
+func TestThePeerTableIsAMap(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		tab := newPeerTable(20)
+		model := map[transport.Peer]int32{}
+		for range 2000 {
+			p := transport.Peer(1 + rng.IntN(60))
+			if rng.IntN(2) == 0 {
+				e := tab.get(p)
+				if _, known := model[p]; (e == nil) != (!known && len(model) == 20) {
+					t.Fatalf("seed %d: get of peer %d with %d peers", seed, p, len(model))
+				}
+				if e != nil {
+					e.pending++
+					model[p]++
+				}
+			} else if e := tab.find(p); e != nil {
+				e.pending--
+				if model[p]--; model[p] == 0 {
+					delete(model, p)
+				}
+				tab.tidy(p)
+			}
+			if tab.n != len(model) {
+				t.Fatalf("seed %d: %d peers, want %d", seed, tab.n, len(model))
+			}
+			for q := transport.Peer(1); q <= 60; q++ {
+				e := tab.find(q)
+				if n, known := model[q]; (e != nil) != known || known && e.pending != n {
+					t.Fatalf("seed %d: peer %d is wrong", seed, q)
+				}
+			}
+		}
+	}
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	f := &fake{t: t}
+	l := layoutAt(1<<30, 1, 4, 64)
+	small := Config{ReadsMax: 1, RowsMax: 1}
+	for name, call := range map[string]func() error{
+		"too little landing memory": func() error { _, err := New(small, f, make([]byte, LandingBytes(small)-1), l); return err },
+		"crooked landing memory":    func() error { _, err := New(small, f, make([]byte, LandingBytes(small)+8)[1:], l); return err },
+		"no local regions":          func() error { _, err := New(small, f, make([]byte, 4096), &Layout{}); return err },
+		"a negative count": func() error {
+			_, err := New(Config{ReadsMax: 1, PartsMax: -1, RowsMax: 1}, f, make([]byte, 4096), l)
+			return err
+		},
+		"a negative time": func() error {
+			_, err := New(Config{ReadsMax: 1, ReadTimeout: -1, RowsMax: 1}, f, make([]byte, 4096), l)
+			return err
+		},
+	} {
+		if call() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
