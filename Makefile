@@ -5,6 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
 
 BUILD    ?= build
 GO       ?= go
@@ -57,22 +58,28 @@ third_party/nixl/.kvlease-wheel: third_party/fetch.sh third_party/versions.txt
 .PHONY: build build-c build-go
 build: build-c build-go ## libkvlease.so, libkvlease-core.so and the kvlease tool, into $(BUILD)
 
-build-c: $(BUILD)/c/CMakeCache.txt
-	$(CMAKE) --build $(BUILD)/c --parallel $(JOBS)
-	cp -P $(BUILD)/c/libkvlease.so* $(BUILD)/
+build-c: $(BUILD)/lib/CMakeCache.txt
+	$(CMAKE) --build $(BUILD)/lib --parallel $(JOBS)
+	cp -P $(BUILD)/lib/libkvlease.so* $(BUILD)/
+	mkdir -p $(BUILD)/examples
+	for program in prefill decode; do \
+		$(CC) -std=c11 -O2 -Wall -Icmd/libkvlease/include docs/examples/$$program.c -o $(BUILD)/examples/$$program \
+			-L$(BUILD) -lkvlease -Wl,-rpath,'$$ORIGIN/..' -pthread; \
+	done
 
 build-go:
 	$(GO) build -buildmode=c-shared -o $(BUILD)/libkvlease-core.so ./cmd/libkvlease/core
 	rm -f $(BUILD)/libkvlease-core.h
 	$(GO) build -o $(BUILD)/kvlease ./cmd/kvlease
 
-# One tree per set of compiler flags.
-SANITIZE_c    :=
-SANITIZE_asan := address,undefined
-SANITIZE_tsan := thread
+# One tree per purpose: lib is what is used, c, asan and tsan are tests.
+CMAKE_lib  := -DBUILD_TESTING=OFF
+CMAKE_c    :=
+CMAKE_asan := -DKVL_SANITIZE=address,undefined
+CMAKE_tsan := -DKVL_SANITIZE=thread
 
-$(BUILD)/%/CMakeCache.txt: CMakeLists.txt | $(CMAKE)
-	$(CMAKE) -S . -B $(BUILD)/$* -DCMAKE_BUILD_TYPE=RelWithDebInfo -DKVL_SANITIZE=$(SANITIZE_$*)
+$(BUILD)/%/CMakeCache.txt: | $(CMAKE)
+	$(CMAKE) -S . -B $(BUILD)/$* -DCMAKE_BUILD_TYPE=RelWithDebInfo $(CMAKE_$*)
 
 # ---- run -------------------------------------------------------------------------------------------------------------
 
