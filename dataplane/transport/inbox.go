@@ -54,6 +54,9 @@ func (in *Inbox) Next() (agent, body []byte, ok bool) {
 // Len is the number of notifications not yet taken.
 func (in *Inbox) Len() int { return in.n - in.next }
 
+// Bytes is the size of the whole buffer: a longer notification never fits.
+func (in *Inbox) Bytes() int { return len(in.buf) }
+
 // Raw gives the free tail of the buffer and the number of free entries, for a shim that fills both in one crossing with AddRaw.
 func (in *Inbox) Raw() (free []byte, entries int) { return in.buf[in.used:], len(in.entries) - in.n }
 
