@@ -1,0 +1,162 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/demo"
+)
+
+type demoCmd struct {
+	Only      string        `help:"Scenes to run, of a (busy D), b (D crash), c (stopped D), d (overload); all if empty." placeholder:"abcd"`
+	Svg       string        `help:"Where the timeline is drawn; empty: beside this program." placeholder:"FILE"`
+	JSON      bool          `help:"Print one JSON object at the end on stdout; what happens goes to stderr."`
+	Lease     time.Duration `help:"kv_lease_duration of all engines." default:"1.2s"`
+	PassTime  time.Duration `help:"Forward pass of all engines." default:"10ms"`
+	Transport string        `help:"What moves the bytes between the processes." default:"nixl"`
+	Examples  string        `help:"Folder of the C programs prefill and decode; searched for beside this program if empty." placeholder:"DIR"`
+}
+
+func (demoCmd) Help() string {
+	return `Each scene runs engines as processes of their own over NIXL; at least one of them is a C program over the ABI (docs/examples). Scenes a and c run four times: inline and pump, over NIXL's own choice of transport and over UCX_TLS=tcp.
+
+The table at the end holds each promise beside what was measured. The exit code is 0 if all were kept, 1 with the broken promise named if not, 2 for a wrong argument.
+
+  $ make demo                          build everything, then run all scenes
+  $ kvlease demo --only bc             two scenes
+  $ kvlease demo --json > result.json  for programs
+  $ NO_COLOR=1 kvlease demo            without colour`
+}
+
+func (c *demoCmd) Run(w *world) error {
+	if c.Transport == "loopback" {
+		return usageError{errors.New("the demo cannot run over loopback: it moves bytes inside one process, and the demo's engines are processes of their own; use nixl")}
+	}
+	if c.Transport != "nixl" {
+		return usageError{fmt.Errorf("--transport is %q, allowed: nixl", c.Transport)}
+	}
+	if c.Lease < 600*time.Millisecond || c.Lease > 3*time.Second {
+		return usageError{fmt.Errorf("--lease is %v, allowed: 600ms to 3s, so that the demo ends in time", c.Lease)}
+	}
+	if c.PassTime < time.Millisecond || c.PassTime > 40*time.Millisecond {
+		return usageError{fmt.Errorf("--pass-time is %v, allowed: 1ms to 40ms, less than the engines' step_max of 50ms", c.PassTime)}
+	}
+	programs, err := c.programs()
+	if err != nil {
+		return err
+	}
+	nameParts()
+	narrate := w.stdout
+	if c.JSON {
+		narrate = w.stderr
+	}
+	result, err := demo.Run(w.ctx, demo.Config{
+		Programs: programs, Lease: c.Lease, Pass: c.PassTime, Scenes: c.Only, Narrate: narrate, Color: terminal(narrate) && os.Getenv("NO_COLOR") == "", Version: version,
+	})
+	if err != nil {
+		return usageError{err}
+	}
+	if w.ctx.Err() != nil {
+		return errors.New("interrupted; every engine was ended")
+	}
+	if err := c.draw(result); err != nil {
+		return err
+	}
+	fmt.Fprintf(narrate, "timeline: %s\n", result.SVG)
+	if c.JSON {
+		enc := json.NewEncoder(w.stdout)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(result); err != nil {
+			return err
+		}
+	}
+	return result.Verdict()
+}
+
+func (c *demoCmd) draw(result *demo.Result) error {
+	path := c.Svg
+	if path == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		path = filepath.Join(filepath.Dir(exe), "demo.svg")
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("the timeline cannot be written: %w", err)
+	}
+	if err := result.WriteSVG(f); err != nil {
+		f.Close()
+		return err
+	}
+	result.SVG = path
+	return f.Close()
+}
+
+// programs finds the two C programs and this one.
+func (c *demoCmd) programs() (demo.Programs, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return demo.Programs{}, err
+	}
+	here := filepath.Dir(exe)
+	folders := []string{filepath.Join(here, "c", "examples"), filepath.Join(here, "examples"), here}
+	if c.Examples != "" {
+		folders = []string{c.Examples}
+	}
+	for _, dir := range folders {
+		prefill, decode := filepath.Join(dir, "prefill"), filepath.Join(dir, "decode")
+		if executable(prefill) && executable(decode) {
+			return demo.Programs{Prefill: []string{prefill}, Decode: []string{decode}, Node: []string{exe, "node"}}, nil
+		}
+	}
+	return demo.Programs{}, fmt.Errorf("the C programs prefill and decode are in none of %v: run `make build`, or name their folder with --examples", folders)
+}
+
+func executable(path string) bool {
+	st, err := os.Stat(path)
+	return regular(path) && err == nil && st.Mode()&0o111 != 0
+}
+
+// nameParts lets all engines, the C programs too, use the core beside this program and the NIXL wheel of `make deps`,
+// unless the user has named others.
+func nameParts() {
+	if exe, err := os.Executable(); err == nil && os.Getenv("KVLEASE_CORE") == "" {
+		if core := filepath.Join(filepath.Dir(exe), "libkvlease-core.so"); regular(core) {
+			os.Setenv("KVLEASE_CORE", core)
+		}
+	}
+	if os.Getenv("KVLEASE_NIXL") != "" {
+		return
+	}
+	for _, dir := range nixlFolders() {
+		wheel := filepath.Join(dir, "third_party", "nixl")
+		if found, _ := filepath.Glob(filepath.Join(wheel, ".nixl*")); len(found) > 0 {
+			os.Setenv("KVLEASE_NIXL", wheel)
+			return
+		}
+	}
+}
+
+func regular(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular()
+}
+
+// terminal reports whether w is one.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}

@@ -1,0 +1,196 @@
+// Package demo runs the scenes of `kvlease demo`: engines as separate processes, what happens printed as it happens,
+// promises beside measurements, and one picture of it all.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
+)
+
+// Config is what a demo needs.
+type Config struct {
+	Programs Programs
+	Lease    time.Duration // kv_lease_duration of all engines
+	Pass     time.Duration // forward pass of all engines
+	Scenes   string        // keys of the scenes to run, "" all
+	Narrate  io.Writer     // what happens, and the table
+	Color    bool
+	Version  string
+
+	launch launcher // tests replace it
+	limit  time.Duration
+}
+
+// Result is what came of it.
+type Result struct {
+	Kept     bool      `json:"kept"`
+	Promises []Promise `json:"promises"`
+	Failures []string  `json:"failures,omitempty"` // runs that did not come to their end
+	Seconds  float64   `json:"seconds"`
+	SVG      string    `json:"svg,omitempty"`
+
+	chart timeline.Chart
+}
+
+// variant is how one run of a scene is set up.
+type variant struct {
+	drive  string
+	ucxTLS string
+	p, d   string // programs
+}
+
+func (v variant) String() string {
+	if v.ucxTLS != "" {
+		return v.drive + ", UCX_TLS=" + v.ucxTLS
+	}
+	return v.drive + ", default"
+}
+
+type sceneDef struct {
+	key, title, story string
+	variants          []variant
+	play              func(*stage) error
+}
+
+// four is both drive modes over the default transport and over TCP. Each run has a C program over the ABI.
+var four = []variant{
+	{drive: "inline", p: "c", d: "c"},
+	{drive: "pump", p: "c", d: "node"},
+	{drive: "inline", ucxTLS: "tcp", p: "node", d: "c"},
+	{drive: "pump", ucxTLS: "tcp", p: "c", d: "c"},
+}
+
+var scenes = []sceneDef{
+	{"a", "busy D", "A request waits in D's queue for more than two leases. Heartbeats keep its blocks on P. Then D reads, checks every byte, and P frees at once.", four, busyD},
+	{"b", "D crash", "D is killed while requests wait. The heartbeats end, so the leases do; P has its blocks back in about a second.", []variant{{drive: "inline", p: "c", d: "node"}}, crashD},
+	{"c", "stopped D", "D is stopped for longer than its lease. P gives the blocks to another request. D goes on and reads: the fence shows that the lease is over, and the data is thrown away.", four, stoppedD},
+	{"d", "overload", "200 requests wait in D's queue. One batch per interval keeps them all, whatever their number.", []variant{{drive: "pump", p: "node", d: "c"}}, overload},
+}
+
+// together is how many runs of a scene go on at once: each is two processes that mostly sleep.
+const together = 2
+
+// Run plays the scenes. The error is for what could not even start; broken promises and failed runs are in the result.
+func Run(ctx context.Context, cfg Config) (*Result, error) {
+	if cfg.launch == nil {
+		cfg.launch = cfg.Programs.launch
+	}
+	if cfg.limit == 0 {
+		cfg.limit = 150 * time.Second
+	}
+	chosen, err := choose(cfg.Scenes)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.limit, fmt.Errorf("the demo took longer than %v", cfg.limit))
+	defer cancel()
+	say := &narrator{out: cfg.Narrate, paint: paint(cfg.Color), start: time.Now()}
+	interval, extension := cfg.Lease/6, cfg.Lease*2/3
+	say.line("%s  leases of %v, a heartbeat every %v, each buys %v; a forward pass takes %v", say.paint.bold("kvlease "+cfg.Version), cfg.Lease, interval, extension, cfg.Pass)
+	say.line("P is the prefill engine, D the decode engine, each a process of its own.")
+
+	result := &Result{chart: timeline.Chart{
+		Title:    "kvlease demo: who holds which blocks, and for how long",
+		Subtitle: fmt.Sprintf("P (prefill) holds a request's KV blocks under a lease of %v until D (decode) has read them. D's heartbeats come every %v, each keeps the lease for %v more. Two processes per run, over NIXL.", cfg.Lease, interval, extension),
+	}}
+	for _, s := range chosen {
+		say.line("\n%s  %s", say.paint.bold("scene "+s.key+": "+s.title), say.paint.dim(s.story))
+		stages := make([]*stage, len(s.variants))
+		errs := make([]error, len(s.variants))
+		var wait sync.WaitGroup
+		slots := make(chan struct{}, together)
+		for i, v := range s.variants {
+			stages[i] = &stage{cfg: &cfg, scene: s, variant: v, ctx: ctx, say: say}
+			wait.Add(1)
+			slots <- struct{}{} // in order, so that the story is told in order
+			go func() {
+				defer wait.Done()
+				defer func() { <-slots }()
+				errs[i] = stages[i].perform()
+			}()
+		}
+		wait.Wait()
+		drawn := timeline.Scene{Title: s.key + "   " + s.title, Story: s.story}
+		for i, st := range stages {
+			result.Promises = append(result.Promises, st.promises...)
+			drawn.Runs = append(drawn.Runs, st.picture)
+			if errs[i] != nil {
+				result.Failures = append(result.Failures, errs[i].Error())
+			}
+		}
+		result.chart.Scenes = append(result.chart.Scenes, drawn)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	result.Seconds = time.Since(say.start).Seconds()
+	result.close(say, chosen)
+	return result, nil
+}
+
+func choose(keys string) ([]sceneDef, error) {
+	if keys == "" {
+		return scenes, nil
+	}
+	var chosen []sceneDef
+	for _, s := range scenes {
+		if strings.Contains(keys, s.key) {
+			chosen = append(chosen, s)
+			keys = strings.ReplaceAll(keys, s.key, "")
+		}
+	}
+	if rest := strings.Trim(keys, ", "); rest != "" {
+		return nil, fmt.Errorf("there is no scene %q; there are a, b, c and d", rest)
+	}
+	if len(chosen) == 0 {
+		return nil, errors.New("no scene is chosen; there are a, b, c and d")
+	}
+	return chosen, nil
+}
+
+// close prints the table and the verdict.
+func (r *Result) close(say *narrator, chosen []sceneDef) {
+	r.Kept = len(r.Failures) == 0 && len(r.Promises) > 0
+	say.line("\n%s", say.paint.bold("promised against measured"))
+	say.line("%s", say.paint.dim(fmt.Sprintf("times include %v for a busy machine", allowance)))
+	table(say.out, chosen, r.Promises, say.paint)
+	say.line("")
+	for i := range r.Promises {
+		if !r.Promises[i].Kept {
+			r.Kept = false
+			say.line("%s %s", say.paint.bad("BROKEN"), r.Promises[i].String())
+		}
+	}
+	for _, f := range r.Failures {
+		say.line("%s %s", say.paint.bad("FAILED"), f)
+	}
+	if r.Kept {
+		say.line("%s", say.paint.good(fmt.Sprintf("all %d promises kept in %.0f s", len(r.Promises), r.Seconds)))
+	}
+}
+
+// Verdict is nil, or an error that names the first broken promise or failed run.
+func (r *Result) Verdict() error {
+	for i := range r.Promises {
+		if !r.Promises[i].Kept {
+			return fmt.Errorf("broken promise: %s", r.Promises[i].String())
+		}
+	}
+	if len(r.Failures) > 0 {
+		return errors.New(r.Failures[0])
+	}
+	if !r.Kept {
+		return errors.New("no promise was tested")
+	}
+	return nil
+}
+
+// WriteSVG draws the picture.
+func (r *Result) WriteSVG(w io.Writer) error { return r.chart.Write(w) }

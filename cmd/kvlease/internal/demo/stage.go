@@ -1,0 +1,253 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
+)
+
+// allowance is what a promise about time gives to a machine that does something else meanwhile.
+const allowance = 250 * time.Millisecond
+
+// Parts of the bounds of design 4, L4 and L8.
+const (
+	settle = 50 * time.Millisecond // between the two looks at a passed deadline
+	tick   = 10 * time.Millisecond // of the timing wheel
+)
+
+// stage is one run of a scene while it is played.
+type stage struct {
+	cfg     *Config
+	scene   sceneDef
+	variant variant
+	ctx     context.Context
+	say     *narrator
+
+	p, d     *engine
+	start    uint64 // CLOCK_BOOTTIME in ns, zero of the picture
+	promises []Promise
+	picture  timeline.Run
+	lanes    [2]timeline.Lane // P, D
+}
+
+func bootNow() uint64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(err) // every Linux that runs this has the clock
+	}
+	return uint64(ts.Nano())
+}
+
+// name is how messages call this run.
+func (s *stage) name() string { return fmt.Sprintf("scene %s, %v", s.scene.key, s.variant) }
+
+// perform starts the engines, plays, and leaves no process behind.
+func (s *stage) perform() (err error) {
+	defer func() {
+		s.finishPicture()
+		if err != nil {
+			s.tell("%s", s.say.paint.bad("failed: "+err.Error()))
+		}
+	}()
+	if err := s.open(); err != nil {
+		return err
+	}
+	defer s.p.kill()
+	defer s.d.kill()
+	if err := s.scene.play(s); err != nil {
+		return err
+	}
+	for _, e := range []*engine{s.d, s.p} {
+		select {
+		case <-e.dead: // its scene
+		default:
+			if err := e.quit(s.ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// open starts both engines and hands P's handshake to D.
+func (s *stage) open() error {
+	specs := [2]spec{{name: "P", role: "prefill", program: s.variant.p}, {name: "D", role: "decode", program: s.variant.d}}
+	var engines [2]*engine
+	for i := range specs {
+		specs[i].drive, specs[i].ucxTLS, specs[i].lease, specs[i].pass = s.variant.drive, s.variant.ucxTLS, s.cfg.Lease, s.cfg.Pass
+		e, err := start(s.cfg.launch, specs[i], s.name())
+		if err != nil {
+			if engines[0] != nil {
+				engines[0].kill()
+			}
+			return err
+		}
+		engines[i] = e
+	}
+	s.p, s.d = engines[0], engines[1]
+	err := s.connect()
+	if err != nil {
+		s.p.kill()
+		s.d.kill()
+	}
+	return err
+}
+
+func (s *stage) connect() error {
+	for _, e := range []*engine{s.p, s.d} {
+		if _, err := e.await(s.ctx, `"ready"`, readyMax, 0, isEvent("ready", "")); err != nil {
+			return err
+		}
+	}
+	hello, err := s.p.ask(s.ctx, jsonl.Command{Cmd: "handshake"})
+	if err != nil {
+		return err
+	}
+	mark := s.d.mark()
+	if _, err := s.d.ask(s.ctx, jsonl.Command{Cmd: "engine", EngineID: "P", Handshake: hello[0].Handshake}); err != nil {
+		return err
+	}
+	if _, err := s.d.await(s.ctx, `"engine_up" for P`, answerMax, mark, isEvent("engine_up", "")); err != nil {
+		return err
+	}
+	s.start = bootNow()
+	s.tell("P is %s, D is %s; D knows P", s.what(s.p), s.what(s.d))
+	return nil
+}
+
+// what is a word for an engine's program.
+func (s *stage) what(e *engine) string {
+	if e.spec.program == "c" {
+		return fmt.Sprintf("a C program (pid %d)", e.proc.PID())
+	}
+	return fmt.Sprintf("kvlease node (pid %d)", e.proc.PID())
+}
+
+func (s *stage) tell(format string, args ...any) {
+	s.say.event(s.variant.String(), format, args...)
+}
+
+func isEvent(ev, id string) func(*jsonl.Report) bool {
+	return func(r *jsonl.Report) bool { return r.Ev == ev && (id == "" || r.ID == id) }
+}
+
+// isOutcome is the end of a read, good or bad.
+func isOutcome(id string) func(*jsonl.Report) bool {
+	return func(r *jsonl.Report) bool { return (r.Ev == "read_done" || r.Ev == "read_failed") && r.ID == id }
+}
+
+// grant lets P hold blocks under leases and D track them. It answers when the leases began.
+func (s *stage) grant(ids []string, blocks [][]uint32) (uint64, error) {
+	var expects, grants []jsonl.Command
+	for i, id := range ids {
+		expects = append(expects, jsonl.Command{Cmd: "expect", ID: id})
+		grants = append(grants, jsonl.Command{Cmd: "grant", ID: id, Blocks: blocks[i], Tokens: uint32(len(blocks[i])) * 16})
+	}
+	if _, err := s.p.ask(s.ctx, expects...); err != nil {
+		return 0, err
+	}
+	granted, err := s.p.ask(s.ctx, grants...)
+	if err != nil {
+		return 0, err
+	}
+	var tracks []jsonl.Command
+	for i, id := range ids {
+		tracks = append(tracks, jsonl.Command{Cmd: "track", ID: id, Params: granted[i].Params})
+	}
+	if _, err := s.d.ask(s.ctx, tracks...); err != nil {
+		return 0, err
+	}
+	return granted[0].TimeNS, nil
+}
+
+// freedBefore counts leases that ended without having been asked to.
+func (s *stage) freedBefore() int {
+	n := 0
+	for _, r := range s.p.reports(0) {
+		if r.Ev == "freed" {
+			n++
+		}
+	}
+	return n
+}
+
+// batches counts the heartbeat batches that P has reported since a point in time.
+func (s *stage) batches() uint64 {
+	var last uint64
+	for _, r := range s.p.reports(0) {
+		if r.Ev == "beats" {
+			last = r.Batches
+		}
+	}
+	return last
+}
+
+func (s *stage) promise(what, rule string, promised, measured float64, unit string) {
+	p := Promise{Scene: s.scene.key, Run: s.variant.String(), What: what, Rule: rule, Promised: promised, Measured: measured, Unit: unit}
+	p.judge()
+	s.promises = append(s.promises, p)
+}
+
+// blockBytes are the bytes of one block over all layers, as P has said them.
+func (s *stage) blockBytes() uint64 {
+	for _, r := range s.p.reports(0) {
+		if r.Ev == "ready" {
+			return r.BlockBytes
+		}
+	}
+	return 0
+}
+
+// at is a point in time of the picture.
+func (s *stage) at(ns uint64) float64 {
+	return max(0, float64(int64(ns-s.start))/1e9)
+}
+
+const (
+	laneP = 0
+	laneD = 1
+)
+
+func (s *stage) mark(lane int, kind timeline.Kind, from, to uint64, text string) {
+	m := timeline.Mark{Kind: kind, From: s.at(from), Text: text}
+	if to != 0 {
+		m.To = s.at(to)
+	}
+	s.lanes[lane].Marks = append(s.lanes[lane].Marks, m)
+}
+
+func (s *stage) moment(at uint64, text string) {
+	s.picture.Moments = append(s.picture.Moments, timeline.Moment{At: s.at(at), Text: text})
+}
+
+// finishPicture adds what the engines reported by themselves: every heartbeat batch that P has heard.
+func (s *stage) finishPicture() {
+	s.picture.Label = s.variant.String()
+	if s.p != nil && s.start != 0 {
+		for _, r := range s.p.reports(0) {
+			if r.Ev == "beats" {
+				s.mark(laneP, timeline.Beat, r.TimeNS, 0, "heartbeat")
+			}
+		}
+	}
+	programs := map[string]string{"c": "C program", "node": "kvlease node"}
+	s.lanes[laneP].Label = "P, " + programs[s.variant.p]
+	s.lanes[laneD].Label = "D, " + programs[s.variant.d]
+	s.picture.Lanes = s.lanes[:]
+}
+
+func ms(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// sequence is n block ids from first on.
+func sequence(first, n uint32) []uint32 {
+	ids := make([]uint32, n)
+	for i := range ids {
+		ids[i] = first + uint32(i)
+	}
+	return ids
+}

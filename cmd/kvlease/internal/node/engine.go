@@ -1,0 +1,176 @@
+// Package node is an engine stand-in in Go: a KV cache in host memory, a forward loop, and commands as JSON lines. It is
+// the Go twin of docs/examples/prefill.c and decode.c, over the same core without the C library in between.
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
+	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// Config is what a stand-in is made of.
+type Config struct {
+	Role      string // prefill, decode or both: which commands it takes
+	EngineID  string
+	Drive     string // inline or pump
+	Transport string
+	NixlPath  string
+	PassTime  time.Duration
+	Lease     time.Duration
+	Layers    uint32
+	Blocks    uint32
+	Watch     bool // report heartbeats as they arrive
+}
+
+// core writes the configuration of the context. A lease of 3 s or less has to be asked for, with the longest pass said.
+func (c *Config) core() ([]byte, error) {
+	keys := map[string]any{
+		"engine_id": c.EngineID, "transport": c.Transport, "drive": c.Drive, "kv_lease_duration": c.Lease.Seconds(),
+		"block_size": kvcache.Tokens,
+	}
+	if c.NixlPath != "" {
+		keys["nixl_path"] = c.NixlPath
+	}
+	if c.Lease <= 3*time.Second {
+		keys["allow_short_leases"], keys["step_max"] = true, 0.05
+	}
+	return json.Marshal(keys)
+}
+
+// engine is one context with its KV cache: what a host program holds of kvlease.
+//
+// Threads: one.
+type engine struct {
+	core  *core.Core
+	host  *host.Host
+	cache *kvcache.Cache
+	pump  bool
+	peers map[string]uint64 // engine handles by id
+}
+
+func openEngine(cfg *Config, transports map[string]core.OpenTransport) (*engine, error) {
+	text, err := cfg.core()
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := core.ParseConfig(text)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := kvcache.New(cfg.Layers, cfg.Blocks)
+	if err != nil {
+		return nil, err
+	}
+	mem, err := core.NewMemory(parsed.Sizes())
+	if err != nil {
+		return nil, err
+	}
+	c, err := core.Open(parsed, mem, transports, nil)
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{core: c, cache: cache, pump: cfg.Drive == "pump", peers: map[string]uint64{}}
+	if err := c.Register(regions(cache)); err != nil {
+		return nil, errors.Join(err, c.Close(0))
+	}
+	var wake func()
+	if e.pump {
+		wake = func() { unix.Write(int(mem.Control.WakeFd), []byte{1, 0, 0, 0, 0, 0, 0, 0}) } // the pump also wakes by itself
+	}
+	if e.host, err = host.New(mem, wake); err != nil {
+		return nil, errors.Join(err, c.Close(0))
+	}
+	return e, nil
+}
+
+func regions(cache *kvcache.Cache) []core.Region {
+	var list []core.Region
+	for l := range cache.Layers {
+		list = append(list, core.Region{
+			Addr: cache.Addr(l), Bytes: uint64(len(cache.Layer(l))), BlockLen: kvcache.BlockLen, BlockStride: kvcache.BlockLen,
+			Blocks: cache.Blocks, Group: -1, Name: fmt.Sprintf("layer.%d", l),
+		})
+	}
+	return list
+}
+
+// pass is what the forward loop does once per pass. Inline it is the step; with the pump it says that the loop lives.
+func (e *engine) pass() error {
+	if e.pump {
+		atomic.StoreUint64(&e.core.Memory().Control.PassNs, uint64(core.Now()))
+		if why := e.core.Broken(); why != "" {
+			return fmt.Errorf("%w: %s", core.ErrPoisoned, why)
+		}
+		return nil
+	}
+	return e.core.Step()
+}
+
+func (e *engine) addPeer(id string, handshake []byte) error {
+	h, err := e.core.AddEngine(heartbeat.EngineDesc{ID: id, Ranks: 1})
+	if err != nil {
+		return err
+	}
+	e.peers[id] = h
+	return e.core.Handshake(h, 0, handshake)
+}
+
+func (e *engine) peerName(handle uint64) string {
+	for id, h := range e.peers {
+		if h == handle {
+			return id
+		}
+	}
+	return ""
+}
+
+// grant holds a finished request's blocks under a lease and answers the transfer parameters for the router.
+func (e *engine) grant(id string, blocks []uint32, tokens uint32, expected record.Handle, user uint64) (record.Handle, []byte, error) {
+	lease, err := e.host.Grant(host.Grant{ID: []byte(id), Blocks: uint32(len(blocks)), Tokens: tokens, Expected: expected, User: user}, core.Now())
+	if err != nil {
+		return 0, nil, err
+	}
+	cfg := e.core.Config()
+	return lease, wire.AppendParams(nil, &wire.Params{
+		DoRemotePrefill: true, EngineID: cfg.EngineID, RequestID: id, Host: cfg.SideChannelHost, Port: uint32(cfg.SideChannelPort),
+		TPSize: 1, DCPSize: 1, PPSize: 1, NumTokens: tokens, Groups: [][]uint32{blocks}, TransferMode: "pull", Native: true,
+		Lease: wire.ParamsLease{Version: 1, Epoch: e.core.Memory().Epoch, Slot: lease.Slot(), Generation: lease.Use(), Key: e.host.Key(lease)},
+	}), nil
+}
+
+// track starts heartbeats for a request that has entered the queue.
+func (e *engine) track(params *wire.Params, id string, user uint64) (record.Handle, error) {
+	peer, ok := e.peers[params.EngineID]
+	if !ok {
+		return 0, fmt.Errorf("the parameters name engine %q, which was not introduced", params.EngineID)
+	}
+	r := &host.Remote{ID: []byte(params.RequestID)}
+	if params.Native {
+		r.Native, r.Epoch, r.Key, r.Slot, r.Generation = true, params.Lease.Epoch, params.Lease.Key, params.Lease.Slot, params.Lease.Generation
+	}
+	return e.host.Track(peer, r, []byte(id), user, core.Now())
+}
+
+// read asks for blocks; neighbours on both sides become one run.
+func (e *engine) read(track record.Handle, local, remote []uint32) error {
+	var runs []record.Run
+	for i := range local {
+		if n := len(runs); n > 0 && local[i] == runs[n-1].Local+runs[n-1].N && remote[i] == runs[n-1].Remote+runs[n-1].N {
+			runs[n-1].N++
+			continue
+		}
+		runs = append(runs, record.Run{Local: local[i], Remote: remote[i], N: 1})
+	}
+	return e.host.Read(track, runs)
+}

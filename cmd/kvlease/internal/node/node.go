@@ -1,0 +1,262 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
+	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// Node is the stand-in while it runs.
+//
+// Threads: one goroutine, the forward loop; another one only reads lines.
+type Node struct {
+	cfg    Config
+	engine *engine
+	out    *bufio.Writer
+	lines  chan []byte
+
+	held    map[string]*held // prefill side
+	byLease map[record.Handle]*held
+	holder  map[uint32]string // block -> id of the request that holds it
+
+	queue     map[record.Handle]*queued // decode side
+	free      []uint32                  // local blocks
+	handedOut uint64                    // requests whose data went to the model
+
+	users  uint64
+	after  []jsonl.Report // said once the answer to the present command is out
+	beats  seen
+	events [64]record.Event
+	failed error // stdout is gone
+}
+
+type seen struct {
+	Batches uint64 `json:"batches_received"`
+	Beats   uint64 `json:"beats_applied"`
+}
+
+const (
+	linesWaiting = 64 // commands read ahead; more wait in the pipe
+	drainMax     = 500 * time.Millisecond
+	closeMax     = 2 * time.Second
+)
+
+// Run is a stand-in's life: until quit, the end of stdin, or the end of ctx (a signal); then it drains and closes.
+func Run(ctx context.Context, cfg Config, transports map[string]core.OpenTransport, stdin io.Reader, stdout io.Writer, version string) error {
+	e, err := openEngine(&cfg, transports)
+	if err != nil {
+		return err
+	}
+	n := &Node{
+		cfg: cfg, engine: e, out: bufio.NewWriter(stdout), lines: make(chan []byte, linesWaiting),
+		held: map[string]*held{}, byLease: map[record.Handle]*held{}, holder: map[uint32]string{}, queue: map[record.Handle]*queued{},
+	}
+	if cfg.Role != "prefill" {
+		for b := cfg.Blocks; b > 0; b-- {
+			n.free = append(n.free, b-1)
+		}
+	}
+	n.say(jsonl.Report{
+		Ev: "ready", Role: cfg.Role, EngineID: e.core.Config().EngineID, Program: "node", Version: version, Drive: cfg.Drive, PID: os.Getpid(),
+		Blocks: cfg.Blocks, BlockBytes: uint64(cfg.Layers) * kvcache.BlockLen,
+	})
+	ended := make(chan error, 1)
+	go n.readLines(ctx, stdin, ended)
+	err = n.loop(ctx, ended)
+	return errors.Join(err, n.leave())
+}
+
+// readLines hands lines to the loop; a line that is too long ends the input.
+func (n *Node) readLines(ctx context.Context, stdin io.Reader, ended chan<- error) {
+	in := bufio.NewScanner(stdin)
+	in.Buffer(make([]byte, 0, 4096), jsonl.LineBytesMax)
+	for in.Scan() {
+		line := append([]byte(nil), in.Bytes()...)
+		select {
+		case n.lines <- line:
+		case <-ctx.Done():
+			return
+		}
+	}
+	err := in.Err()
+	if errors.Is(err, bufio.ErrTooLong) {
+		err = fmt.Errorf("a command is longer than %d bytes", jsonl.LineBytesMax)
+	}
+	ended <- err
+}
+
+// loop is the forward loop: once per pass it takes commands, runs the step (or says that it lives), and polls events.
+func (n *Node) loop(ctx context.Context, ended <-chan error) error {
+	pass := time.NewTimer(0)
+	defer pass.Stop()
+	<-pass.C
+	for {
+		start := time.Now()
+		if quit := n.takeCommands(); quit {
+			return nil
+		}
+		if err := n.engine.pass(); err != nil && !errors.Is(err, core.ErrPoisoned) { // poisoned: the ends still come by events
+			return err
+		}
+		n.poll()
+		if n.cfg.Watch {
+			n.watch()
+		}
+		if n.failed != nil {
+			return fmt.Errorf("nobody reads our reports: %w", n.failed)
+		}
+		pass.Reset(n.cfg.PassTime - time.Since(start))
+		select {
+		case <-pass.C:
+		case <-ctx.Done():
+			return nil
+		case err := <-ended: // whoever drove us is gone, or has said all
+			for len(n.lines) > 0 && !n.takeCommands() {
+			}
+			return err
+		}
+	}
+}
+
+// takeCommands carries out what has arrived; true: quit.
+func (n *Node) takeCommands() bool {
+	for range linesWaiting {
+		select {
+		case line := <-n.lines:
+			c, err := jsonl.ParseCommand(line)
+			if err == nil && c.Cmd == "quit" {
+				return true
+			}
+			var r jsonl.Report
+			if err == nil {
+				r, err = n.carryOut(&c)
+			}
+			ok := err == nil
+			if !ok {
+				r = jsonl.Report{Error: err.Error()}
+			}
+			r.Re, r.OK = c.N, &ok
+			n.say(r)
+			for _, r := range n.after {
+				n.say(r)
+			}
+			n.after = n.after[:0]
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// sides says which role takes a command; commands that are not in it go with every role.
+var sides = map[string]string{
+	"expect": "prefill", "grant": "prefill", "overwrite": "prefill", "revoke": "prefill", "cancel": "prefill",
+	"engine": "decode", "track": "decode", "read": "decode", "untrack": "decode",
+}
+
+func (n *Node) carryOut(c *jsonl.Command) (jsonl.Report, error) {
+	if side := sides[c.Cmd]; side != "" && n.cfg.Role != "both" && n.cfg.Role != side {
+		return jsonl.Report{}, fmt.Errorf("%s is for a %s engine, this one is %s", c.Cmd, side, n.cfg.Role)
+	}
+	switch c.Cmd {
+	case "handshake":
+		return n.ownHandshake()
+	case "stats":
+		return jsonl.Report{Stats: n.engine.core.Stats()}, nil
+	case "expect":
+		return n.expect(c)
+	case "grant":
+		return n.grant(c)
+	case "overwrite":
+		return n.overwrite(c)
+	case "revoke", "cancel":
+		return n.takeBack(c)
+	case "engine":
+		return n.addEngine(c)
+	case "track":
+		return n.track(c)
+	case "read":
+		return n.read(c)
+	case "untrack":
+		return n.untrack(c)
+	}
+	return jsonl.Report{}, fmt.Errorf("unknown command %s", c.Cmd)
+}
+
+func (n *Node) poll() {
+	for {
+		k := n.engine.host.Poll(n.events[:])
+		for i := range n.events[:k] {
+			n.onEvent(&n.events[i])
+		}
+		if k < len(n.events) {
+			return
+		}
+	}
+}
+
+func (n *Node) onEvent(e *record.Event) {
+	switch e.Kind {
+	case record.EvFreed:
+		n.freed(e)
+	case record.EvExpectLapsed:
+		n.expectLapsed(e)
+	case record.EvEngineUp:
+		n.say(jsonl.Report{Ev: "engine_up", EngineID: n.engine.peerName(e.Handle), TimeNS: e.TimeNs})
+	case record.EvEngineDown:
+		n.say(jsonl.Report{Ev: "engine_down", EngineID: n.engine.peerName(e.Handle), TimeNS: e.TimeNs})
+	case record.EvPoisoned:
+		n.say(jsonl.Report{Ev: "poisoned", Error: n.engine.core.Broken(), TimeNS: e.TimeNs})
+	case record.EvReadDone, record.EvReadFailed, record.EvBlocksBack, record.EvLeaseGone, record.EvAtRisk:
+		n.onTrack(e)
+	}
+}
+
+// watch says how many heartbeats have arrived, when the number has changed.
+func (n *Node) watch() {
+	var now seen
+	if err := json.Unmarshal(n.engine.core.Stats(), &now); err != nil || now == n.beats {
+		return
+	}
+	n.beats = now
+	n.say(jsonl.Report{Ev: "beats", Batches: now.Batches, Beats: now.Beats})
+}
+
+// say reports one line, stamped now if it carries no time.
+func (n *Node) say(r jsonl.Report) {
+	if r.TimeNS == 0 {
+		r.TimeNS = uint64(core.Now())
+	}
+	line, err := jsonl.Append(r)
+	if err == nil {
+		_, err = n.out.Write(line)
+	}
+	if err == nil {
+		err = n.out.Flush()
+	}
+	if err != nil && n.failed == nil {
+		n.failed = err
+	}
+}
+
+// leave goes in order: peers are told, the ends are heard, then the context closes.
+func (n *Node) leave() error {
+	err := n.engine.core.Drain(drainMax)
+	if errors.Is(err, core.ErrTimeout) {
+		err = nil // what is left ends with the context
+	}
+	n.poll()
+	err = errors.Join(err, n.engine.core.Close(closeMax))
+	n.say(jsonl.Report{Ev: "bye"})
+	return err
+}

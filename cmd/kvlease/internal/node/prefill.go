@@ -1,0 +1,127 @@
+package node
+
+import (
+	"encoding/hex"
+	"fmt"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// held is one request of the prefill side.
+type held struct {
+	id     string
+	lease  record.Handle
+	blocks []uint32 // empty while the request is only expected
+}
+
+var reasons = map[int32]string{
+	record.FreedCompleted: "completed", record.FreedReleased: "released", record.FreedRevoked: "revoked", record.FreedExpired: "expired",
+	record.FreedPoisoned: "poisoned", record.FreedDuplicate: "duplicate", record.FreedClosed: "closed",
+}
+
+// blocksFree keeps the one rule of the prefill side: blocks under a lease are not the engine's to use.
+func (n *Node) blocksFree(blocks []uint32) error {
+	for _, b := range blocks {
+		if b >= n.engine.cache.Blocks {
+			return fmt.Errorf("block %d does not exist, there are %d", b, n.engine.cache.Blocks)
+		}
+		if id, taken := n.holder[b]; taken {
+			return fmt.Errorf("block %d is under the lease of %s", b, id)
+		}
+	}
+	return nil
+}
+
+func (n *Node) expect(c *jsonl.Command) (jsonl.Report, error) {
+	if _, here := n.held[c.ID]; here {
+		return jsonl.Report{}, fmt.Errorf("%s is here already", c.ID)
+	}
+	lease, err := n.engine.host.Expect([]byte(c.ID))
+	if err != nil {
+		return jsonl.Report{}, err
+	}
+	n.held[c.ID] = &held{id: c.ID, lease: lease}
+	return jsonl.Report{}, nil
+}
+
+func (n *Node) grant(c *jsonl.Command) (jsonl.Report, error) {
+	var expected record.Handle
+	if h, here := n.held[c.ID]; here {
+		if len(h.blocks) > 0 {
+			return jsonl.Report{}, fmt.Errorf("%s holds a lease already", c.ID)
+		}
+		expected = h.lease
+	}
+	if err := n.blocksFree(c.Blocks); err != nil {
+		return jsonl.Report{}, err
+	}
+	n.engine.cache.Fill(c.ID, c.Blocks)
+	n.users++
+	lease, params, err := n.engine.grant(c.ID, c.Blocks, c.Tokens, expected, n.users)
+	if err != nil {
+		return jsonl.Report{}, err
+	}
+	n.held[c.ID] = &held{id: c.ID, lease: lease, blocks: c.Blocks}
+	n.byLease[lease] = n.held[c.ID]
+	for _, b := range c.Blocks {
+		n.holder[b] = c.ID
+	}
+	return jsonl.Report{Params: params}, nil
+}
+
+func (n *Node) overwrite(c *jsonl.Command) (jsonl.Report, error) {
+	if err := n.blocksFree(c.Blocks); err != nil {
+		return jsonl.Report{}, err
+	}
+	n.engine.cache.Fill(c.ID, c.Blocks)
+	return jsonl.Report{}, nil
+}
+
+func (n *Node) takeBack(c *jsonl.Command) (jsonl.Report, error) {
+	h, here := n.held[c.ID]
+	if !here {
+		return jsonl.Report{}, fmt.Errorf("%s is not here", c.ID)
+	}
+	end := n.engine.host.Cancel
+	if c.Cmd == "revoke" {
+		end = n.engine.host.Revoke
+	}
+	if err := end(h.lease); err != nil {
+		return jsonl.Report{}, err
+	}
+	if len(h.blocks) == 0 { // was only expected: no event will come
+		delete(n.held, c.ID)
+	}
+	return jsonl.Report{}, nil
+}
+
+func (n *Node) ownHandshake() (jsonl.Report, error) {
+	m, err := n.engine.core.OwnHandshake(0)
+	return jsonl.Report{Handshake: hex.EncodeToString(m)}, err
+}
+
+// freed gives the blocks back to the engine: from here on they are its own again, not before.
+func (n *Node) freed(e *record.Event) {
+	h, ok := n.byLease[record.Handle(e.Handle)]
+	if !ok {
+		n.say(jsonl.Report{Ev: "error", Error: "freed event of a lease that nobody holds", TimeNS: e.TimeNs})
+		return
+	}
+	for _, b := range h.blocks {
+		delete(n.holder, b)
+	}
+	delete(n.byLease, h.lease)
+	delete(n.held, h.id)
+	n.say(jsonl.Report{Ev: "freed", ID: h.id, Reason: reasons[e.Status], Blocks: uint32(len(h.blocks)), HeldMS: float64(e.Value1) / 1e6, TimeNS: e.TimeNs})
+}
+
+func (n *Node) expectLapsed(e *record.Event) {
+	for id, h := range n.held {
+		if len(h.blocks) == 0 && h.lease == record.Handle(e.Handle) {
+			delete(n.held, id)
+			n.say(jsonl.Report{Ev: "expect_lapsed", ID: id, TimeNS: e.TimeNs})
+			return
+		}
+	}
+}

@@ -1,0 +1,110 @@
+// Command kvlease is the tool beside the library: a demo, an engine stand-in, and what this installation consists of.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is the version of this source tree; kvl_version of the C library says the same.
+const version = "0.1.0"
+
+const description = `Leases for KV cache blocks between prefill and decode engines.
+
+A prefill engine (P) must keep a request's KV blocks until a decode engine (D) has read them. kvlease holds them under a short lease that D's heartbeats renew, frees them at once after the read, and within seconds if D dies.
+
+Start with:
+
+  kvlease demo                  see it work: four scenes between real processes, in about a minute
+  kvlease demo --only c         one scene: D is stopped past its lease
+  kvlease node --role prefill   an engine to talk to by hand, in JSON lines
+  kvlease version               what is installed here`
+
+type cli struct {
+	Demo    demoCmd    `cmd:"" help:"Run the scenes: busy D, D crash, stopped D, overload. Prints promised against measured and draws a timeline."`
+	Node    nodeCmd    `cmd:"" help:"Run an engine stand-in: a KV cache in host memory, a forward loop, commands as JSON lines on stdin."`
+	Version versionCmd `cmd:"" help:"Print the versions of kvlease, Go, NIXL and the kernel."`
+}
+
+// world is what a command sees of the process around it.
+type world struct {
+	ctx            context.Context
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
+
+// exit codes, as the help says them.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(os.Args[1:], world{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr})
+	stop()
+	os.Exit(code)
+}
+
+// run is main without the process around it.
+func run(args []string, w world) int {
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	exited := -1
+	var c cli
+	parser, err := kong.New(&c, kong.Name("kvlease"), kong.Description(description), kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
+		kong.Writers(w.stdout, w.stderr),
+		kong.Exit(func(code int) { exited = code; panic(exitPanic{}) }))
+	if err != nil {
+		fmt.Fprintln(w.stderr, "kvlease:", err)
+		return exitFailed
+	}
+	parsed, err := parse(parser, args)
+	if exited >= 0 {
+		return exited
+	}
+	if err != nil {
+		fmt.Fprintf(w.stderr, "kvlease: %s; see kvlease --help\n", oneLine(err))
+		return exitUsage
+	}
+	if err := parsed.Run(&w); err != nil {
+		var usage usageError
+		if errors.As(err, &usage) {
+			fmt.Fprintf(w.stderr, "kvlease: %s; see kvlease --help\n", oneLine(err))
+			return exitUsage
+		}
+		fmt.Fprintln(w.stderr, "kvlease:", err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+// exitPanic is how kong's --help leaves the parser.
+type exitPanic struct{}
+
+func parse(parser *kong.Kong, args []string) (ctx *kong.Context, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(exitPanic); !ok {
+				panic(r)
+			}
+		}
+	}()
+	return parser.Parse(args)
+}
+
+// usageError is a wrong argument that the parser could not see.
+type usageError struct{ error }
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/kvlease/kvlease/cnixl"
+	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+)
+
+var hub = loopback.NewHub()
+
+// transports are the implementations that an engine stand-in can open.
+var transports = map[string]core.OpenTransport{
+	"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
+		return cnixl.Open(cnixl.Config{
+			Path: cfg.NixlPath, Folders: nixlFolders(), Agent: agent, PeersMax: min(cfg.EnginesMax, 8190), ReadsMax: 1 << 14,
+		})
+	},
+	"loopback": func(_ *core.Config, agent string) (transport.Transport, error) {
+		return hub.New(agent, loopback.Config{ReadsMax: 1 << 10})
+	},
+}
+
+// nixlFolders are where `make deps` unpacks the NIXL wheel: beside the build folder that holds this program, or below
+// the working directory.
+func nixlFolders() []string {
+	var folders []string
+	if exe, err := os.Executable(); err == nil {
+		dir := filepath.Dir(exe)
+		folders = append(folders, dir, filepath.Dir(dir))
+	}
+	if dir, err := os.Getwd(); err == nil {
+		folders = append(folders, dir)
+	}
+	return folders
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+type versionCmd struct {
+	JSON bool `help:"Print one JSON object."`
+}
+
+// versions is what matters for a report of trouble.
+type versions struct {
+	Kvlease string `json:"kvlease"`
+	Go      string `json:"go"`
+	Kernel  string `json:"kernel"`
+	Machine string `json:"machine"`
+	NIXL    string `json:"nixl"`
+	File    string `json:"nixl_file,omitempty"`
+	Found   string `json:"nixl_found_by,omitempty"`
+	Missing string `json:"nixl_missing,omitempty"`
+}
+
+func (c *versionCmd) Run(w *world) error {
+	v := versions{Kvlease: version, Go: runtime.Version(), Machine: runtime.GOARCH}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err == nil {
+		v.Kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
+	}
+	v.findNIXL()
+	if c.JSON {
+		enc := json.NewEncoder(w.stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(v)
+	}
+	fmt.Fprintf(w.stdout, "kvlease %s\ngo      %s %s\nkernel  %s\n", v.Kvlease, v.Go, v.Machine, v.Kernel)
+	if v.Missing != "" {
+		fmt.Fprintf(w.stdout, "nixl    not found: %s\n", v.Missing)
+		return nil
+	}
+	fmt.Fprintf(w.stdout, "nixl    %s  %s (found by: %s)\n", v.NIXL, v.File, v.Found)
+	return nil
+}
+
+func (v *versions) findNIXL() {}
