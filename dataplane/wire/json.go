@@ -142,8 +142,8 @@ func (s *jsonScan) number() (text []byte, integer bool) {
 	return b[from:s.i], integer
 }
 
-// uint reads an integer 0..max. 5.0 and 5e0 are not integers here.
-func (s *jsonScan) uint(max uint64) uint64 {
+// uint reads an integer 0..most. 5.0 and 5e0 are not integers here.
+func (s *jsonScan) uint(most uint64) uint64 {
 	text, integer := s.number()
 	switch {
 	case s.err != nil:
@@ -164,7 +164,7 @@ func (s *jsonScan) uint(max uint64) uint64 {
 		}
 		v = v*10 + d
 	}
-	if v > max {
+	if v > most {
 		s.fail(ErrRange)
 		return 0
 	}
@@ -185,8 +185,8 @@ func (s *jsonScan) float() float64 {
 	return f
 }
 
-// str appends a string's text to dst, with escapes undone; at most max bytes of it.
-func (s *jsonScan) str(dst []byte, max int) []byte {
+// str appends a string's text to dst, with escapes undone; up to most bytes of it.
+func (s *jsonScan) str(dst []byte, most int) []byte {
 	if s.peek() != '"' {
 		s.wrong()
 		return dst
@@ -214,7 +214,7 @@ func (s *jsonScan) str(dst []byte, max int) []byte {
 			dst = append(dst, c)
 			s.i++
 		}
-		if len(dst)-from > max {
+		if len(dst)-from > most {
 			s.fail(ErrTooLong)
 		}
 	}
@@ -320,8 +320,8 @@ func (s *jsonScan) skipStr() {
 			s.i++
 			return
 		case '\\':
-			var rune [utf8.UTFMax]byte
-			s.escape(rune[:0])
+			var text [utf8.UTFMax]byte
+			s.escape(text[:0])
 			from = s.i
 		default:
 			s.fail(ErrSyntax)

@@ -104,8 +104,8 @@ func (p *pack) int() (v uint64, negative bool) {
 	return 0, false
 }
 
-// uint reads an integer 0..max.
-func (p *pack) uint(max uint64) uint64 {
+// uint reads an integer 0..most.
+func (p *pack) uint(most uint64) uint64 {
 	v, negative := p.int()
 	switch {
 	case p.err != nil:
@@ -113,17 +113,17 @@ func (p *pack) uint(max uint64) uint64 {
 	case negative:
 		p.fail(ErrNegative)
 		return 0
-	case v > max:
+	case v > most:
 		p.fail(ErrRange)
 		return 0
 	}
 	return v
 }
 
-// sint reads an integer min..max.
-func (p *pack) sint(min, max int64) int64 {
+// sint reads an integer least..most.
+func (p *pack) sint(least, most int64) int64 {
 	v, negative := p.int()
-	if p.err == nil && (!negative && v > math.MaxInt64 || int64(v) < min || int64(v) > max) {
+	if p.err == nil && (!negative && v > math.MaxInt64 || int64(v) < least || int64(v) > most) {
 		p.fail(ErrRange)
 	}
 	if p.err != nil {
@@ -132,8 +132,8 @@ func (p *pack) sint(min, max int64) int64 {
 	return int64(v)
 }
 
-// str reads text of at most max bytes.
-func (p *pack) str(max int) []byte {
+// str reads text of up to most bytes.
+func (p *pack) str(most int) []byte {
 	var n uint64
 	switch c := p.byte(); {
 	case p.err != nil:
@@ -150,7 +150,7 @@ func (p *pack) str(max int) []byte {
 	switch {
 	case p.err != nil:
 		return nil
-	case len(s) > max:
+	case len(s) > most:
 		p.fail(ErrTooLong)
 		return nil
 	case !utf8.Valid(s):
@@ -172,8 +172,8 @@ func (p *pack) bin() []byte {
 	return p.take(p.be(1 << (c - 0xc4)))
 }
 
-// array reads an array's header: at most max elements, and no more than there are bytes left.
-func (p *pack) array(max int) int {
+// array reads an array's header: up to most elements, and no more than there are bytes left.
+func (p *pack) array(most int) int {
 	var n uint64
 	switch c := p.byte(); {
 	case p.err != nil:
@@ -187,11 +187,11 @@ func (p *pack) array(max int) int {
 	default:
 		p.fail(ErrType)
 	}
-	return p.count(n, 1, max)
+	return p.count(n, 1, most)
 }
 
-// mapLen reads a map's header: at most max pairs, and no more than there are bytes left.
-func (p *pack) mapLen(max int) int {
+// mapLen reads a map's header: up to most pairs, and no more than there are bytes left.
+func (p *pack) mapLen(most int) int {
 	var n uint64
 	switch c := p.byte(); {
 	case p.err != nil:
@@ -205,12 +205,12 @@ func (p *pack) mapLen(max int) int {
 	default:
 		p.fail(ErrType)
 	}
-	return p.count(n, 2, max)
+	return p.count(n, 2, most)
 }
 
 // count checks a number of items of at least least bytes each before anybody makes room for them.
-func (p *pack) count(n, least uint64, max int) int {
-	if p.err == nil && (n > uint64(max) || n*least > uint64(len(p.b))) {
+func (p *pack) count(n, least uint64, most int) int {
+	if p.err == nil && (n > uint64(most) || n*least > uint64(len(p.b))) {
 		p.fail(ErrLimit)
 	}
 	if p.err != nil {

@@ -233,8 +233,8 @@ func (s *jsonScan) key(scratch []byte, names []string) int {
 }
 
 // text reads a string that must not be empty.
-func (s *jsonScan) text(max int) string {
-	b := s.str(nil, max)
+func (s *jsonScan) text(most int) string {
+	b := s.str(nil, most)
 	if s.err == nil && len(b) == 0 {
 		s.fail(ErrValue)
 	}
@@ -242,8 +242,8 @@ func (s *jsonScan) text(max int) string {
 }
 
 // size reads a number of ranks.
-func (s *jsonScan) size(max uint64) uint32 {
-	v := s.uint(max)
+func (s *jsonScan) size(most uint64) uint32 {
+	v := s.uint(most)
 	if s.err == nil && v == 0 {
 		s.fail(ErrValue)
 	}

@@ -113,6 +113,20 @@ func TestEveryElementAndRunOfThreeIsTried(t *testing.T) {
 	}
 }
 
+// fill collects the elements in batches of n.
+func fill(body string, n int) []string {
+	all, out := []string{}, make([][]byte, n)
+	for ids := NewIDs([]byte(body), 1); ; {
+		got := ids.Fill(out)
+		for _, id := range out[:got] {
+			all = append(all, string(id))
+		}
+		if got < n {
+			return all
+		}
+	}
+}
+
 // slowWalk is the definition of what an iterator gives.
 func slowWalk(body string, runMax int) []string {
 	out := []string{}
@@ -144,6 +158,9 @@ func TestTheWalkGivesWhatSplittingWouldGive(t *testing.T) {
 		runMax := 1 + r.IntN(RunMax)
 		if diff := cmp.Diff(slowWalk(string(body), runMax), walk(string(body), runMax)); diff != "" {
 			t.Fatalf("%q, runs of %d (-split +walk):\n%s", body, runMax, diff)
+		}
+		if diff := cmp.Diff(walk(string(body), 1), fill(string(body), 1+r.IntN(4))); diff != "" {
+			t.Fatalf("%q (-walk +fill):\n%s", body, diff)
 		}
 	}
 }
@@ -224,6 +241,10 @@ func TestStockMessagesAreMadeAndReadWithoutAllocation(t *testing.T) {
 				break
 			}
 		}
+		var batch [64][]byte
+		for walk := NewIDs(m.Body, 1); walk.Fill(batch[:]) == len(batch); {
+			ids++
+		}
 		buf, _ = AppendCompletion(buf[:0], id, 3)
 		ParseStock(buf)
 		ParseStock([]byte("hello"))
@@ -238,6 +259,15 @@ func BenchmarkHeartbeatOf10000Ids(b *testing.B) {
 	for i := range 10000 {
 		msg, _ = AppendHeartbeatID(msg, ParseMax, fmt.Appendf(nil, "chatcmpl-%032x-89abcdef", i))
 	}
+	b.Run("in batches of 64", func(b *testing.B) {
+		var batch [64][]byte
+		b.ReportAllocs()
+		for b.Loop() {
+			m, _ := ParseStock(msg)
+			for ids := NewIDs(m.Body, 1); ids.Fill(batch[:]) == len(batch); {
+			}
+		}
+	})
 	for _, runMax := range []int{1, RunMax} {
 		b.Run(fmt.Sprintf("runs of %d", runMax), func(b *testing.B) {
 			b.ReportAllocs()
