@@ -125,7 +125,7 @@ func TestNoCallAfterNewAllocates(t *testing.T) {
 
 // per step, 1,000 reads of one part each in flight.
 func BenchmarkStepInFlight1000(b *testing.B) {
-	w, q := newQuiet(b, Config{ReadsMax: 1000, RowsMax: 16}, 64, 1)
+	w, q := newQuiet(b, Config{ReadsMax: 1000, RowsMax: 16, RunsMax: 1000 * runsPiece}, 64, 1)
 	q.hold = true
 	s := w.source(1, 0, 1)
 	s.Remote.Regions[0].BlockLen, s.Remote.Regions[0].BlockStride = 16384, 16384
@@ -171,7 +171,13 @@ func benchPlan(b *testing.B, runs []record.Run, stride uint64) {
 			w.ok(w.m.AddRuns(j, runs[at:min(at+record.RunsMax, len(runs))]))
 		}
 		w.ok(w.m.Commit(j, w.now))
-		for o := w.outcome(); o == nil || o.Status != record.ReadOK; o = w.outcome() {
+		for {
+			if o, ok := w.m.NextOutcome(); ok {
+				if o.Status != record.ReadOK {
+					b.Fatal(o)
+				}
+				break
+			}
 			w.step(1)
 		}
 	}

@@ -423,3 +423,54 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		}
 	}
 }
+
+func TestPostStartsWhatWasCommittedAfterTheStepWithinItsBounds(t *testing.T) {
+	b := newBench(t, Config{DescsStepMax: 3, PostsStepMax: 8}, 1)
+	b.step(0)
+	for i := range uint64(5) {
+		b.commit(i, 4, b.source(1, 0, 1))
+	}
+	b.m.Post(b.now)
+	b.m.Post(b.now)
+	if b.posts() != 3 {
+		t.Errorf("%d posts, want the 3 of the step's bound", b.posts())
+	}
+	b.f.onPost = b.f.land
+	for _, x := range b.f.posted {
+		b.f.land(x)
+	}
+	b.step(0)
+	for i := range uint64(5) {
+		if o := b.outcome(); o == nil || o.Status != record.ReadOK {
+			t.Fatalf("outcome %d: %+v", i, o)
+		}
+	}
+	b.wantIdle()
+}
+
+func TestTheLocalLayoutMayComeLater(t *testing.T) {
+	f := &fake{t: t, remote: map[uint64]uint64{}}
+	b := newBenchOver(t, Config{}, f, f, nil)
+	j, st := b.m.Begin(1, b.now)
+	b.ok(st)
+	if st := b.m.AddSource(j, b.source(1, 0, 1)); st != Invalid {
+		t.Errorf("a source without local regions: %v", st)
+	}
+	local := layoutAt(0x4000_0000, 1, 64, 4096)
+	if b.m.SetLocal(local) == nil {
+		t.Error("the layout was changed under a read")
+	}
+	b.ok(b.m.Abort(j))
+	if err := b.m.SetLocal(local); err != nil {
+		t.Fatal(err)
+	}
+	local.Regions[0].Addr = 0 // the machine has its own copy
+	b.commit(1, 4, b.source(1, 0, 1))
+	b.step(0)
+	if got := f.posted[0].spec.Descs[0].Local; got != 0x4000_0000 {
+		t.Errorf("read into %#x", got)
+	}
+	if b.m.SetLocal(&Layout{}) == nil {
+		t.Error("an empty layout was taken")
+	}
+}

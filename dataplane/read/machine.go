@@ -81,19 +81,20 @@ type Machine struct {
 	aside    xferList
 	peers    peerTable
 
-	rows      []rowSlot
-	freeRow   []int32
-	rowTimer  xferList
-	rowOwed   int // rows pending without result
-	rowsLeft  int
-	results   ring[RowResult]
-	fresh     []transport.Xfer // posted in this step, for the second look
-	freshOf   []int32
-	freshN    int
-	descs     []transport.Desc
-	spec      transport.ReadSpec
-	spin      int64 // nanoseconds of one round of the second look
-	postsLeft int   // fence posts left in this step
+	rows     []rowSlot
+	freeRow  []int32
+	rowTimer xferList
+	rowOwed  int // rows pending without result
+	results  ring[RowResult]
+	fresh    []transport.Xfer // posted in this step, for the second look
+	freshOf  []int32
+	freshN   int
+	descs    []transport.Desc
+	spec     transport.ReadSpec
+	spin     int64 // nanoseconds of one round of the second look
+
+	// What is left of this step's bounds.
+	rowsLeft, fencesLeft, partsLeft, descsLeft int
 
 	// Counters only grow.
 	Counters Counters

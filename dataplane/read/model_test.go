@@ -446,6 +446,8 @@ func (w *model) run(n int) {
 		if w.rng.IntN(3) > 0 {
 			w.m.Step(w.now)
 			w.drain()
+		} else if w.rng.IntN(3) == 0 {
+			w.m.Post(w.now)
 		}
 		if w.violation != "" {
 			return
@@ -468,7 +470,7 @@ func (w *model) settle() {
 func TestNoStaleDataIsAcceptedAndNoBlockIsWrittenAfterItsReturn(t *testing.T) {
 	accepted, backs := 0, 0
 	ends := map[uint8]int{}
-	seeds := uint64(400)
+	seeds := uint64(150)
 	if testing.Short() {
 		seeds = 60
 	}

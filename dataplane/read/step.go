@@ -19,7 +19,9 @@ const fenceRounds = 4
 func (m *Machine) Step(now clock.Instant) {
 	m.tick(now)
 	m.rowsLeft = m.cfg.RowsStepMax
-	m.postsLeft = m.cfg.PostsStepMax
+	m.fencesLeft = m.cfg.PostsStepMax
+	m.partsLeft = m.cfg.PostsStepMax
+	m.descsLeft = m.cfg.DescsStepMax
 	m.freshN = 0
 	if len(m.live) > 0 {
 		m.poll()
@@ -30,6 +32,16 @@ func (m *Machine) Step(now clock.Instant) {
 	m.lookAgain()
 	m.timeouts() // last: after a pause of this process, what has arrived meanwhile counts
 	m.rowTimeouts()
+}
+
+// Post posts what was committed since Step, within what is left of that step's bounds, so that a read which the same run
+// of the plane has started does not wait for the next one (a pass of the engine, in inline mode).
+func (m *Machine) Post(now clock.Instant) {
+	m.tick(now)
+	m.freshN = 0
+	m.postFences()
+	m.postData()
+	m.lookAgain()
 }
 
 // poll takes the ends of transfers, at most EndsStepMax; where it was cut the next one goes on, so that none starves.
@@ -172,11 +184,11 @@ func (m *Machine) postFences() {
 			if s.stage != fenceDue {
 				continue
 			}
-			if m.postsLeft == 0 {
+			if m.fencesLeft == 0 {
 				m.Counters.PostsCut++
 				return
 			}
-			m.postsLeft--
+			m.fencesLeft--
 			if !m.postFence(i, int32(k), s) {
 				m.push(fenceList, i)
 				return
@@ -220,26 +232,26 @@ func (m *Machine) postData() {
 	if m.lists[postList].head == none {
 		return
 	}
-	budget := m.cfg.DescsStepMax
-	for posts := 0; ; posts++ {
+	for {
 		i := m.lists[postList].head
 		if i == none {
 			return
 		}
-		if budget == 0 || posts == m.cfg.PostsStepMax {
+		if m.descsLeft == 0 || m.partsLeft == 0 {
 			m.Counters.PostsCut++
 			return
 		}
-		share := budget
+		m.partsLeft--
+		share := m.descsLeft
 		if m.lists[postList].tail != i {
-			share = min(budget, max(m.cfg.DescsStepMax/4, 1))
+			share = min(share, max(m.cfg.DescsStepMax/4, 1))
 		}
 		n, more := m.postPart(i, share)
 		if n < 0 { // no room in the transport; another read, perhaps to another peer, tries first in the next step
 			m.push(postList, i)
 			return
 		}
-		budget -= n
+		m.descsLeft -= n
 		if more {
 			m.push(postList, i)
 		} else {
