@@ -39,7 +39,7 @@ var keys = []key{
 	str("transport", "`nixl`, or `loopback` between contexts of one process", func(c *Config) *string { return &c.Transport }, "nixl", "loopback"),
 	str("drive", "`inline`: kvl_step runs the step; `pump`: a thread of the library does", func(c *Config) *string { return &c.Drive }, "inline", "pump"),
 	str("side_channel_host", "host that the transfer parameters name", func(c *Config) *string { return &c.SideChannelHost }),
-	num("side_channel_port", "port that the transfer parameters name", func(c *Config) *int { return &c.SideChannelPort }, 0, 65535),
+	num("side_channel_port", "port that the transfer parameters name", func(c *Config) *int { return &c.SideChannelPort }, 1, 65535),
 	num("tp_size", "transfer ranks of this engine; 1 until contexts for ranks exist", func(c *Config) *int { return &c.TPSize }, 1, 1),
 
 	sec("kv_lease_duration", "first term of a lease, in s; interval = a sixth, extension = two thirds of it", func(c *Config) *time.Duration { return &c.Duration }, 10*time.Millisecond, day),
@@ -90,7 +90,7 @@ var keys = []key{
 func defaults() *Config {
 	return &Config{
 		Role: "engine", Transport: "nixl", Drive: "inline",
-		SideChannelHost: "localhost", TPSize: 1,
+		SideChannelHost: "localhost", SideChannelPort: 5600, TPSize: 1,
 		Duration: 30 * time.Second, StepMax: time.Second, Settle: 50 * time.Millisecond,
 		FenceSpin: 300 * time.Microsecond, IdleTick: 50 * time.Millisecond, StockPeers: true,
 		RequestsMax: 16384, TrackedMax: 16384, ReadsMax: 1024, ReadRunsMax: 1 << 16, EnginesMax: 4096, ProducersMax: 8,
