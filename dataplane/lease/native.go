@@ -28,16 +28,60 @@ func (t *Table) who(r Reader) uint64 {
 
 // Renew applies one entry of a native heartbeat: deadline = max(deadline, now + extension) (L1).
 func (t *Table) Renew(e Entry, r Reader, now clock.Instant) Outcome {
+	who := t.who(r)
 	if uint64(e.Slot) >= uint64(len(t.hot)) {
 		t.Counters.UnknownRenew++
 		return Unknown
 	}
 	k := &t.hot[e.Slot]
-	who := t.who(r)
-	if k.key == e.Key && k.who == who && k.a&(phaseMask|namedNative|isFixed) == phaseHeld|namedNative {
+	if k.warm(e.Key, who) {
 		t.beatNative(e.Slot, k, now)
 		return Applied
 	}
+	return t.renewCool(e, k, who, now)
+}
+
+// RenewEntries applies the entries of one native heartbeat. out, if not nil, takes an outcome per entry.
+// Like RenewIDs it overlaps the cache misses of the entries.
+func (t *Table) RenewEntries(es []Entry, r Reader, now clock.Instant, out []Outcome) {
+	who := t.who(r)
+	du, us := units(now.Add(t.cfg.Extension)), t.deadlineUs(now)
+	for len(es) > 0 {
+		n := min(len(es), batchMax)
+		var touched uint64
+		for _, e := range es[:n] {
+			if s := uint64(e.Slot); s < uint64(len(t.hot)) && s < uint64(len(t.mem.Rows)) {
+				touched ^= t.hot[s].key ^ t.mem.Rows[s].GenBeats // starts the misses, waits for nothing
+			}
+		}
+		t.touched = touched
+		for i, e := range es[:n] {
+			o := Unknown
+			if uint64(e.Slot) >= uint64(len(t.hot)) {
+				t.Counters.UnknownRenew++
+			} else if k := &t.hot[e.Slot]; k.warm(e.Key, who) {
+				k.setBeat(max(k.beat(), du))
+				t.Counters.RenewedNative++
+				t.beatRowUs(e.Slot, us)
+				o = Applied
+			} else {
+				o = t.renewCool(e, k, who, now)
+			}
+			if i < len(out) {
+				out[i] = o
+			}
+		}
+		es = es[n:]
+		out = out[min(n, len(out)):]
+	}
+}
+
+// warm says that a heartbeat has nothing to do but to extend.
+func (k *hot) warm(key, who uint64) bool {
+	return k.key == key && k.who == who && k.a&(phaseMask|namedNative|isFixed) == phaseHeld|namedNative
+}
+
+func (t *Table) renewCool(e Entry, k *hot, who uint64, now clock.Instant) Outcome {
 	switch o := t.open(e, k); o {
 	case Applied:
 		if t.name(e.Slot, k, who, now) {
@@ -60,7 +104,7 @@ func (t *Table) Renew(e Entry, r Reader, now clock.Instant) Outcome {
 }
 
 func (t *Table) beatNative(s uint32, k *hot, now clock.Instant) {
-	k.setBeat(max(k.beat(), units(now+clock.Instant(t.cfg.Extension))))
+	k.setBeat(max(k.beat(), units(now.Add(t.cfg.Extension))))
 	t.Counters.RenewedNative++
 	t.beatRow(s, now)
 }

@@ -28,18 +28,19 @@ func (t *Table) RenewIDs(ids [][]byte, now clock.Instant, out []Outcome) {
 	du, us := units(now.Add(t.cfg.Extension)), t.deadlineUs(now)
 	for len(ids) > 0 {
 		n := min(len(ids), batchMax)
-		var touched uint64
 		for i, id := range ids[:n] {
-			tag := t.tag(id)
-			tags[i] = tag
-			touched ^= t.index.entries[t.index.home(tag)].tag // starts the miss, waits for nothing
+			tags[i] = t.tag(id)
 		}
-		for i := range n {
-			p := t.index.find(tags[i])
-			at[i] = int32(p)
-			if p >= 0 {
-				touched ^= t.mem.Rows[t.index.entries[p].word&slotMask].GenBeats
-			}
+		// Short loops that wait for nothing: the processor sees many of their misses at once.
+		var touched uint64
+		for _, tag := range tags[:n] {
+			touched ^= t.index.entries[t.index.home(tag)].tag
+		}
+		for i, tag := range tags[:n] {
+			at[i] = int32(t.index.find(tag))
+		}
+		for _, p := range at[:n] {
+			touched ^= t.mem.Rows[t.index.entries[max(p, 0)].word&slotMask].GenBeats
 		}
 		t.touched = touched
 		for i := range n {
