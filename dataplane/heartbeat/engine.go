@@ -62,6 +62,7 @@ type engine struct {
 	probeSent   uint64
 	open        int // reads of ours begun and not over, blocks held included
 
+	up               bool // the host takes it for connected
 	pendUp, pendDown bool
 	downCount        uint64
 	eventNext        uint32
@@ -176,9 +177,7 @@ func (t *Tracker) replace(i uint32, f *facts, now clock.Instant) {
 	e := &t.engines[i]
 	before := e.requests
 	t.loseAll(i, f.epoch, now)
-	if e.state == Connected || e.state == Broken {
-		t.engineDown(i, uint64(before))
-	}
+	t.engineDown(i, uint64(before))
 }
 
 // loseAll reports every request of an engine as lost, except strangers of the epoch kept (0: none).
@@ -311,7 +310,9 @@ func (t *Tracker) loadOne(i uint32, now clock.Instant) bool {
 	e.conn++
 	t.loads.set(i, clock.Never)
 	t.setState(i, Connected)
-	t.engineUp(i)
+	if e.fails == 0 { // else it is up when it is heard: a dead agent's blob loads as well as a living one's
+		t.engineUp(i)
+	}
 	t.settle(i, now)
 	t.startRound(i, now.Add(1)) // the first heartbeats leave in the step after this one
 	if e.owedN > 0 {
@@ -389,14 +390,32 @@ func (t *Tracker) healStep(e *engine) time.Duration {
 	return e.facts.times.interval / 16
 }
 
+// heard takes the end of a one-sided read: everything that was sent before it was posted, up to mark, has been taken in.
+func (t *Tracker) heard(i uint32, mark uint64) {
+	e := &t.engines[i]
+	e.heard = max(e.heard, mark)
+	e.fails = 0
+	if e.state == Connected {
+		t.engineUp(i)
+	}
+}
+
 func (t *Tracker) engineUp(i uint32) {
 	e := &t.engines[i]
+	if e.up {
+		return
+	}
+	e.up = true
 	e.pendUp, e.pendDown = true, false
 	t.queueEngineEvent(i)
 }
 
 func (t *Tracker) engineDown(i uint32, touched uint64) {
 	e := &t.engines[i]
+	if !e.up {
+		return
+	}
+	e.up = false
 	e.pendUp, e.pendDown, e.downCount = false, true, touched
 	t.queueEngineEvent(i)
 }

@@ -161,9 +161,8 @@ func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 	r := &t.remotes.all[m]
 	status := o.Status
 	if status == record.ReadOK {
-		e.fails = 0
 		if q.conn == e.conn {
-			e.heard = max(e.heard, q.mark)
+			t.heard(q.engine, q.mark)
 		}
 		switch {
 		case r.native && !o.Proven:

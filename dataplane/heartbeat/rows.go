@@ -128,12 +128,11 @@ func (t *Tracker) takeRows(now clock.Instant) {
 			t.broken(i, now)
 			continue
 		}
-		e.fails = 0
 		if m == none {
-			e.heard = max(e.heard, e.probeSent)
+			t.heard(i, e.probeSent)
 			continue
 		}
-		e.heard = max(e.heard, t.remotes.all[m].rowMark)
+		t.heard(i, t.remotes.all[m].rowMark)
 		if t.remotes.all[m].place == inNative {
 			t.shown(m, &res, now)
 		}
