@@ -219,7 +219,7 @@ func paramError(key int, sub string, err error) error {
 
 // key reads a key and its colon; -1: not one of names.
 func (s *jsonScan) key(scratch []byte, names []string) int {
-	scratch = s.str(scratch, StringMax)
+	scratch = s.str(scratch, ParamsMax) // a long one is not ours, and no error
 	s.want(':', ErrSyntax)
 	if s.err != nil {
 		return -1
@@ -297,6 +297,9 @@ func (s *jsonScan) groups() [][]uint32 {
 		s.want('[', ErrType)
 		for first := true; s.err == nil && s.more(first, ']'); first = false {
 			ids = append(ids, uint32(s.uint(math.MaxUint32)))
+		}
+		if len(out) == GroupsMax {
+			s.fail(ErrLimit)
 		}
 		out = append(out, ids)
 	}

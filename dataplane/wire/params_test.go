@@ -159,6 +159,7 @@ func TestParameterErrorsSayWhy(t *testing.T) {
 		{"params_epoch_upper.json", ErrValue},
 		{"params_slot_null.json", ErrType},
 		{"params_g_twice.json", ErrDuplicate},
+		{"params_too_many_groups.json", ErrLimit},
 		{"params_nested_deep.json", ErrDepth},
 		{"params_truncated.json", ErrTruncated},
 		{"params_empty.json", ErrTruncated},

@@ -176,7 +176,7 @@ var checks = map[string]func(f fields){
 	"limits": func(f fields) {
 		for name, v := range map[string]int{
 			"notification": ParseMax, "handshake": HandshakeMax, "params": ParamsMax, "id": IDMax, "string": StringMax,
-			"regions": RegionsMax, "slots": SlotsMax, "depth": DepthMax,
+			"regions": RegionsMax, "groups": GroupsMax, "slots": SlotsMax, "depth": DepthMax,
 		} {
 			f.same(name, fmt.Sprint(v))
 		}

@@ -16,6 +16,7 @@ const (
 	HandshakeMax = 1 << 20 // bytes of a metadata map or of the payload around it
 	ParamsMax    = 4 << 20 // bytes of transfer parameters
 	RegionsMax   = 4096    // regions of a metadata map
+	GroupsMax    = 4096    // transfer groups of one request
 	StringMax    = 4096    // bytes of any string in a metadata map or in parameters
 	DepthMax     = 8       // levels of nesting that an unknown key may have
 	SlotsMax     = 1 << 24 // rows of a peer's board
