@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
@@ -472,5 +474,33 @@ func TestTheLocalLayoutMayComeLater(t *testing.T) {
 	}
 	if b.m.SetLocal(&Layout{}) == nil {
 		t.Error("an empty layout was taken")
+	}
+}
+
+func TestReadsTakeTurnsWithinAStep(t *testing.T) {
+	b := newBench(t, Config{DescsStepMax: 8}, 16)
+	for i := range uint64(3) {
+		b.commit(i, 1, b.source(transport.Peer(i+1), 0, 16)) // 16 descriptors each
+	}
+	b.step(0)
+	var got []int
+	for _, x := range b.f.posted {
+		got = append(got, int(x.spec.Peer), len(x.spec.Descs))
+	}
+	if diff := cmp.Diff([]int{1, 2, 2, 2, 3, 2, 1, 2}, got); diff != "" {
+		t.Errorf("peer and descriptors of each part (-want +got):\n%s", diff)
+	}
+}
+
+func TestRunsAreGivenBackWithTheLastPost(t *testing.T) {
+	b := newBench(t, Config{}, 1)
+	all := b.m.Gauges().RunsFree
+	b.commit(1, 4, b.source(1, 0, 1))
+	if n := b.m.Gauges().RunsFree; n != all-runsPiece {
+		t.Errorf("%d runs free of %d while the read waits", n, all)
+	}
+	b.step(0)
+	if n := b.m.Gauges().RunsFree; n != all {
+		t.Errorf("%d runs free of %d with everything posted", n, all)
 	}
 }

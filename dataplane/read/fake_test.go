@@ -23,6 +23,7 @@ type fake struct {
 	t       testing.TB
 	posted  []*fakeXfer
 	postErr error
+	keep    error // what Release answers
 	fast    bool
 	polls   int
 	spins   []int64
@@ -74,6 +75,9 @@ func (f *fake) PollReads(xs []transport.Xfer, out []transport.Status, spin int64
 
 func (f *fake) Release(x transport.Xfer) error {
 	p := f.posted[x-1]
+	if f.keep != nil {
+		return f.keep
+	}
 	if p.status == transport.Pending {
 		f.t.Errorf("transfer %d released while it is pending", x)
 		return transport.ErrInvalid

@@ -450,9 +450,49 @@ func TestARefusedPartWaitsForThePartsBefore(t *testing.T) {
 	b.f.postErr = transport.ErrPeer
 	b.step(0)
 	b.wantNone()
+	b.f.postErr = nil
+	b.step(0)
+	if b.posts() != 1 {
+		t.Error("a read that is bad posted another part")
+	}
 	b.f.land(b.f.posted[0])
 	b.step(0)
 	b.wantOutcome(1, record.ReadFailed, false)
+	b.wantIdle()
+}
+
+func TestAFailedReadPostsNothingMore(t *testing.T) {
+	b := newBench(t, Config{DescsStepMax: 1}, 4)
+	b.commit(1, 4, b.source(3, 0, 4))
+	b.step(0)
+	b.step(0)
+	b.f.posted[0].status = transport.Failed
+	b.step(0)
+	b.step(0)
+	if b.posts() != 2 {
+		t.Errorf("%d parts posted, want the 2 from before the failure", b.posts())
+	}
+	b.f.land(b.f.posted[1])
+	b.step(0)
+	b.wantOutcome(1, record.ReadFailed, true)
+}
+
+func TestATransportThatTakesItsErrorBackKeepsTheBlocksAside(t *testing.T) {
+	b := newBench(t, Config{}, 1)
+	b.commit(1, 4, b.source(3, 0, 1))
+	b.step(0)
+	b.f.posted[0].status = transport.Failed
+	b.step(0)
+	b.wantOutcome(1, record.ReadFailed, true)
+	b.f.keep = transport.ErrInvalid // pending after all
+	b.step(errorWait)
+	b.wantNone()
+	if b.m.Counters.ReleaseErrors != 1 || b.m.Open() != 1 {
+		t.Errorf("%d release errors, %d open", b.m.Counters.ReleaseErrors, b.m.Open())
+	}
+	b.f.keep = nil
+	b.step(errorWait)
+	b.wantBack(1)
 	b.wantIdle()
 }
 
