@@ -137,6 +137,9 @@ func (p *Plane) Pending() bool {
 	return false
 }
 
+// WrapTransport puts a transport in front of the one that notifications come from, for tests of what a fault there does.
+func (p *Plane) WrapTransport(tr transport.Transport) { p.tr = tr }
+
 // Work counts what has been done so far; it stands still while the plane only waits.
 func (p *Plane) Work() uint64 {
 	return p.Counters.Records + p.Counters.NotifsReceived + p.out.total

@@ -3,6 +3,7 @@ package core
 import (
 	"encoding/binary"
 	"fmt"
+	"runtime/debug"
 	"testing"
 	"time"
 	"unsafe"
@@ -21,11 +22,18 @@ const (
 	labBlockLen = 256
 )
 
+// loopbackConfig has room for all that the tests send.
+var loopbackConfig = loopback.Config{ReadsMax: 1 << 14, NotifBytesMax: 8 << 20}
+
+// smallLoopback keeps the transport out of what a memory test measures.
+var smallLoopback = loopback.Config{ReadsMax: 64, DescsMax: 1024, NotifsMax: 64}
+
 // lab is two engines in one process on one virtual clock: a prefill engine p and a decode engine d.
 type lab struct {
 	t    testing.TB
 	now  clock.Instant
 	hub  *loopback.Hub
+	size loopback.Config
 	p, d *node
 	peer uint64 // p as d knows it
 }
@@ -38,7 +46,7 @@ type node struct {
 }
 
 func newLab(t testing.TB, config string) *lab {
-	l := &lab{t: t, now: clock.Instant(time.Hour), hub: loopback.NewHub()}
+	l := &lab{t: t, now: clock.Instant(time.Hour), hub: loopback.NewHub(), size: loopbackConfig}
 	l.p, l.d = l.node("P", config), l.node("D", config)
 	l.peer = l.connect(l.d, l.p)
 	return l
@@ -56,7 +64,7 @@ func (l *lab) node(id, config string) *node {
 		l.t.Fatal(err)
 	}
 	open := map[string]OpenTransport{"loopback": func(_ *Config, agent string) (transport.Transport, error) {
-		return l.hub.New(agent, loopback.Config{ReadsMax: 1 << 14})
+		return l.hub.New(agent, l.size)
 	}}
 	c, err := Open(cfg, mem, open, func() clock.Instant { return l.now })
 	if err != nil {
@@ -231,3 +239,6 @@ func agent(t testing.TB, n *node) *loopback.Agent {
 	}
 	return a
 }
+
+// debugFree gives what earlier tests left behind back to the system, so that resident memory can be compared.
+func debugFree() { debug.FreeOSMemory() }

@@ -34,7 +34,7 @@ func (t *Table) Renew(e Entry, r Reader, now clock.Instant) Outcome {
 		return Unknown
 	}
 	k := &t.hot[e.Slot]
-	if k.warm(e.Key, who) {
+	if k.warm(e.Key, who) && t.useOf(e.Slot) == e.Generation {
 		t.beatNative(e.Slot, k, now)
 		return Applied
 	}
@@ -59,7 +59,7 @@ func (t *Table) RenewEntries(es []Entry, r Reader, now clock.Instant, out []Outc
 			o := Unknown
 			if uint64(e.Slot) >= uint64(len(t.hot)) {
 				t.Counters.UnknownRenew++
-			} else if k := &t.hot[e.Slot]; k.warm(e.Key, who) {
+			} else if k := &t.hot[e.Slot]; k.warm(e.Key, who) && t.useOf(e.Slot) == e.Generation {
 				k.setBeat(max(k.beat(), du))
 				t.Counters.RenewedNative++
 				t.beatRowUs(e.Slot, us)
@@ -137,6 +137,10 @@ func (t *Table) Complete(e Entry, r Reader, n uint16, now clock.Instant) Outcome
 
 // report adds a reader's report and ends the lease, or marks its grant as done, when the set is complete.
 func (t *Table) report(s uint32, k *hot, in reader, o Outcome, now clock.Instant) Outcome {
+	if k.is(keptDone) { // complete before its grant: as good as ended
+		t.Counters.Repeated++
+		return Repeated
+	}
 	head, complete, added := t.readers.add(k.set(), in)
 	k.setSet(head)
 	switch {
@@ -185,9 +189,13 @@ func (t *Table) Release(e Entry, r Reader, now clock.Instant) Outcome {
 	}
 }
 
+// useOf is the use that a slot's row shows, from the cache line that an extension writes anyway. A key belongs to one use,
+// so an entry with the right key and another generation comes from nobody that speaks the protocol.
+func (t *Table) useOf(s uint32) uint32 { return uint32(t.mem.Rows[s].GenBeats) }
+
 // open tells what an entry names: a held lease (Applied), the slot's use that is not granted yet (Kept), or why neither.
 func (t *Table) open(e Entry, k *hot) Outcome {
-	if k.phase() == phaseHeld && k.key == e.Key {
+	if k.phase() == phaseHeld && k.key == e.Key && t.useOf(e.Slot) == e.Generation {
 		return Applied
 	}
 	if Key(t.secret, e.Slot, e.Generation) != e.Key {

@@ -1,0 +1,69 @@
+package core
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// faulty is a transport whose Poll breaks on demand, as a bug in the core would.
+type faulty struct {
+	transport.Transport
+	broken bool
+}
+
+func (f *faulty) Poll(in *transport.Inbox) int {
+	if f.broken {
+		var list []int
+		_ = list[in.Len()] // a bounds error, not an explicit panic
+	}
+	return f.Transport.Poll(in)
+}
+
+func TestAPanicInAStepFencesEveryRowBeforeAnythingIsToldAndStopsTheCore(t *testing.T) {
+	l := newLab(t, `{}`)
+	bad := &faulty{}
+	there := blocks(3, 8)
+	_, remote := l.grant("r1", 7, there)
+	track := l.track(remote, "d-r1", 70)
+	l.run(10*time.Second, 30*time.Millisecond)
+
+	bad.Transport = l.p.core.tr
+	l.p.core.plane.WrapTransport(bad)
+	bad.broken = true
+	if err := l.p.core.Step(); !errors.Is(err, ErrPoisoned) {
+		t.Fatalf("step = %v, want ErrPoisoned", err)
+	}
+	if atomic.LoadUint32(&l.p.core.mem.Control.Poisoned) != 1 {
+		t.Error("the control page does not say so")
+	}
+	header, rows := record.Board(l.p.core.mem.Board)
+	if header.Flags&record.BoardClosed == 0 {
+		t.Error("the board is not marked closed")
+	}
+	for i := range l.p.core.mem.Slots {
+		if rows[i].Fence != record.FenceClosed {
+			t.Fatalf("row %d is open: %#x", i, rows[i].Fence)
+		}
+	}
+	if !strings.Contains(l.p.core.Broken(), "index out of range") {
+		t.Errorf("what broke is not told: %q", l.p.core.Broken())
+	}
+	if err := l.p.core.Step(); !errors.Is(err, ErrPoisoned) {
+		t.Errorf("a broken core steps again: %v", err)
+	}
+	// D finds out by the fence alone: P's software answers nothing any more.
+	l.read(track, blocks(40, 8), there)
+	for range 20 {
+		l.now = l.now.Add(30 * time.Millisecond)
+		l.stepOne(l.d)
+	}
+	if failed := l.d.take(record.EvReadFailed); len(failed) != 1 || failed[0].Status != record.ReadStale {
+		t.Errorf("outcome: %+v, left %+v", failed, l.d.evs)
+	}
+}
