@@ -57,4 +57,5 @@ type Gauges struct {
 	Broken      int
 	UnheardMax  uint64 // bytes, of the worst engine connected
 	LongIDsFree int
+	Parked      int // agents of engines that came back as others, not yet dropped
 }

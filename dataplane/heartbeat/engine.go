@@ -270,19 +270,20 @@ const loadsLookMax = 8
 // loadOne does what is due for an engine. It reports true if it has called Load.
 func (t *Tracker) loadOne(i uint32, now clock.Instant) bool {
 	e := &t.engines[i]
-	if e.peer != 0 {
-		// An agent is never dropped under a transfer: it would go on landing. To give a peer up that keeps one open past
-		// heal_wait (reads.Abandon) needs a Drop that the transport does not refuse, and comes with healing under load.
-		pending, aside := t.reads.InFlight(e.peer)
-		if e.open > 0 || pending+aside > 0 || t.tr.Drop(e.peer) != nil {
-			t.counters.HealWaits++
-			t.loads.set(i, now.Add(t.healStep(e)))
-			return false
-		}
+	switch {
+	case e.peer == 0:
+	case t.dropPeer(e.peer):
 		e.peer = 0
+	case e.state == Loading && len(t.parked) < cap(t.parked):
+		t.parked = append(t.parked, e.peer) // another agent takes its place; this one is dropped when nothing is open
+		e.peer = 0
+	default:
+		t.counters.HealWaits++
+		t.loads.set(i, now.Add(t.healStep(e)))
+		return false
 	}
 	if e.state == Removing {
-		if e.queued || e.inRows || e.inReady || !t.reg.giveBack(i) {
+		if e.open > 0 || e.queued || e.inRows || e.inReady || !t.reg.giveBack(i) {
 			t.loads.set(i, now.Add(time.Millisecond))
 			return false
 		}
@@ -320,6 +321,30 @@ func (t *Tracker) loadOne(i uint32, now clock.Instant) bool {
 	}
 	t.ready(i)
 	return true
+}
+
+// dropPeer forgets an agent, but never under a transfer, which would go on landing; those in quarantine count, too. To give
+// up a peer that keeps one open past heal_wait (reads.Abandon) needs a Drop that the transport does not refuse, and comes
+// with healing under load.
+func (t *Tracker) dropPeer(p transport.Peer) bool {
+	pending, aside := t.reads.InFlight(p)
+	return pending+aside == 0 && t.tr.Drop(p) == nil
+}
+
+// parkedMax bounds the agents of engines that came back as others while a transfer from them was open.
+const parkedMax = 64
+
+// stepParked drops one of them as soon as it can be dropped.
+func (t *Tracker) stepParked() {
+	n := len(t.parked)
+	if n == 0 {
+		return
+	}
+	t.parkedAt = (t.parkedAt + 1) % n
+	if t.dropPeer(t.parked[t.parkedAt]) {
+		t.parked[t.parkedAt] = t.parked[n-1]
+		t.parked = t.parked[:n-1]
+	}
 }
 
 // settle sorts what was tracked before the engine was known: requests of another boot wait apart.
@@ -406,7 +431,7 @@ func (t *Tracker) engineUp(i uint32) {
 		return
 	}
 	e.up = true
-	e.pendUp, e.pendDown = true, false
+	e.pendUp = true // after a down that has not left yet
 	t.queueEngineEvent(i)
 }
 

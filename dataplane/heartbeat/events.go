@@ -64,15 +64,21 @@ func (t *Tracker) putEvents() {
 
 func (t *Tracker) putEngine(i uint32) bool {
 	e := &t.engines[i]
-	if e.pendUp || e.pendDown {
-		t.ev = record.Event{Kind: record.EvEngineUp, Handle: uint64(record.NewHandle(i, e.use)), User: e.user}
-		if e.pendDown {
-			t.ev.Kind, t.ev.Value0 = record.EvEngineDown, e.downCount
+	if e.pendDown {
+		t.ev = record.Event{
+			Kind: record.EvEngineDown, Handle: uint64(record.NewHandle(i, e.use)), User: e.user, Value0: e.downCount,
 		}
 		if !t.events.Put(&t.ev) {
 			return false
 		}
-		e.pendUp, e.pendDown = false, false
+		e.pendDown = false
+	}
+	if e.pendUp {
+		t.ev = record.Event{Kind: record.EvEngineUp, Handle: uint64(record.NewHandle(i, e.use)), User: e.user}
+		if !t.events.Put(&t.ev) {
+			return false
+		}
+		e.pendUp = false
 	}
 	e.queued = false
 	t.engineHead = e.eventNext

@@ -148,7 +148,11 @@ func (r *rig) owner(name string, stock bool) *owner {
 
 // boot starts the owner's process anew.
 func (o *owner) boot() {
-	a, err := o.hub.New(o.name, loopback.Config{})
+	name := o.name
+	if o.agent != nil {
+		name = fmt.Sprint(o.name, "/", o.epoch)
+	}
+	a, err := o.hub.New(name, loopback.Config{})
 	must(o.t, err)
 	o.agent = a
 	o.board = words(record.BoardHeadLen + boardRows*record.RowLen)
@@ -167,7 +171,7 @@ func (o *owner) boot() {
 
 // reboot kills the owner and starts it under another epoch.
 func (o *owner) reboot() {
-	o.hub.Kill(o.name)
+	o.hub.Kill(o.agent.Agent())
 	o.epoch += 100
 	o.boot()
 }

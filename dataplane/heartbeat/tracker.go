@@ -44,6 +44,8 @@ type Tracker struct {
 	engineHead, engineTail uint32
 	rowsLeft, rowLooks     int
 	leavings               int
+	parked                 []transport.Peer // agents that wait to be dropped
+	parkedAt               int
 	draining               bool
 	muted                  bool
 
@@ -81,7 +83,8 @@ func New(cfg Config, tr transport.Transport, reads *read.Machine, tracks []recor
 		rowQueue: emptyQueue(), readyQueue: emptyQueue(), waitOrder: emptyRequests(),
 		owedOrder: emptyList(), strangeOrder: emptyList(),
 		eventHead: none, eventTail: none, engineHead: none, engineTail: none,
-		buf: make([]byte, 0, cfg.BatchBytesMax),
+		parked: make([]transport.Peer, 0, parkedMax),
+		buf:    make([]byte, 0, cfg.BatchBytesMax),
 	}, nil
 }
 
@@ -97,6 +100,7 @@ func (t *Tracker) Step(now clock.Instant) {
 	t.stepEnds(now)  // what has ended in this step, in as few messages as there are engines
 	t.stepRows(now)  // rows before heartbeats
 	t.stepBeats(now) //
+	t.stepParked()
 	t.stepLoads(now) // last: a load may take 60 ms
 	t.putEvents()
 }
@@ -178,6 +182,7 @@ func (t *Tracker) Gauges() Gauges {
 	g := t.gauges
 	g.Remotes = t.remotes.n
 	g.LongIDsFree = t.remotes.longLeft
+	g.Parked = len(t.parked)
 	for i := range t.engines {
 		if e := &t.engines[i]; e.state == Connected && e.sent-e.heard > g.UnheardMax {
 			g.UnheardMax = e.sent - e.heard
