@@ -243,9 +243,11 @@ static void on_request_event(const kvl_event_t *e, struct request *r)
 		give_back_blocks(r);
 		return;
 	case KVL_EV_READ_FAILED:
-		/* Not to be used. The count of wrong bytes is for the demonstration: what would have been handed out. */
-		say("{\"ev\":\"read_failed\",\"id\":%s,\"status\":\"%s\",\"blocks_held\":%s,\"bad_bytes\":%llu,\"handed_out\":%llu,\"t_ns\":%llu}",
+		/* Not to be used. How much of it had come, and how much of that is another's, is for the demonstration only. */
+		say("{\"ev\":\"read_failed\",\"id\":%s,\"status\":\"%s\",\"blocks_held\":%s,\"landed_bytes\":%llu,\"bad_bytes\":%llu,\"handed_out\":%llu,"
+		    "\"t_ns\":%llu}",
 		    quoted(r->id), read_name(e->status), held ? "true" : "false",
+		    (unsigned long long)(held ? 0 : cache_landed(&cache, r->local, r->n)),
 		    (unsigned long long)(held ? 0 : cache_bad_bytes(&cache, r->remote_id, r->local, r->n)), (unsigned long long)handed_out,
 		    (unsigned long long)e->time_ns);
 		if (held)

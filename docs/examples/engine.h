@@ -135,12 +135,28 @@ static inline uint64_t cache_bad_bytes(struct cache *c, const char *request, con
 	return cache_walk(c, request, blocks, n, 0);
 }
 
+#define CACHE_CLEAR 0xee
+
+/* How many bytes of cleared blocks have been written since. One in 256 of what is written looks as if it were not. */
+static inline uint64_t cache_landed(const struct cache *c, const uint32_t *blocks, uint32_t n)
+{
+	uint64_t landed = 0;
+	for (uint32_t layer = 0; layer < c->layers; layer++) {
+		for (uint32_t b = 0; b < n; b++) {
+			const uint8_t *at = c->base[layer] + (size_t)blocks[b] * c->block_len;
+			for (size_t i = 0; i < c->block_len; i++)
+				landed += at[i] != CACHE_CLEAR;
+		}
+	}
+	return landed;
+}
+
 /* Whatever a block held before must not look like data that was read. */
 static inline void cache_clear(struct cache *c, const uint32_t *blocks, uint32_t n)
 {
 	for (uint32_t layer = 0; layer < c->layers; layer++) {
 		for (uint32_t b = 0; b < n; b++)
-			memset(c->base[layer] + (size_t)blocks[b] * c->block_len, 0xee, c->block_len);
+			memset(c->base[layer] + (size_t)blocks[b] * c->block_len, CACHE_CLEAR, c->block_len);
 	}
 }
 

@@ -24,8 +24,9 @@ type Config struct {
 	Color    bool
 	Version  string
 
-	launch launcher // tests replace it
-	limit  time.Duration
+	launch   launcher // tests replace it
+	together int      // runs of a scene at once
+	limit    time.Duration
 }
 
 // Result is what came of it.
@@ -74,13 +75,13 @@ var scenes = []sceneDef{
 	{"d", "overload", "200 requests wait in D's queue. One batch per interval keeps them all, whatever their number.", []variant{{drive: "pump", p: "node", d: "c"}}, overload},
 }
 
-// together is how many runs of a scene go on at once: each is two processes that mostly sleep.
-const together = 2
-
 // Run plays the scenes. The error is for what could not even start; broken promises and failed runs are in the result.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.launch == nil {
 		cfg.launch = cfg.Programs.launch
+	}
+	if cfg.together == 0 {
+		cfg.together = 2 // each is two processes that mostly sleep
 	}
 	if cfg.limit == 0 {
 		cfg.limit = 150 * time.Second
@@ -105,7 +106,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 		stages := make([]*stage, len(s.variants))
 		errs := make([]error, len(s.variants))
 		var wait sync.WaitGroup
-		slots := make(chan struct{}, together)
+		slots := make(chan struct{}, cfg.together)
 		for i, v := range s.variants {
 			stages[i] = &stage{cfg: &cfg, scene: s, variant: v, ctx: ctx, say: say}
 			wait.Add(1)
@@ -117,7 +118,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 			}()
 		}
 		wait.Wait()
-		drawn := timeline.Scene{Title: s.key + "   " + s.title, Story: s.story}
+		drawn := timeline.Scene{Title: s.key + ": " + s.title, Story: s.story}
 		for i, st := range stages {
 			result.Promises = append(result.Promises, st.promises...)
 			drawn.Runs = append(drawn.Runs, st.picture)
@@ -126,7 +127,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 			}
 		}
 		result.chart.Scenes = append(result.chart.Scenes, drawn)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || len(result.Promises) == 0 { // engines that cannot even start will not start in the next scene
 			break
 		}
 	}
@@ -169,7 +170,7 @@ func (r *Result) close(say *narrator, chosen []sceneDef) {
 		}
 	}
 	for _, f := range r.Failures {
-		say.line("%s %s", say.paint.bad("FAILED"), f)
+		say.line("%s %s", say.paint.bad("FAILED"), short(f))
 	}
 	if r.Kept {
 		say.line("%s", say.paint.good(fmt.Sprintf("all %d promises kept in %.0f s", len(r.Promises), r.Seconds)))
@@ -184,12 +185,21 @@ func (r *Result) Verdict() error {
 		}
 	}
 	if len(r.Failures) > 0 {
-		return errors.New(r.Failures[0])
+		return errors.New(short(r.Failures[0]))
 	}
 	if !r.Kept {
 		return errors.New("no promise was tested")
 	}
 	return nil
+}
+
+// short is a message on one line, without the middle of a long one.
+func short(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) > 400 {
+		return s[:250] + " ... " + s[len(s)-140:]
+	}
+	return s
 }
 
 // WriteSVG draws the picture.

@@ -43,8 +43,8 @@ func (n *narrator) event(run, format string, args ...any) {
 	n.line("%s  %s  %s", n.paint.dim(fmt.Sprintf("%6.2f s", at)), n.paint.dim(fmt.Sprintf("%-19s", run)), fmt.Sprintf(format, args...))
 }
 
-// bytes names an amount of memory.
-func bytes(n uint64) string {
+// amount names an amount of memory.
+func amount(n uint64) string {
 	switch {
 	case n >= 1<<30:
 		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))

@@ -31,7 +31,7 @@ func busyD(s *stage) error {
 		return err
 	}
 	size := n * s.blockBytes()
-	s.tell("P granted %s: %d blocks, %s, for %v; %s enters D's queue", id, n, bytes(size), lease, id)
+	s.tell("P granted %s: %d blocks, %s, for %v; %s enters D's queue", id, n, amount(size), lease, id)
 	s.moment(granted, "granted")
 	if err := sleep(s.ctx, lease*5/2-time.Duration(bootNow()-granted), s.p, s.d); err != nil {
 		return err
@@ -51,7 +51,7 @@ func busyD(s *stage) error {
 		return err
 	}
 	bad := badBytes(&outcome, size)
-	s.tell("D read %s: %s, %s, %s wrong bytes", id, outcome.Status, bytes(outcome.Bytes), quantity(bad, ""))
+	s.tell("D read %s: %s, %s, %s wrong bytes", id, outcome.Status, amount(outcome.Bytes), quantity(bad, ""))
 	freed, err := s.p.await(s.ctx, "the end of the lease of "+id, answerMax, 0, isEvent("freed", id))
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func crashD(s *stage) error {
 		return err
 	}
 	held := requests * each * s.blockBytes()
-	s.tell("P granted %d requests, %s; all wait in D's queue", requests, bytes(held))
+	s.tell("P granted %d requests, %s; all wait in D's queue", requests, amount(held))
 	s.moment(granted, "granted")
 	if err := sleep(s.ctx, s.cfg.Lease*3/2, s.p, s.d); err != nil {
 		return err
@@ -173,7 +173,7 @@ func stoppedD(s *stage) error {
 		return err
 	}
 	s.tell("P overwrote the blocks and granted them to r2")
-	if err := sleep(s.ctx, lease/4, s.p, s.d); err != nil {
+	if err := sleep(s.ctx, lease/2, s.p, s.d); err != nil {
 		return err
 	}
 
@@ -192,7 +192,7 @@ func stoppedD(s *stage) error {
 	}
 	refusedAfter := time.Duration(int64(outcome.TimeNS - continued))
 	if outcome.Status == "stale" {
-		s.tell("%s: the read of %s was refused as stale%s", s.say.paint.good("fenced"), id, wrongWords(&outcome))
+		s.tell("%s: the read of %s was refused as stale, %s", s.say.paint.good("fenced"), id, refusal(&outcome))
 	} else {
 		s.tell("%s the read of %s ended as %s", s.say.paint.bad("wrong:"), id, outcome.Status)
 	}
@@ -204,7 +204,15 @@ func stoppedD(s *stage) error {
 	}
 
 	// D is not broken, only late: the request that has the blocks now is read as any other.
-	if _, err := s.d.ask(s.ctx, jsonl.Command{Cmd: "track", ID: "r2", Params: granted2[0].Params}, jsonl.Command{Cmd: "read", ID: "r2"}); err != nil {
+	if _, err := s.d.ask(s.ctx, jsonl.Command{Cmd: "track", ID: "r2", Params: granted2[0].Params}); err != nil {
+		return err
+	}
+	tracked2 := bootNow()
+	if err := sleep(s.ctx, lease/2, s.p, s.d); err != nil {
+		return err
+	}
+	asked2 := bootNow()
+	if _, err := s.d.ask(s.ctx, jsonl.Command{Cmd: "read", ID: "r2"}); err != nil {
 		return err
 	}
 	second, err := s.d.await(s.ctx, "the end of the read of r2", answerMax, markD, isOutcome("r2"))
@@ -236,7 +244,8 @@ func stoppedD(s *stage) error {
 	} else {
 		s.drawRead(continued, &outcome)
 	}
-	s.drawRead(second.TimeNS-uint64(second.TookMS*1e6), &second)
+	s.mark(laneD, timeline.Waiting, tracked2, asked2, "r2 waits")
+	s.drawRead(asked2, &second)
 	s.moment(stopped, "D is stopped")
 	s.moment(freed.TimeNS, "P reclaims, overwrites")
 	s.moment(continued, "D goes on, reads: "+outcome.Status)
@@ -256,7 +265,7 @@ func overload(s *stage) error {
 	if err != nil {
 		return err
 	}
-	s.tell("P granted %d requests, %s; all wait in D's queue", requests, bytes(requests*each*s.blockBytes()))
+	s.tell("P granted %d requests, %s; all wait in D's queue", requests, amount(requests*each*s.blockBytes()))
 	s.moment(granted, "granted")
 	interval := s.cfg.Lease / 6
 	if err := sleep(s.ctx, 2*interval, s.p, s.d); err != nil {
@@ -330,11 +339,12 @@ func badBytes(r *jsonl.Report, size uint64) float64 {
 	return float64(*r.BadBytes)
 }
 
-func wrongWords(r *jsonl.Report) string {
-	if r.BadBytes == nil || *r.BadBytes == 0 {
-		return ""
+// refusal tells whether the fence kept data out that had come, or the row was seen before anything was read.
+func refusal(r *jsonl.Report) string {
+	if r.Landed == nil || r.BadBytes == nil || *r.Landed == 0 {
+		return "before any of it came"
 	}
-	return fmt.Sprintf("; %d of its bytes would have been wrong", *r.BadBytes)
+	return fmt.Sprintf("after %s had come, %d bytes of it another request's", amount(*r.Landed), *r.BadBytes)
 }
 
 func is(b bool) float64 {
@@ -345,6 +355,6 @@ func is(b bool) float64 {
 }
 
 func (s *stage) drawRead(asked uint64, r *jsonl.Report) {
-	text := fmt.Sprintf("read %s, %s wrong bytes", bytes(r.Bytes), quantity(badBytes(r, r.Bytes), ""))
+	text := fmt.Sprintf("read %s, %s wrong bytes", amount(r.Bytes), quantity(badBytes(r, r.Bytes), ""))
 	s.mark(laneD, timeline.Read, asked, r.TimeNS, text)
 }

@@ -115,7 +115,7 @@ func (s *stage) connect() error {
 	if _, err := s.d.await(s.ctx, `"engine_up" for P`, answerMax, mark, isEvent("engine_up", "")); err != nil {
 		return err
 	}
-	s.start = bootNow()
+	s.start = bootNow() // until the first grant
 	s.tell("P is %s, D is %s; D knows P", s.what(s.p), s.what(s.d))
 	return nil
 }
@@ -162,6 +162,7 @@ func (s *stage) grant(ids []string, blocks [][]uint32) (uint64, error) {
 	if _, err := s.d.ask(s.ctx, tracks...); err != nil {
 		return 0, err
 	}
+	s.start = granted[0].TimeNS - leadIn
 	return granted[0].TimeNS, nil
 }
 
@@ -207,6 +208,9 @@ func (s *stage) blockBytes() uint64 {
 func (s *stage) at(ns uint64) float64 {
 	return max(0, float64(int64(ns-s.start))/1e9)
 }
+
+// leadIn is what the picture shows before the first grant.
+const leadIn = uint64(30 * time.Millisecond)
 
 const (
 	laneP = 0

@@ -58,6 +58,7 @@ type Report struct {
 	TookMS     float64 `json:"took_ms,omitempty"`
 	BadBytes   *uint64 `json:"bad_bytes,omitempty"`
 	Bytes      uint64  `json:"bytes,omitempty"`
+	Landed     *uint64 `json:"landed_bytes,omitempty"`
 	BlocksHeld *bool   `json:"blocks_held,omitempty"`
 	HandedOut  *uint64 `json:"handed_out,omitempty"`
 	Batches    uint64  `json:"batches,omitempty"`

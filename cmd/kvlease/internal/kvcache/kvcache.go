@@ -94,10 +94,28 @@ func (c *Cache) Clear(blocks []uint32) {
 		for _, b := range blocks {
 			mem := layer[int(b)*BlockLen:][:BlockLen]
 			for i := range mem {
-				mem[i] = 0xee
+				mem[i] = cleared
 			}
 		}
 	}
+}
+
+const cleared = 0xee
+
+// Landed counts the bytes of cleared blocks that have been written since. One in 256 of what is written looks as if it
+// were not.
+func (c *Cache) Landed(blocks []uint32) uint64 {
+	landed := uint64(0)
+	for _, layer := range c.base {
+		for _, b := range blocks {
+			for _, v := range layer[int(b)*BlockLen:][:BlockLen] {
+				if v != cleared {
+					landed++
+				}
+			}
+		}
+	}
+	return landed
 }
 
 func (c *Cache) walk(request string, blocks []uint32, fill bool) (bad uint64) {

@@ -127,7 +127,7 @@ func (n *Node) onTrack(e *record.Event) {
 		bad := n.engine.cache.BadBytes(q.remoteID, q.local)
 		r.Ev, r.Status, r.BadBytes, r.Bytes, r.TookMS, r.HandedOut = "read_done", "ok", &bad, e.Value0, float64(e.Value1)/1e6, n.given()
 		n.forget(q)
-	case record.EvReadFailed: // not to be used; the count of wrong bytes shows what would have been handed out
+	case record.EvReadFailed: // not to be used; how much of it had come, and how much of that is another's, is shown only
 		blocksHeld := e.Flags&record.FlagBlocksHeld != 0
 		r.Ev, r.Status, r.BlocksHeld, r.HandedOut = "read_failed", readNames[e.Status], &blocksHeld, n.given()
 		if blocksHeld {
@@ -135,7 +135,8 @@ func (n *Node) onTrack(e *record.Event) {
 			break
 		}
 		bad := n.engine.cache.BadBytes(q.remoteID, q.local)
-		r.BadBytes = &bad
+		landed := n.engine.cache.Landed(q.local)
+		r.BadBytes, r.Landed = &bad, &landed
 		n.forget(q)
 	case record.EvBlocksBack:
 		r.Ev = "blocks_back"

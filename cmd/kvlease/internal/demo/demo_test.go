@@ -1,0 +1,191 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
+)
+
+func testConfig(t *testing.T, scenes string, filter func(spec, []byte) []byte) Config {
+	return Config{Lease: 900 * time.Millisecond, Pass: 5 * time.Millisecond, Scenes: scenes, Narrate: io.Discard, launch: inProcessLauncher(t, filter), together: 4}
+}
+
+func TestEverySceneKeepsItsPromisesOverLoopback(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t, "", nil)
+	var story strings.Builder
+	cfg.Narrate = &story
+	result, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := result.Verdict(); err != nil {
+		t.Fatalf("%v\n%s", err, story.String())
+	}
+	if !result.Kept || len(result.Promises) < 40 {
+		t.Errorf("kept %v, %d promises", result.Kept, len(result.Promises))
+	}
+	for _, word := range []string{"killed", "SIGSTOP", "fenced", "promised against measured", "fixed time-out of 8m0s"} {
+		if !strings.Contains(story.String(), word) {
+			t.Errorf("the story does not mention %q", word)
+		}
+	}
+	kinds := map[timeline.Kind]int{}
+	for _, s := range result.chart.Scenes {
+		for _, r := range s.Runs {
+			for _, l := range r.Lanes {
+				for _, m := range l.Marks {
+					kinds[m.Kind]++
+				}
+			}
+		}
+	}
+	for _, k := range []timeline.Kind{timeline.Lease, timeline.Beat, timeline.Reclaimed, timeline.Completed, timeline.Reuse, timeline.Waiting, timeline.Read, timeline.Refused, timeline.Stopped, timeline.Crash} {
+		if kinds[k] == 0 {
+			t.Errorf("the picture has no mark of kind %d", k)
+		}
+	}
+	var svg bytes.Buffer
+	if err := result.WriteSVG(&svg); err != nil || !strings.Contains(svg.String(), "D is stopped") {
+		t.Errorf("picture: %v", err)
+	}
+}
+
+func TestAWrongByteBreaksThePromiseByName(t *testing.T) {
+	t.Parallel()
+	result, err := Run(t.Context(), testConfig(t, "a", func(s spec, line []byte) []byte {
+		if s.drive == "pump" && s.ucxTLS == "" {
+			return bytes.ReplaceAll(line, []byte(`"bad_bytes":0`), []byte(`"bad_bytes":7`))
+		}
+		return line
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "broken promise: scene a, pump, default: wrong bytes: promised exactly 0, measured 7"
+	if err := result.Verdict(); err == nil || err.Error() != want {
+		t.Errorf("verdict %v, want %s", err, want)
+	}
+}
+
+func TestDataThatIsHandedOutAfterAStopBreaksThePromise(t *testing.T) {
+	t.Parallel()
+	result, err := Run(t.Context(), testConfig(t, "c", func(s spec, line []byte) []byte {
+		if s.role == "decode" && bytes.Contains(line, []byte(`"read_failed"`)) {
+			line = bytes.ReplaceAll(line, []byte(`"read_failed"`), []byte(`"read_done"`))
+			line = bytes.ReplaceAll(line, []byte(`"stale"`), []byte(`"ok"`))
+		}
+		return line
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := result.Verdict(); err == nil || !strings.Contains(err.Error(), "refused as stale") {
+		t.Errorf("verdict %v, want one about the stale read", err)
+	}
+	broken := 0
+	for _, p := range result.Promises {
+		if !p.Kept && p.What == "requests with wrong data handed out" {
+			broken++
+		}
+	}
+	if broken != 4 {
+		t.Errorf("%d runs broke the promise that no data is handed out, want 4", broken)
+	}
+}
+
+func TestAnEngineThatDiesAtTheStartIsReportedWithItsLastWords(t *testing.T) {
+	cfg := testConfig(t, "b", nil)
+	cfg.launch = nil
+	dies := []string{"/bin/sh", "-c", "echo no NIXL here >&2; exit 3"}
+	cfg.Programs = Programs{Prefill: dies, Decode: dies, Node: dies}
+	result, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = result.Verdict()
+	if err == nil {
+		t.Fatal("no failure")
+	}
+	for _, word := range []string{`"ready"`, "P (prefill", "exit status 3", "no NIXL here"} {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%q does not name %q", err, word)
+		}
+	}
+}
+
+func TestTheEndOfTheContextEndsTheDemoAndItsEngines(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cfg := testConfig(t, "b", func(s spec, line []byte) []byte {
+		if s.role == "decode" && bytes.Contains(line, []byte(`"engine_up"`)) {
+			cancel()
+		}
+		return line
+	})
+	result, err := Run(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := result.Verdict(); err == nil || !strings.Contains(err.Error(), "context canceled") {
+		t.Errorf("verdict %v, want the context's end", err)
+	}
+}
+
+func TestAnUnknownSceneIsRefused(t *testing.T) {
+	for _, keys := range []string{"x", "ae", ","} {
+		if _, err := Run(t.Context(), testConfig(t, keys, nil)); err == nil || !strings.Contains(err.Error(), "a, b, c and d") {
+			t.Errorf("%q: %v", keys, err)
+		}
+	}
+}
+
+func TestPromisesAreJudgedByTheirRule(t *testing.T) {
+	for _, tc := range []struct {
+		rule               string
+		promised, measured float64
+		kept               bool
+	}{
+		{atMost, 10, 10, true}, {atMost, 10, 10.1, false},
+		{atLeast, 10, 10, true}, {atLeast, 10, 9.9, false},
+		{exactly, 0, 0, true}, {exactly, 0, 1, false},
+	} {
+		p := Promise{Rule: tc.rule, Promised: tc.promised, Measured: tc.measured}
+		if p.judge(); p.Kept != tc.kept {
+			t.Errorf("%s %v, measured %v: kept %v", tc.rule, tc.promised, tc.measured, p.Kept)
+		}
+	}
+}
+
+func TestTheTableShowsRunsSideBySideAndNamesTheBrokenOne(t *testing.T) {
+	promises := []Promise{
+		{Scene: "a", Run: "inline", What: "wrong bytes", Rule: exactly, Kept: true},
+		{Scene: "a", Run: "pump", What: "wrong bytes", Rule: exactly, Measured: 7},
+		{Scene: "a", Run: "inline", What: "free after the read", Rule: atMost, Promised: 270, Measured: 8.25, Unit: "ms", Kept: true},
+		{Scene: "a", Run: "pump", What: "free after the read", Rule: atMost, Promised: 270, Measured: 12, Unit: "ms", Kept: true},
+	}
+	var b strings.Builder
+	table(&b, scenes, promises, false)
+	lines := strings.Split(b.String(), "\n")
+	find := func(what string) string {
+		for _, l := range lines {
+			if strings.Contains(l, what) {
+				return strings.Join(strings.Fields(l), " ")
+			}
+		}
+		return ""
+	}
+	if got, want := find("wrong bytes"), "wrong bytes exactly 0 0 · 7 BROKEN"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := find("free after"), "free after the read at most 270 ms 8.25 · 12 ms kept"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if strings.Contains(b.String(), "\x1b") {
+		t.Error("colour where there is no terminal")
+	}
+}

@@ -1,0 +1,161 @@
+package demo
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
+)
+
+// helperEnv makes the test program start one child through launch, print its pid, and wait to be killed.
+const helperEnv = "KVLEASE_DEMO_HELPER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(helperEnv) != "" {
+		p := Programs{Prefill: []string{"/bin/sh", "-c", "exec sleep 600"}}
+		child, err := p.launch(spec{role: "prefill", program: "c"}, io.Discard)
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println(child.PID())
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+func TestChildrenEndWithTheDemoEvenWhenItIsKilled(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	helper := exec.Command(exe)
+	helper.Env = append(os.Environ(), helperEnv+"=1")
+	out, err := helper.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := helper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatalf("helper: %s", line)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil { // a stopped child reads no end of input
+		t.Fatal(err)
+	}
+	if err := helper.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	helper.Wait()
+	for end := time.Now().Add(10 * time.Second); alive(pid); {
+		if time.Now().After(end) {
+			syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatalf("child %d outlived the demo", pid)
+		}
+	}
+}
+
+// alive tells whether a process runs; one that waits to be collected does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
+}
+
+func shellEngine(t *testing.T, script string) *engine {
+	t.Helper()
+	p := Programs{Prefill: []string{"/bin/sh", "-c", script}}
+	e, err := start(p.launch, spec{name: "P", role: "prefill", program: "c"}, "scene x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.kill)
+	return e
+}
+
+func TestAWaitThatTakesTooLongNamesWhatItWaitedFor(t *testing.T) {
+	e := shellEngine(t, `echo '{"ev":"ready","t_ns":1}'; cat > /dev/null`)
+	if _, err := e.await(t.Context(), `"ready"`, 10*time.Second, 0, isEvent("ready", "")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := e.await(t.Context(), "the end of the lease of r1", 20*time.Millisecond, 0, isEvent("freed", "r1"))
+	if err == nil {
+		t.Fatal("no time-out")
+	}
+	for _, word := range []string{"scene x", "P (prefill", "the end of the lease of r1", "20ms", `"ready"`} {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%q does not name %q", err, word)
+		}
+	}
+}
+
+func TestTheLastReportOfADyingEngineIsStillHeard(t *testing.T) {
+	e := shellEngine(t, `echo '{"ev":"freed","id":"r1","t_ns":5}'; exit 0`)
+	<-e.dead
+	r, err := e.await(t.Context(), "freed", time.Second, 0, isEvent("freed", "r1"))
+	if err != nil || r.TimeNS != 5 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestAnEngineThatIsGoneTakesNoCommands(t *testing.T) {
+	e := shellEngine(t, `echo gone >&2; exit 4`)
+	<-e.dead
+	_, err := e.ask(t.Context(), jsonl.Command{Cmd: "stats"})
+	if err == nil || !strings.Contains(err.Error(), "has died") || !strings.Contains(err.Error(), "gone") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestARefusedCommandIsAnError(t *testing.T) {
+	e := shellEngine(t, `read line; echo '{"re":1,"ok":false,"status":"KVL_ERR_FULL","error":"no room","t_ns":1}'; cat > /dev/null`)
+	_, err := e.ask(t.Context(), jsonl.Command{Cmd: "grant", ID: "r1", Blocks: []uint32{1}})
+	if err == nil || !strings.Contains(err.Error(), "KVL_ERR_FULL") || !strings.Contains(err.Error(), "no room") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestKillEndsAStoppedProcess(t *testing.T) {
+	e := shellEngine(t, `exec sleep 600`)
+	if err := e.signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	e.kill()
+	select {
+	case <-e.dead:
+	default:
+		t.Fatal("it lives")
+	}
+	var exit *exec.ExitError
+	if !errors.As(e.exit, &exit) {
+		t.Errorf("ended with %v", e.exit)
+	}
+}
+
+func TestTheTailKeepsTheEnd(t *testing.T) {
+	var tl tail
+	for i := range 1000 {
+		fmt.Fprintf(&tl, "line %d\n", i)
+	}
+	if s := tl.String(); len(s) > tailMax || !strings.HasSuffix(s, "line 999") {
+		t.Errorf("%d bytes, ends in %q", len(s), s[len(s)-20:])
+	}
+}
