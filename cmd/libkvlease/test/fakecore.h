@@ -1,0 +1,47 @@
+/* What the tests see of the fake core: a stand-in for libkvlease-core.so in C, so that the C library runs under the
+ * sanitizers without Go. It takes records in the order in which the real one must, and keeps a log of them. */
+#ifndef FAKECORE_H
+#define FAKECORE_H
+
+#include <stdint.h>
+
+#include "kvlease/ring.h"
+#include "../src/core.h"
+
+enum { FAKE_LOG = 1 << 17, FAKE_PRODUCERS = 16 };
+
+typedef struct fake_entry {
+	uint32_t tag;
+	uint32_t producer;
+	uint64_t handle;
+	uint64_t a, b; /* GRANT: key, said_ns; TRACK: engine, said_ns; READ: part, runs; EXPECT: id_len */
+	char id[40];   /* the first bytes of the (remote) id */
+} fake_entry_t;
+
+typedef struct fake_core {
+	kvl_core_args_t args;
+	kvl_core_sizes_t sizes;
+	kvl_ring_consumer_t rings[FAKE_PRODUCERS], overflows[FAKE_PRODUCERS];
+	kvl_ring_producer_t events;
+	uint32_t log_n;
+	fake_entry_t log[FAKE_LOG];
+	kvl_run_t runs[4096]; /* of the last read */
+	uint32_t runs_n;
+	uint64_t live_leases, live_tracks;
+	/* knobs */
+	int deaf;            /* a step takes no records */
+	int panic;           /* the next step poisons */
+	int keep_slots;      /* ended leases stay ENDED, their events unpublished */
+	int close_busy;      /* so many times kvlgo_close answers BUSY */
+	int closed;
+	uint64_t stepping_threads; /* atomic: threads inside step: never more than one */
+	uint64_t overlaps;
+} fake_core_t;
+
+fake_core_t *fake_last(void);         /* the one opened last */
+void fake_step(fake_core_t *f);       /* one step, whatever the mode */
+void fake_lapse(fake_core_t *f, uint64_t lease); /* an expectation has waited too long */
+void fake_check_all(fake_core_t *f);  /* all held leases: every reader checks the fence */
+void fake_publish(fake_core_t *f, const kvl_event_t *ev);
+
+#endif
