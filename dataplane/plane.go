@@ -22,6 +22,9 @@ type Config struct {
 	StockPeers     bool // listen to peers that do not speak kvlease
 }
 
+// batch is how many entries of a heartbeat are applied at once.
+const batch = 64
+
 // Plane joins leases, heartbeats and reads over one transport.
 //
 // Threads: one at a time; the core holds its lock around Step.
@@ -39,6 +42,11 @@ type Plane struct {
 	first   int // the source that goes first: the cut of RecordsStepMax must not always hit the same one
 	out     *Events
 	inbox   *transport.Inbox
+	// Scratch of one batch of a heartbeat, as many as the table overlaps the cache misses of.
+	entries  [batch]lease.Entry
+	ids      [batch][]byte
+	outcomes [batch]lease.Outcome
+
 	arrived uint64 // notifications known to have arrived
 	applied uint64 // notifications applied
 	last    clock.Instant

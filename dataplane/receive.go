@@ -44,10 +44,13 @@ func (p *Plane) native(body []byte, now clock.Instant) {
 	case wire.Renew:
 		p.Counters.BatchesReceived++
 		p.Counters.BeatsReceived += uint64(head.Count)
-		for i := range int(head.Count) {
-			if out := p.Leases.Renew(entry(entries, i), reader, now); named(out) {
-				p.Counters.BeatsApplied++
+		for at := 0; at < int(head.Count); at += batch {
+			n := min(batch, int(head.Count)-at)
+			for i := range n {
+				p.entries[i] = entry(entries, at+i)
 			}
+			p.Leases.RenewEntries(p.entries[:n], reader, now, p.outcomes[:n])
+			p.countNamed(n)
 		}
 	case wire.Complete:
 		p.Counters.CompletesReceived += uint64(head.Count)
@@ -69,6 +72,30 @@ func (p *Plane) native(body []byte, now clock.Instant) {
 func entry(entries []byte, i int) lease.Entry {
 	slot, generation, key := wire.Entry(entries, i)
 	return lease.Entry{Slot: slot, Generation: generation, Key: key}
+}
+
+// countNamed counts the outcomes of a batch that named a lease or an expected request.
+func (p *Plane) countNamed(n int) {
+	for _, out := range p.outcomes[:n] {
+		if named(out) {
+			p.Counters.BeatsApplied++
+		}
+	}
+}
+
+// rejoined looks for ids with commas, whose elements were listed one by one: runs of two and three neighbours. Most are
+// no id, and nothing is counted of those.
+func (p *Plane) rejoined(msg *wire.Stock, now clock.Instant) {
+	ids := wire.NewIDs(msg.Body, wire.RunMax)
+	for {
+		id, alone, ok := ids.Next()
+		if !ok {
+			return
+		}
+		if !alone && named(p.Leases.TryID(id, now)) {
+			p.Counters.BeatsApplied++
+		}
+	}
 }
 
 func named(out lease.Outcome) bool { return out == lease.Applied || out == lease.Kept }
@@ -100,26 +127,22 @@ func (p *Plane) stock(agent, body []byte, now clock.Instant) {
 // the completion of an id that starts with "HB:" (S05), it is that.
 func (p *Plane) heartbeat(msg *wire.Stock, agent []byte, now clock.Instant) {
 	p.Counters.BatchesReceived++
-	hits := uint64(0)
-	ids := wire.NewIDs(msg.Body, wire.RunMax)
+	before := p.Counters.BeatsApplied
+	ids := wire.NewIDs(msg.Body, 1)
 	for {
-		id, alone, ok := ids.Next()
-		if !ok {
+		n := ids.Fill(p.ids[:])
+		if n == 0 {
 			break
 		}
-		if !alone { // neighbours rejoined: most are no id, and nothing is counted of those
-			if named(p.Leases.TryID(id, now)) {
-				hits++
-			}
-			continue
-		}
-		p.Counters.BeatsReceived++
-		if named(p.Leases.RenewID(id, now)) {
-			hits++
-		}
+		p.Counters.BeatsReceived += uint64(n)
+		p.Leases.RenewIDs(p.ids[:n], now, p.outcomes[:n])
+		p.countNamed(n)
 	}
-	p.Counters.BeatsApplied += hits
-	if hits == 0 && len(msg.ID) > 0 {
+	clear(p.ids[:]) // they point into the inbox
+	if p.Leases.CommaIDs() > 0 {
+		p.rejoined(msg, now)
+	}
+	if p.Counters.BeatsApplied == before && len(msg.ID) > 0 {
 		p.Leases.CompleteID(msg.ID, agent, uint32(msg.N), now)
 	}
 }

@@ -169,3 +169,30 @@ func TestAHeartbeatOfFourMebibytesIsApplied(t *testing.T) {
 		t.Errorf("the last id of a long heartbeat was not renewed: %d, before %d", got, before)
 	}
 }
+
+// S04: ids with commas are renewed by a stock heartbeat, whose format has no escape for them.
+func TestAStockHeartbeatRenewsIdsWithCommas(t *testing.T) {
+	l := newLab(t, `{}`)
+	a, peer := third(t, l)
+	plain, _ := l.grant("req-1", 7, blocks(0, 8))
+	odd, _ := l.grant("x,y,z", 8, blocks(8, 8))
+	l.run(12*time.Second, 30*time.Millisecond)
+	was := [2]uint64{rowDeadline(l, plain), rowDeadline(l, odd)}
+	if err := a.Send(peer, []byte("HB:nobody,x,y,z,req-1")); err != nil {
+		t.Fatal(err)
+	}
+	l.step(time.Millisecond)
+	if now := [2]uint64{rowDeadline(l, plain), rowDeadline(l, odd)}; now[0] <= was[0] || now[1] <= was[1] {
+		t.Errorf("deadlines %v, before %v: both must have moved", now, was)
+	}
+	if err := a.Send(peer, []byte("x,y,z:1")); err != nil {
+		t.Fatal(err)
+	}
+	l.step(time.Millisecond)
+	if freed := l.p.take(record.EvFreed); len(freed) != 1 || freed[0].Handle != uint64(odd) || freed[0].Status != record.FreedCompleted {
+		t.Errorf("freed: %+v", freed)
+	}
+	if n := l.p.core.leases.CommaIDs(); n != 0 {
+		t.Errorf("%d ids with commas are counted after the last one has gone", n)
+	}
+}

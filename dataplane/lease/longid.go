@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -11,6 +12,8 @@ type longIDs struct {
 	bytes []byte
 	free  []uint32
 	next  uint32 // places from here on were never used and cost no resident page
+
+	commas int // slots whose id has a comma
 }
 
 const inlineMax = len(record.Slot{}.ID)
@@ -28,6 +31,7 @@ func (l *longIDs) store(slot *record.Slot, id []byte) bool {
 	if len(id) <= inlineMax {
 		copy(slot.ID[:], id)
 		slot.IDLen = uint16(len(id))
+		l.commas += comma(id)
 		return true
 	}
 	var place uint32
@@ -42,6 +46,7 @@ func (l *longIDs) store(slot *record.Slot, id []byte) bool {
 	copy(l.bytes[int(place)*record.IDMax:], id)
 	binary.LittleEndian.PutUint32(slot.ID[:], place)
 	slot.IDLen = uint16(len(id))
+	l.commas += comma(id)
 	return true
 }
 
@@ -55,7 +60,15 @@ func (l *longIDs) id(slot *record.Slot) []byte {
 	return l.bytes[at : at+n]
 }
 
+func comma(id []byte) int {
+	if bytes.IndexByte(id, ',') < 0 {
+		return 0
+	}
+	return 1
+}
+
 func (l *longIDs) drop(slot *record.Slot) {
+	l.commas -= comma(l.id(slot))
 	if int(slot.IDLen) > inlineMax {
 		l.free = append(l.free, binary.LittleEndian.Uint32(slot.ID[:])) // never past its capacity: one place, one slot
 	}

@@ -228,3 +228,6 @@ func (h *hot) setBeat(u uint64)  { h.b = u<<lowBits | h.b&lowMask }
 func (h *hot) set() uint32       { return uint32(h.b & lowMask) }
 func (h *hot) setSet(s uint32)   { h.b = h.b&^lowMask | uint64(s) }
 func (h *hot) setPhase(p uint64) { h.a = h.a&^phaseMask | p }
+
+// CommaIDs is the number of slots whose id has a comma: while it is 0 a heartbeat's elements need not be rejoined.
+func (t *Table) CommaIDs() int { return t.long.commas }
