@@ -148,6 +148,13 @@ func (c *Core) notify() {
 	}
 }
 
+// Wake ends the pump's sleep; nothing without a pump.
+func (c *Core) Wake() {
+	if fd := c.mem.Control.WakeFd; fd >= 0 {
+		writeEventFd(int(fd))
+	}
+}
+
 // Step runs one step now. ErrPoisoned once the core is broken.
 func (c *Core) Step() error {
 	c.mu.Lock()

@@ -36,6 +36,9 @@ type lab struct {
 	size loopback.Config
 	p, d *node
 	peer uint64 // p as d knows it
+
+	drive string               // "" is inline
+	clock func() clock.Instant // nil: now
 }
 
 type node struct {
@@ -59,6 +62,10 @@ func (l *lab) node(id, config string) *node {
 		l.t.Fatal(err)
 	}
 	cfg.EngineID, cfg.Transport, cfg.Drive = id, "loopback", "inline"
+	read := func() clock.Instant { return l.now }
+	if l.drive != "" {
+		cfg.Drive, read = l.drive, l.clock
+	}
 	mem, err := NewMemory(cfg.Sizes())
 	if err != nil {
 		l.t.Fatal(err)
@@ -66,7 +73,7 @@ func (l *lab) node(id, config string) *node {
 	open := map[string]OpenTransport{"loopback": func(_ *Config, agent string) (transport.Transport, error) {
 		return l.hub.New(agent, l.size)
 	}}
-	c, err := Open(cfg, mem, open, func() clock.Instant { return l.now })
+	c, err := Open(cfg, mem, open, read)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -84,7 +91,7 @@ func (l *lab) node(id, config string) *node {
 	if err := c.Register(regions); err != nil {
 		l.t.Fatal(err)
 	}
-	h, err := host.New(mem, nil)
+	h, err := host.New(mem, c.Wake)
 	if err != nil {
 		l.t.Fatal(err)
 	}

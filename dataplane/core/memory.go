@@ -58,7 +58,12 @@ func NewMemory(s Sizes) (*record.Memory, error) {
 	}
 	m.Control = record.AsControl(ctl)
 	m.Control.Magic, m.Control.Version = record.ControlMagic, record.LayoutVersion
-	m.Control.WakeFd, m.Control.EventFd = -1, -1
+	m.Control.WakeFd = -1
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("event descriptor: %w", err)
+	}
+	m.Control.EventFd = int32(fd)
 	atomic.StoreUint32(&m.Control.LeaseFree, record.None)
 	atomic.StoreUint32(&m.Control.TrackFree, record.None)
 	slots, err := pages(s.Leases * record.SlotLen)
