@@ -31,7 +31,7 @@ type Config struct {
 	ReadTimeout         time.Duration // from the post of a read's last part to its outcome, fence included; 120 s
 	RowTimeout          time.Duration // from the post of a row read to its result; ReadTimeout
 	QuarantineErrorWait time.Duration // how long memory stays aside after a transfer's error; 30 s
-	FenceSpin           time.Duration // the longest wait for fences in a step where the peer's software answers; 300 µs
+	FenceSpin           time.Duration // the longest wait for fences in a step where the peer's software answers; 300 µs (1 ns: none)
 	FenceSpinFast       time.Duration // the same where its NIC does (transport.FastFence); 50 µs
 }
 
