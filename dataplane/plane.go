@@ -47,6 +47,8 @@ type Plane struct {
 	ids      [batch][]byte
 	outcomes [batch]lease.Outcome
 
+	msg     message
+	polled  uint64 // notifications taken from the transport
 	arrived uint64 // notifications known to have arrived
 	applied uint64 // notifications applied
 	last    clock.Instant
@@ -61,7 +63,7 @@ type Counters struct {
 	Records           uint64 // submission records taken
 	RecordsBad        uint64 // submission records of unknown kind or wrong length: a bug of the host side
 	RecordsCut        uint64 // steps that left records for the next one
-	StallGaps         uint64 // steps that came later than stall_gap after the one before
+	EntriesCut        uint64 // steps that left received messages for the next one
 	NotifsReceived    uint64
 	NotifsTooLong     uint64 // longer than parse_max
 	BatchesReceived   uint64 // renew messages and stock heartbeats

@@ -6,29 +6,68 @@ import (
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
-// receive applies what has arrived, at most notifs_step_max; the transport keeps the rest.
+// entriesStepMax bounds the requests named by the messages of one step: a message of 4 MiB can name two millions.
+// Vllm's largest honest heartbeats name some ten thousand.
+const entriesStepMax = 1 << 15
+
+// message is the notification that is being applied. A long one goes on in the next step; its bytes stay in the inbox,
+// which is not filled again before its last message is done.
+type message struct {
+	open    bool
+	native  bool
+	head    wire.Header
+	entries []byte
+	at      int
+
+	stock    wire.Stock
+	agent    []byte
+	ids      wire.IDs
+	rejoined bool   // ids walks runs of neighbours
+	before   uint64 // beats applied before it
+}
+
+// receive applies what has arrived, at most notifs_step_max messages and entriesStepMax entries; the rest waits.
 func (p *Plane) receive(now clock.Instant) {
-	p.inbox.Reset()
-	n := p.tr.Poll(p.inbox)
-	p.applied += uint64(n)
-	p.arrived = p.applied + uint64(p.tr.Backlog())
-	p.Counters.NotifsReceived += uint64(n)
-	p.Counters.NotifsTooLong = p.inbox.TooLong
-	for {
-		agent, body, ok := p.inbox.Next()
-		if !ok {
-			return
+	if !p.msg.open && p.inbox.Len() == 0 {
+		p.inbox.Reset()
+		n := uint64(p.tr.Poll(p.inbox))
+		p.polled += n
+		p.arrived = p.polled + uint64(p.tr.Backlog())
+		p.Counters.NotifsReceived += n
+		p.Counters.NotifsTooLong = p.inbox.TooLong
+	}
+	for left := entriesStepMax; left > 0; {
+		if !p.msg.open {
+			agent, body, ok := p.inbox.Next()
+			if !ok {
+				return
+			}
+			left--
+			p.start(agent, body)
 		}
-		if len(body) > 0 && body[0] == wire.NativeMagic {
-			p.native(body, now)
-		} else {
-			p.stock(agent, body, now)
+		if p.msg.open {
+			left = p.goOn(left, now)
 		}
+		if !p.msg.open {
+			p.applied++
+		}
+	}
+	if p.msg.open || p.inbox.Len() > 0 {
+		p.Counters.EntriesCut++
 	}
 }
 
-// native applies a message of a peer that speaks kvlease. Entries with a wrong key are counted by the table.
-func (p *Plane) native(body []byte, now clock.Instant) {
+// start looks at a notification. What is to be applied is left open in p.msg.
+func (p *Plane) start(agent, body []byte) {
+	if len(body) > 0 && body[0] == wire.NativeMagic {
+		p.startNative(body)
+	} else {
+		p.startStock(agent, body)
+	}
+}
+
+// startNative takes a message of a peer that speaks kvlease. Entries with a wrong key are counted by the table.
+func (p *Plane) startNative(body []byte) {
 	head, entries, st := wire.ParseNative(body)
 	switch st {
 	case wire.OK:
@@ -39,39 +78,142 @@ func (p *Plane) native(body []byte, now clock.Instant) {
 		p.Counters.MalformedNative++
 		return
 	}
-	reader := lease.Reader{Engine: head.Engine, Epoch: head.Epoch, Rank: head.Rank}
 	switch head.Kind {
+	case wire.Hello:
+		p.Counters.HellosReceived++
+		return
+	case wire.Leaving:
+		p.Counters.LeavingsReceived++
+		return
 	case wire.Renew:
 		p.Counters.BatchesReceived++
 		p.Counters.BeatsReceived += uint64(head.Count)
-		for at := 0; at < int(head.Count); at += batch {
-			n := min(batch, int(head.Count)-at)
-			for i := range n {
-				p.entries[i] = entry(entries, at+i)
-			}
-			p.Leases.RenewEntries(p.entries[:n], reader, now, p.outcomes[:n])
-			p.countNamed(n)
-		}
 	case wire.Complete:
 		p.Counters.CompletesReceived += uint64(head.Count)
-		for i := range int(head.Count) {
-			p.Leases.Complete(entry(entries, i), reader, head.Readers, now)
-		}
 	case wire.Release:
 		p.Counters.ReleasesReceived += uint64(head.Count)
-		for i := range int(head.Count) {
-			p.Leases.Release(entry(entries, i), reader, now)
-		}
-	case wire.Hello:
-		p.Counters.HellosReceived++
-	case wire.Leaving:
-		p.Counters.LeavingsReceived++
 	}
+	p.msg = message{open: true, native: true, head: head, entries: entries}
 }
 
-func entry(entries []byte, i int) lease.Entry {
-	slot, generation, key := wire.Entry(entries, i)
-	return lease.Entry{Slot: slot, Generation: generation, Key: key}
+// startStock takes a message of vLLM's connector.
+func (p *Plane) startStock(agent, body []byte) {
+	p.Counters.StockReceived++
+	if !p.cfg.StockPeers {
+		p.Counters.StockIgnored++
+		return
+	}
+	msg, st := wire.ParseStock(body)
+	switch {
+	case st != wire.OK:
+		p.Counters.MalformedStock++
+		return
+	case msg.Kind == wire.PushReg:
+		p.Counters.PushRegs++
+		return
+	case msg.Kind == wire.Completion:
+		p.Counters.CompletesReceived++
+	case msg.Kind == wire.Heartbeat:
+		p.Counters.BatchesReceived++
+	}
+	p.msg = message{open: true, stock: msg, agent: agent, ids: wire.NewIDs(msg.Body, 1), before: p.Counters.BeatsApplied}
+}
+
+// goOn applies at most about left entries of the open message and tells how many may still be applied in this step.
+func (p *Plane) goOn(left int, now clock.Instant) int {
+	switch m := &p.msg; {
+	case m.native:
+		return p.entriesOn(left, now)
+	case m.stock.Kind == wire.Completion:
+		p.Leases.CompleteID(m.stock.ID, m.agent, uint32(m.stock.N), now)
+		m.open = false
+		return left
+	case m.rejoined:
+		return p.rejoinOn(left, now)
+	}
+	return p.idsOn(left, now)
+}
+
+func (p *Plane) entriesOn(left int, now clock.Instant) int {
+	m := &p.msg
+	reader := lease.Reader{Engine: m.head.Engine, Epoch: m.head.Epoch, Rank: m.head.Rank}
+	for left > 0 && m.at < int(m.head.Count) {
+		n := min(batch, int(m.head.Count)-m.at)
+		for i := range n {
+			slot, generation, key := wire.Entry(m.entries, m.at+i)
+			p.entries[i] = lease.Entry{Slot: slot, Generation: generation, Key: key}
+		}
+		m.at += n
+		left -= n
+		switch m.head.Kind {
+		case wire.Renew:
+			p.Leases.RenewEntries(p.entries[:n], reader, now, p.outcomes[:n])
+			p.countNamed(n)
+		case wire.Complete:
+			for _, e := range p.entries[:n] {
+				p.Leases.Complete(e, reader, m.head.Readers, now)
+			}
+		case wire.Release:
+			for _, e := range p.entries[:n] {
+				p.Leases.Release(e, reader, now)
+			}
+		}
+	}
+	m.open = m.at < int(m.head.Count)
+	return left
+}
+
+// idsOn extends the elements of a stock heartbeat.
+func (p *Plane) idsOn(left int, now clock.Instant) int {
+	for left > 0 {
+		n := p.msg.ids.Fill(p.ids[:])
+		left -= n
+		p.Counters.BeatsReceived += uint64(n)
+		p.Leases.RenewIDs(p.ids[:n], now, p.outcomes[:n])
+		p.countNamed(n)
+		if n < len(p.ids) {
+			p.idsEnd(now)
+			break
+		}
+	}
+	clear(p.ids[:]) // they point into the inbox
+	return left
+}
+
+// idsEnd decides what follows the elements. Ids with commas were listed in pieces, so neighbours are looked up together
+// while the table holds such ids.
+func (p *Plane) idsEnd(now clock.Instant) {
+	m := &p.msg
+	if p.Leases.CommaIDs() > 0 {
+		m.rejoined, m.ids = true, wire.NewIDs(m.stock.Body, wire.RunMax)
+		return
+	}
+	p.heartbeatEnd(now)
+}
+
+// rejoinOn looks for ids with commas: runs of two and three neighbours. Most are no id, and nothing is counted of those.
+func (p *Plane) rejoinOn(left int, now clock.Instant) int {
+	for ; left > 0; left-- {
+		id, alone, ok := p.msg.ids.Next()
+		if !ok {
+			p.heartbeatEnd(now)
+			break
+		}
+		if !alone && named(p.Leases.TryID(id, now)) {
+			p.Counters.BeatsApplied++
+		}
+	}
+	return left
+}
+
+// heartbeatEnd closes a stock heartbeat. If it named nothing, and its bytes are at the same time the completion of an id
+// that starts with "HB:" (S05), it is that.
+func (p *Plane) heartbeatEnd(now clock.Instant) {
+	m := &p.msg
+	m.open = false
+	if p.Counters.BeatsApplied == m.before && len(m.stock.ID) > 0 {
+		p.Leases.CompleteID(m.stock.ID, m.agent, uint32(m.stock.N), now)
+	}
 }
 
 // countNamed counts the outcomes of a batch that named a lease or an expected request.
@@ -83,66 +225,4 @@ func (p *Plane) countNamed(n int) {
 	}
 }
 
-// rejoined looks for ids with commas, whose elements were listed one by one: runs of two and three neighbours. Most are
-// no id, and nothing is counted of those.
-func (p *Plane) rejoined(msg *wire.Stock, now clock.Instant) {
-	ids := wire.NewIDs(msg.Body, wire.RunMax)
-	for {
-		id, alone, ok := ids.Next()
-		if !ok {
-			return
-		}
-		if !alone && named(p.Leases.TryID(id, now)) {
-			p.Counters.BeatsApplied++
-		}
-	}
-}
-
 func named(out lease.Outcome) bool { return out == lease.Applied || out == lease.Kept }
-
-// stock applies a message of vLLM's connector.
-func (p *Plane) stock(agent, body []byte, now clock.Instant) {
-	p.Counters.StockReceived++
-	if !p.cfg.StockPeers {
-		p.Counters.StockIgnored++
-		return
-	}
-	msg, st := wire.ParseStock(body)
-	if st != wire.OK {
-		p.Counters.MalformedStock++
-		return
-	}
-	switch msg.Kind {
-	case wire.PushReg:
-		p.Counters.PushRegs++
-	case wire.Completion:
-		p.Counters.CompletesReceived++
-		p.Leases.CompleteID(msg.ID, agent, uint32(msg.N), now)
-	case wire.Heartbeat:
-		p.heartbeat(&msg, agent, now)
-	}
-}
-
-// heartbeat extends every lease that can be read in a stock heartbeat. If none can, and the message is at the same time
-// the completion of an id that starts with "HB:" (S05), it is that.
-func (p *Plane) heartbeat(msg *wire.Stock, agent []byte, now clock.Instant) {
-	p.Counters.BatchesReceived++
-	before := p.Counters.BeatsApplied
-	ids := wire.NewIDs(msg.Body, 1)
-	for {
-		n := ids.Fill(p.ids[:])
-		if n == 0 {
-			break
-		}
-		p.Counters.BeatsReceived += uint64(n)
-		p.Leases.RenewIDs(p.ids[:n], now, p.outcomes[:n])
-		p.countNamed(n)
-	}
-	clear(p.ids[:]) // they point into the inbox
-	if p.Leases.CommaIDs() > 0 {
-		p.rejoined(msg, now)
-	}
-	if p.Counters.BeatsApplied == before && len(msg.ID) > 0 {
-		p.Leases.CompleteID(msg.ID, agent, uint32(msg.N), now)
-	}
-}
