@@ -335,7 +335,7 @@ int main(int argc, char **argv)
 		if (st != KVL_OK && st != KVL_ERR_POISONED) /* poisoned: the ends still come by kvl_poll */
 			die("%s: %s: %s", o.pump ? "kvl_pass" : "kvl_step", kvl_status_name(st), kvl_last_error());
 		poll_events();
-		sleep_until(pass_end);
+		forward_pass(pass_end);
 	}
 
 	/* Leaving in order: owners are told what will never be read, the ends are heard, then the context closes. */

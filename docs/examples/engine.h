@@ -20,12 +20,15 @@ enum {
 
 /* ---- the forward loop --------------------------------------------------------------------------------------------------- */
 
-/* The forward pass: on a GPU the CPU would be as idle as this. */
-static inline void sleep_until(uint64_t when)
+/* The forward pass: on a GPU the CPU would be as idle as this. Says so when the machine has not let us run. */
+static inline void forward_pass(uint64_t until)
 {
-	struct timespec t = {(time_t)(when / 1000000000u), (long)(when % 1000000000u)};
+	struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
 	while (clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &t, NULL) == EINTR) {
 	}
+	uint64_t now = now_ns();
+	if (now > until + 100000000u)
+		say("{\"ev\":\"late\",\"late_ms\":%.3f,\"t_ns\":%llu}", (double)(now - until) / 1e6, (unsigned long long)now);
 }
 
 /* ---- the KV cache ------------------------------------------------------------------------------------------------------ */

@@ -314,7 +314,7 @@ int main(int argc, char **argv)
 		poll_events();
 		if (o.watch)
 			watch();
-		sleep_until(pass_end);
+		forward_pass(pass_end);
 	}
 
 	/* Leaving in order: peers are told, the ends are heard, then the context closes. */

@@ -75,6 +75,9 @@ var scenes = []sceneDef{
 	{"d", "overload", "200 requests wait in D's queue. One batch per interval keeps them all, whatever their number.", []variant{{drive: "pump", p: "node", d: "c"}}, overload},
 }
 
+// repeatsMax is how often a run is played again after the machine stood still in it.
+const repeatsMax = 2
+
 // Run plays the scenes. The error is for what could not even start; broken promises and failed runs are in the result.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.launch == nil {
@@ -114,7 +117,15 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 			go func() {
 				defer wait.Done()
 				defer func() { <-slots }()
-				errs[i] = stages[i].perform()
+				for again := 0; ; again++ {
+					errs[i] = stages[i].perform()
+					if again == repeatsMax || !stages[i].excused() {
+						return
+					}
+					stages[i].tell("%s", say.paint.warn(fmt.Sprintf("the machine did not run an engine for %.2f s, which no lease of %v survives: once more",
+						stages[i].stalled().Seconds(), cfg.Lease)))
+					stages[i] = &stage{cfg: &cfg, scene: s, variant: v, ctx: ctx, say: say}
+				}
 			}()
 		}
 		wait.Wait()

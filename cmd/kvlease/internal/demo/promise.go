@@ -24,6 +24,8 @@ type Promise struct {
 	Measured float64 `json:"measured"`
 	Unit     string  `json:"unit,omitempty"`
 	Kept     bool    `json:"kept"`
+
+	always bool // no stall of the machine excuses it
 }
 
 func (p *Promise) judge() {

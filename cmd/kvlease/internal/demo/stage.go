@@ -46,6 +46,38 @@ func bootNow() uint64 {
 // name is how messages call this run.
 func (s *stage) name() string { return fmt.Sprintf("scene %s, %v", s.scene.key, s.variant) }
 
+// stalled is the longest time that the machine has let an engine wait for its next pass. The stop of D in its scene is
+// ours, not the machine's.
+func (s *stage) stalled() time.Duration {
+	longest := 0.0
+	for _, e := range []*engine{s.p, s.d} {
+		if e == nil || e == s.d && s.scene.key == "c" {
+			continue
+		}
+		for _, r := range e.reports(0) {
+			if r.Ev == "late" {
+				longest = max(longest, r.LateMS)
+			}
+		}
+	}
+	return time.Duration(longest * 1e6)
+}
+
+// excused tells whether the run should be repeated: something about time was broken, and the machine stood still for
+// longer than a heartbeat interval meanwhile.
+func (s *stage) excused() bool {
+	broken := false
+	for i := range s.promises {
+		if p := &s.promises[i]; !p.Kept {
+			if p.always {
+				return false
+			}
+			broken = true
+		}
+	}
+	return broken && s.stalled() > s.cfg.Lease/6
+}
+
 // perform starts the engines, plays, and leaves no process behind.
 func (s *stage) perform() (err error) {
 	defer func() {
@@ -186,6 +218,12 @@ func (s *stage) batches() uint64 {
 		}
 	}
 	return last
+}
+
+// never promises that something did not happen, whatever the machine did meanwhile: wrong data is never handed out.
+func (s *stage) never(what string, measured float64) {
+	s.promise(what, exactly, 0, measured, "")
+	s.promises[len(s.promises)-1].always = true
 }
 
 func (s *stage) promise(what, rule string, promised, measured float64, unit string) {

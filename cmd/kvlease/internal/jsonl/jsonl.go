@@ -56,6 +56,7 @@ type Report struct {
 	HeldMS     float64 `json:"held_ms,omitempty"`
 	LeftMS     float64 `json:"left_ms,omitempty"`
 	TookMS     float64 `json:"took_ms,omitempty"`
+	LateMS     float64 `json:"late_ms,omitempty"`
 	BadBytes   *uint64 `json:"bad_bytes,omitempty"`
 	Bytes      uint64  `json:"bytes,omitempty"`
 	Landed     *uint64 `json:"landed_bytes,omitempty"`

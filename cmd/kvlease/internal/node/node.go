@@ -46,7 +46,8 @@ type seen struct {
 }
 
 const (
-	linesWaiting = 64 // commands read ahead; more wait in the pipe
+	linesWaiting = 64                     // commands read ahead; more wait in the pipe
+	lateMin      = 100 * time.Millisecond // a pass this much too long is reported: the machine has not let us run
 	drainMax     = 500 * time.Millisecond
 	closeMax     = 2 * time.Second
 )
@@ -118,6 +119,9 @@ func (n *Node) loop(ctx context.Context, ended <-chan error) error {
 		pass.Reset(n.cfg.PassTime - time.Since(start))
 		select {
 		case <-pass.C:
+			if late := time.Since(start) - n.cfg.PassTime; late > lateMin {
+				n.say(jsonl.Report{Ev: "late", LateMS: float64(late) / 1e6})
+			}
 		case <-ctx.Done():
 			return nil
 		case err := <-ended: // whoever drove us is gone, or has said all
