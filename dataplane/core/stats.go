@@ -50,3 +50,10 @@ func snake(name string) string {
 	}
 	return b.String()
 }
+
+// Held is the number of leases held.
+func (c *Core) Held() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leases.Held()
+}

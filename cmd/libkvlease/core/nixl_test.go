@@ -1,0 +1,184 @@
+package main
+
+import (
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/cnixl"
+	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/internal/require"
+)
+
+const (
+	kvBlocks   = 64
+	kvBlockLen = 4096
+)
+
+// side is one engine over real NIXL in this process.
+type side struct {
+	core *core.Core
+	host *host.Host
+	kv   []byte
+	evs  []record.Event
+}
+
+func openSide(t *testing.T, id, drive string) *side {
+	t.Helper()
+	cfg, err := core.ParseConfig([]byte(`{"engine_id":"` + id + `","drive":"` + drive + `","requests_max":4096,"tracked_max":4096,"engines_max":16}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := core.NewMemory(cfg.Sizes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := map[string]core.OpenTransport{"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
+		return cnixl.Open(cnixl.Config{Folders: []string{"../../.."}, Agent: agent, PeersMax: cfg.EnginesMax, ReadsMax: 1 << 13})
+	}}
+	c, err := core.Open(cfg, mem, open, nil)
+	if errors.Is(err, core.ErrUnavailable) {
+		require.Skip(t, "nixl", err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := unix.Mmap(-1, 0, kvBlocks*kvBlockLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Register([]core.Region{{
+		Addr: uint64(uintptr(unsafe.Pointer(&kv[0]))), Bytes: kvBlocks * kvBlockLen, BlockLen: kvBlockLen, BlockStride: kvBlockLen,
+		Blocks: kvBlocks, Group: -1, Name: "layer.0",
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	h, err := host.New(mem, c.Wake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(5 * time.Second); err != nil {
+			t.Errorf("close %s: %v", id, err)
+		}
+	})
+	return &side{core: c, host: h, kv: kv}
+}
+
+func (s *side) poll(buf []record.Event, kind uint16) int {
+	n := 0
+	for _, e := range buf[:s.host.Poll(buf)] {
+		if e.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// Zero allocations over real NIXL (design 13): neither Go's nor the shim's own. What NIXL allocates inside its calls is
+// told by cnixl's package text.
+func TestAHundredThousandStepsOverNIXLAllocateNothing(t *testing.T) {
+	steps := 100_000
+	if testing.Short() {
+		steps = 5_000
+	}
+	for _, drive := range []string{"inline", "pump"} {
+		t.Run(drive, func(t *testing.T) {
+			p, d := openSide(t, "P", drive), openSide(t, "D", drive)
+			m, err := p.core.OwnHandshake(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			engine, err := d.core.AddEngine(heartbeat.EngineDesc{ID: "P", Ranks: 1})
+			if err == nil {
+				err = d.core.Handshake(engine, 0, m)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			step := func(s *side) {
+				if drive == "pump" { // the pump's step follows the wake
+					at := atomic.LoadUint64(&s.core.Memory().Control.Steps)
+					s.core.Wake()
+					for atomic.LoadUint64(&s.core.Memory().Control.Steps) == at {
+						runtime.Gosched()
+					}
+				} else if err := s.core.Step(); err != nil {
+					t.Fatalf("step: %v\n%s", err, s.core.Broken())
+				}
+			}
+			id, runs := []byte("request-0000"), []record.Run{{Local: 40, Remote: 3, N: 8}}
+			var buf [64]record.Event
+			done, freed := 0, 0
+			busy := func(i int) {
+				id[11], id[10], id[9] = byte('0'+i%10), byte('0'+i/10%10), byte('0'+i/100%10)
+				lease, err := p.host.Grant(host.Grant{ID: id, Blocks: 8}, core.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				remote := host.Remote{ID: id, Native: true, Epoch: p.core.Memory().Epoch, Key: p.host.Key(lease), Slot: lease.Slot(), Generation: lease.Use()}
+				track, err := d.host.Track(engine, &remote, id, 1, core.Now())
+				if err == nil {
+					err = d.host.Read(track, runs)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			settle := func() { // until every read has ended and every lease is freed
+				for end := core.Now().Add(20 * time.Second); done != freed || done == 0 || p.core.Held() != 0; {
+					if !core.Now().Before(end) {
+						t.Fatalf("%d reads done, %d leases freed, %d held", done, freed, p.core.Held())
+					}
+					step(p)
+					step(d)
+					done += d.poll(buf[:], record.EvReadDone)
+					freed += p.poll(buf[:], record.EvFreed)
+				}
+			}
+			busy(0)
+			settle() // the connection is made, everything has been used once
+
+			var before, after runtime.MemStats
+			measure := func(what string, turn func(i int)) {
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				ours := cnixl.Mallocs()
+				for i := range steps / 2 { // two engines step in each turn
+					turn(i)
+					step(p)
+					step(d)
+					done += d.poll(buf[:], record.EvReadDone)
+					freed += p.poll(buf[:], record.EvFreed)
+				}
+				runtime.ReadMemStats(&after)
+				if got := after.Mallocs - before.Mallocs; got > uint64(steps/500) {
+					t.Errorf("%s: %d steps made %d Go allocations", what, steps, got)
+				}
+				if got := cnixl.Mallocs() - ours; got != 0 {
+					t.Errorf("%s: %d steps made %d allocations in the shim", what, steps, got)
+				}
+			}
+			measure("idle", func(int) {})
+			were := done
+			measure("busy", func(i int) {
+				if i%5 == 0 {
+					busy(i / 5)
+				}
+			})
+			settle()
+			if done-were < steps/2/5 {
+				t.Errorf("%d reads in %d busy steps: they were not busy", done-were, steps)
+			}
+		})
+	}
+}
