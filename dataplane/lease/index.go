@@ -27,7 +27,7 @@ const (
 )
 
 func newIndex(n int) index {
-	homes := 2*n + 8 // half full: runs stay short, and a lease costs 32 bytes here
+	homes := n*7/4 + 8 // runs stay short, and a lease costs 28 bytes here
 	return index{entries: make([]entry, homes+probeMax+1), homes: uint64(homes)}
 }
 

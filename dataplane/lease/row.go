@@ -2,10 +2,6 @@ package lease
 
 import "github.com/kvlease/kvlease/dataplane/clock"
 
-// put stores a word of a row that readers use alone. A plain aligned store is not torn on amd64 and arm64; nothing is
-// ordered by it and nothing has to be: the fence word is the only one that proves anything, and it is atomic.
-func put(w *uint64, v uint64) { *w = v }
-
 func (t *Table) deadlineUs(now clock.Instant) uint64 { return uint64(max(now, 0))/1000 + t.extUs }
 
 // beatRow tells the row's readers of a heartbeat applied at now.

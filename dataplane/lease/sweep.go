@@ -120,7 +120,7 @@ func (t *Table) firstLooks(now clock.Instant, past uint64, gap time.Duration, en
 			if !any {
 				break
 			}
-			if left--; left < 0 || *ends == 0 {
+			if left--; left < 0 {
 				t.Counters.ExamineCut++
 				return
 			}
@@ -137,6 +137,10 @@ func (t *Table) look(s uint32, now clock.Instant, past uint64, gap time.Duration
 	if k.phase() == phaseExpected {
 		if k.end() > past {
 			t.timed.push(t.wheel.bucket(k.end()), s)
+			return
+		}
+		if *ends == 0 { // in the next tick
+			t.timed.push(t.wheel.bucket(past+t.wheel.tick), s)
 			return
 		}
 		*ends--
