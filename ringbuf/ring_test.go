@@ -41,13 +41,13 @@ func attachConsumer(t testing.TB, mem []byte) *Consumer {
 
 func TestRingAnswersLikeAPlainQueue(t *testing.T) {
 	for _, capacity := range []uint32{4096, 8192, 65536} {
-		for seed := range uint64(20) {
+		for seed := range uint64(8) {
 			t.Run(fmt.Sprintf("capacity %d seed %d", capacity, seed), func(t *testing.T) {
 				mem := make([]byte, Bytes(capacity))
 				if err := Format(mem, capacity); err != nil {
 					t.Fatal(err)
 				}
-				ringmodel.Run(t, seed, capacity, 20_000,
+				ringmodel.Run(t, seed, capacity, 10_000,
 					func() ringmodel.Producer { return attachProducer(t, mem) },
 					func() ringmodel.Consumer { return attachConsumer(t, mem) })
 			})
@@ -247,7 +247,7 @@ func TestBatchIsSeenAtOnceOrNotAtAll(t *testing.T) {
 }
 
 func TestTwoGoroutinesPassEveryRecordOnceAndInOrder(t *testing.T) {
-	const records = 200_000
+	const records = 60_000
 	_, p, c := newRing(t, 16_384)
 	go func() {
 		for i := range uint32(records) {

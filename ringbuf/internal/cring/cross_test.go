@@ -80,11 +80,11 @@ func alloc(t testing.TB, capacity uint32) []byte {
 func TestBothLanguagesAnswerLikeAPlainQueue(t *testing.T) {
 	for _, pair := range pairings {
 		for _, capacity := range []uint32{4096, 65536} {
-			for seed := range uint64(8) {
+			for seed := range uint64(4) {
 				t.Run(fmt.Sprintf("%s capacity %d seed %d", pair.name, capacity, seed), func(t *testing.T) {
 					mem := alloc(t, capacity)
 					pair.format(t, mem, capacity)
-					ringmodel.Run(t, seed, capacity, 20_000,
+					ringmodel.Run(t, seed, capacity, 10_000,
 						func() ringmodel.Producer { return pair.producer(t, mem) },
 						func() ringmodel.Consumer { return pair.consumer(t, mem) })
 				})
@@ -135,7 +135,7 @@ func TestBothLanguagesWriteTheSameBytes(t *testing.T) {
 }
 
 func TestGoProducerAndCConsumerOnTwoThreads(t *testing.T) {
-	const records = 100_000
+	const records = 20_000
 	mem := alloc(t, 16_384)
 	formatGo(t, mem, 16_384)
 	p := producerGo(t, mem)
@@ -164,7 +164,7 @@ func TestGoProducerAndCConsumerOnTwoThreads(t *testing.T) {
 }
 
 func TestCProducerAndGoConsumerOnTwoThreads(t *testing.T) {
-	const records = 100_000
+	const records = 20_000
 	mem := alloc(t, 16_384)
 	formatGo(t, mem, 16_384)
 	p, ok := NewProducer(mem)
