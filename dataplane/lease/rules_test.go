@@ -951,6 +951,39 @@ func TestIdsOfEveryLengthAreToldApart(t *testing.T) {
 	r.wantEmpty()
 }
 
+func TestIdsWithCommasAreCountedUntilTheirEndsAreTold(t *testing.T) {
+	r := newRig(t, 8)
+	want := func(n int) {
+		t.Helper()
+		if got := r.t.CommaIDs(); got != n {
+			t.Fatalf("%d ids with commas, want %d", got, n)
+		}
+	}
+	r.grant("plain")
+	want(0)
+	r.grant("a,b")
+	e := r.expect("c,d")
+	want(2)
+	r.grant("a,b") // a duplicate
+	r.drain()
+	r.grantExpected(e, "c,d")
+	want(2)
+	r.want(r.t.TryID([]byte("a,b"), r.now), Applied)
+	r.want(r.t.TryID([]byte("b,c"), r.now), Unknown)
+	r.wantCount("unknown", r.c.UnknownRenew, 0)
+	r.done("a,b", "D", 1)
+	want(2)
+	r.drain()
+	want(1)
+	x := r.expect("x,y")
+	r.grant("x,y") // takes the expectation's entry
+	r.t.Cancel(x, r.now)
+	want(2)
+	r.run(at(31))
+	want(0)
+	r.wantEmpty()
+}
+
 func TestALongIdWithoutRoomIsHeldAndKnownByKeyOnly(t *testing.T) {
 	r := newRig(t, 8, func(c *Config) { c.LongIDs = 1 })
 	one, two := strings.Repeat("1", 200), strings.Repeat("2", 200)
