@@ -6,6 +6,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/cnixl"
 )
 
 type versionCmd struct {
@@ -18,7 +20,7 @@ type versions struct {
 	Go      string `json:"go"`
 	Kernel  string `json:"kernel"`
 	Machine string `json:"machine"`
-	NIXL    string `json:"nixl"`
+	NIXL    string `json:"nixl,omitempty"`
 	File    string `json:"nixl_file,omitempty"`
 	Found   string `json:"nixl_found_by,omitempty"`
 	Missing string `json:"nixl_missing,omitempty"`
@@ -45,4 +47,15 @@ func (c *versionCmd) Run(w *world) error {
 	return nil
 }
 
-func (v *versions) findNIXL() {}
+// findNIXL looks where an engine would look, without loading anything.
+func (v *versions) findNIXL() {
+	lib, err := cnixl.Find(cnixl.Config{Folders: nixlFolders()})
+	switch {
+	case err != nil:
+		v.Missing = err.Error()
+	case lib.File == "":
+		v.Missing = "KVLEASE_NIXL is not set and no unpacked wheel is near; the system's loader may know one"
+	default:
+		v.NIXL, v.File, v.Found = lib.Version, lib.File, lib.How
+	}
+}

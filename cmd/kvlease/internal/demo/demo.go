@@ -51,7 +51,7 @@ func (v variant) String() string {
 	if v.ucxTLS != "" {
 		return v.drive + ", UCX_TLS=" + v.ucxTLS
 	}
-	return v.drive + ", default"
+	return v.drive + ", UCX default"
 }
 
 type sceneDef struct {

@@ -67,7 +67,7 @@ func TestAWrongByteBreaksThePromiseByName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "broken promise: scene a, pump, default: wrong bytes handed out: promised exactly 0, measured 7"
+	want := "broken promise: scene a, pump, UCX default: wrong bytes handed out: promised exactly 0, measured 7"
 	if err := result.Verdict(); err == nil || err.Error() != want {
 		t.Errorf("verdict %v, want %s", err, want)
 	}

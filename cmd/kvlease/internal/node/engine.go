@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
@@ -86,7 +84,7 @@ func openEngine(cfg *Config, transports map[string]core.OpenTransport) (*engine,
 	}
 	var wake func()
 	if e.pump {
-		wake = func() { unix.Write(int(mem.Control.WakeFd), []byte{1, 0, 0, 0, 0, 0, 0, 0}) } // the pump also wakes by itself
+		wake = c.Wake
 	}
 	if e.host, err = host.New(mem, wake); err != nil {
 		return nil, errors.Join(err, c.Close(0))

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func invoke(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	code = run(args, world{ctx: t.Context(), stdin: strings.NewReader(stdin), stdout: &out, stderr: &err})
+	return code, out.String(), err.String()
+}
+
+func TestAWrongArgumentGetsOneClearLine(t *testing.T) {
+	for _, tc := range []struct {
+		args  string
+		names string
+	}{
+		{"dmeo", "dmeo"},
+		{"demo --transport loopback", "cannot run over loopback"},
+		{"demo --transport tcp", "allowed: nixl"},
+		{"demo --lease 30s", "allowed: 600ms to 3s"},
+		{"demo --pass-time 60ms", "allowed: 1ms to 40ms"},
+		{"demo --lease x", "--lease"},
+		{"node --role owner", "--role"},
+		{"node --pass-time 2h", "allowed: 1ms to 1m"},
+		{"node --blocks 0", "allowed: 1 to 65536"},
+		{"node --layers 65", "allowed: 1 to 64"},
+		{"version --yaml", "--yaml"},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			code, stdout, stderr := invoke(t, "", strings.Fields(tc.args)...)
+			if code != exitUsage || stdout != "" {
+				t.Errorf("code %d, stdout %q", code, stdout)
+			}
+			if strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, tc.names) {
+				t.Errorf("stderr %q, want one line that names %s", stderr, tc.names)
+			}
+		})
+	}
+}
+
+func TestHelpShowsANewcomerWhereToStart(t *testing.T) {
+	for _, args := range [][]string{nil, {"--help"}, {"-h"}} {
+		code, stdout, _ := invoke(t, "", args...)
+		if code != exitOK || !strings.Contains(stdout, "kvlease demo") || !strings.Contains(stdout, "prefill engine (P)") {
+			t.Errorf("%v: code %d\n%s", args, code, stdout)
+		}
+	}
+	for cmd, word := range map[string]string{"demo": "promise", "node": `{"cmd":"handshake","n":1}`, "version": "--json"} {
+		code, stdout, _ := invoke(t, "", cmd, "--help")
+		if code != exitOK || !strings.Contains(stdout, word) {
+			t.Errorf("%s: code %d, does not mention %q\n%s", cmd, code, word, stdout)
+		}
+	}
+}
+
+func TestVersionIsReadByPeopleAndPrograms(t *testing.T) {
+	code, stdout, _ := invoke(t, "", "version")
+	if code != exitOK || !strings.Contains(stdout, "kvlease "+version) || !strings.Contains(stdout, "nixl") {
+		t.Errorf("code %d\n%s", code, stdout)
+	}
+	code, stdout, _ = invoke(t, "", "version", "--json")
+	var v versions
+	if err := json.Unmarshal([]byte(stdout), &v); code != exitOK || err != nil {
+		t.Fatalf("code %d, %v\n%s", code, err, stdout)
+	}
+	if v.Kvlease != version || v.Go == "" || v.Kernel == "" || (v.File == "") == (v.Missing == "") {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestVersionSaysWhereAMissingNIXLWasNamed(t *testing.T) {
+	t.Setenv("KVLEASE_NIXL", "/nowhere")
+	code, stdout, _ := invoke(t, "", "version")
+	if code != exitOK || !strings.Contains(stdout, "not found") || !strings.Contains(stdout, "/nowhere") {
+		t.Errorf("code %d\n%s", code, stdout)
+	}
+}
+
+func TestANodeOverLoopbackAnswersWithoutNIXL(t *testing.T) {
+	code, stdout, stderr := invoke(t, `{"cmd":"grant","n":1,"id":"r1","blocks":[0],"tokens":16}`+"\n"+`{"cmd":"quit"}`+"\n",
+		"node", "--transport", "loopback", "--engine-id", "P", "--pass-time", "1ms")
+	if code != exitOK {
+		t.Fatalf("code %d: %s", code, stderr)
+	}
+	for _, word := range []string{`"ev":"ready"`, `"re":1,"ok":true`, `"remote_engine_id":"P"`, `"ev":"bye"`} {
+		if !strings.Contains(stdout, word) {
+			t.Errorf("no %s in\n%s", word, stdout)
+		}
+	}
+}
