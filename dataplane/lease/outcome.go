@@ -58,5 +58,5 @@ type Counters struct {
 	ReadersCut uint64 // readers that had reported when an incomplete lease expired
 
 	SweepCut, ExamineCut, PressureCut uint64 // loops that reached their bound
-	EndsOpen                          uint64 // leases completed without an event yet, high-water mark
+	EndsOpen                          uint64 // most ends that ever waited to be told
 }

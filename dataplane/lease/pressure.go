@@ -5,9 +5,9 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
-// Pressure takes leases back, worth least first: those that linger for a stock reader past their deadline, then, longest
-// waiting first, those whose readers all check the fence (L12). It tells the blocks freed now; what a bound cuts off is
-// freed by the next sweeps.
+// Pressure takes leases back, worth least first: those that linger for a stock reader past their deadline, then those
+// whose readers all check the fence (L12), in the order in which that became known: at the grant or by the first native
+// message, so the longest waiting is first. It tells the blocks freed now; what a bound cuts off is freed by the next sweeps.
 func (t *Table) Pressure(blocks uint32, now clock.Instant) uint32 {
 	t.wanted = max(t.wanted, uint64(blocks))
 	return uint32(min(t.takeBack(now), 1<<32-1))

@@ -1,0 +1,101 @@
+package lease
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+func TestL9BlocksOfAStockReaderLinger(t *testing.T) {
+	linger := func(c *Config) { c.StockLinger = 20 * time.Second }
+	t.Run("a lease that nobody named does not linger", func(t *testing.T) {
+		r := newRig(t, 4, linger)
+		a := r.grant("a")
+		r.run(at(30.2))
+		r.wantEnded(record.FreedExpired, a)
+	})
+	t.Run("one last renewed by a stock reader stays one extension longer and is counted", func(t *testing.T) {
+		r := newRig(t, 4, linger)
+		a := r.grant("a")
+		r.run(at(5))
+		r.beat("a")
+		r.run(at(49.9))
+		r.wantHeld(a)
+		if r.t.Lingering() != 1 || r.c.Lingered != 1 {
+			t.Errorf("lingering %d, counted %d, want 1 and 1", r.t.Lingering(), r.c.Lingered)
+		}
+		r.run(at(50.2))
+		r.wantEnded(record.FreedExpired, a)
+		r.wantEmpty()
+	})
+	t.Run("one last renewed by ours does not", func(t *testing.T) {
+		r := newRig(t, 4, linger)
+		a := r.grant("a")
+		r.run(at(5))
+		r.beat("a")
+		r.run(at(6))
+		r.t.Renew(r.entry(a), engineD, r.now)
+		r.run(at(30.2))
+		r.wantEnded(record.FreedExpired, a)
+	})
+	t.Run("a late completion ends it, a late heartbeat holds it", func(t *testing.T) {
+		r := newRig(t, 4, linger)
+		a, b := r.grant("a"), r.grant("b")
+		r.run(at(5))
+		r.beat("a")
+		r.beat("b")
+		r.run(at(40))
+		r.want(r.done("a", "D.0", 1), Ended)
+		r.want(r.beat("b"), Applied)
+		r.wantEnded(record.FreedCompleted, a)
+		r.run(at(79.9)) // 40 + 20 + 20
+		r.wantHeld(b)
+		r.wantCount("renewed while lingering", r.c.LingerHeld, 1)
+		r.run(at(80.2))
+		r.wantEnded(record.FreedExpired, b)
+		r.wantEmpty()
+	})
+	t.Run("pressure takes it first", func(t *testing.T) {
+		r := newRig(t, 4, linger)
+		ours, stock := r.grant("ours", ttl(time.Minute)), r.grant("stock")
+		r.t.Renew(r.entry(ours), engineD, r.now)
+		r.run(at(5))
+		r.beat("stock")
+		r.run(at(35))
+		if got := r.t.Pressure(1, r.now); got != 8 {
+			t.Errorf("pressure freed %d blocks, want 8", got)
+		}
+		r.wantEnded(record.FreedRevoked, stock)
+		r.wantHeld(ours)
+	})
+	t.Run("pressure leaves one that was renewed meanwhile", func(t *testing.T) {
+		r := newRig(t, 4, linger)
+		stock := r.grant("stock")
+		r.run(at(5))
+		r.beat("stock")
+		r.run(at(35))
+		r.beat("stock")
+		if got := r.t.Pressure(1, r.now); got != 0 {
+			t.Errorf("pressure freed %d blocks, want 0", got)
+		}
+		r.wantHeld(stock)
+		r.run(at(74.9)) // 35 + 20 + 20
+		r.wantHeld(stock)
+		r.run(at(75.2))
+		r.wantEnded(record.FreedExpired, stock)
+	})
+	t.Run("pressure takes one between its two looks", func(t *testing.T) {
+		r := newRig(t, 4, linger)
+		stock := r.grant("stock")
+		r.run(at(5))
+		r.beat("stock")
+		r.run(at(50.03))
+		r.wantHeld(stock)
+		if got := r.t.Pressure(1, r.now); got != 8 {
+			t.Errorf("pressure freed %d blocks, want 8", got)
+		}
+		r.wantEnded(record.FreedRevoked, stock)
+		r.wantEmpty()
+	})
+}

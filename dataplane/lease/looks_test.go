@@ -1,0 +1,97 @@
+package lease
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+func TestL8TwoLooks(t *testing.T) {
+	expiry := at(30)
+	settle := 50 * time.Millisecond
+	for _, tc := range []struct {
+		name string
+		beat clock.Instant
+		want Outcome
+	}{
+		{"a heartbeat one step before expiry keeps the lease", expiry - clock.Instant(tick), Applied},
+		{"a heartbeat after the first look keeps it, too", expiry + clock.Instant(2*tick), Applied},
+		{"a heartbeat just before the second look keeps it", expiry + clock.Instant(settle), Applied},
+		{"a heartbeat after the second look is late", expiry + clock.Instant(settle+4*tick), Late},
+	} {
+		for _, native := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, native=%v", tc.name, native), func(t *testing.T) {
+				r := newRig(t, 4)
+				a := r.grant("a")
+				r.run(tc.beat)
+				if native {
+					r.want(r.t.Renew(r.entry(a), engineD, r.now), tc.want)
+				} else {
+					r.want(r.beat("a"), tc.want)
+				}
+				r.run(at(49))
+				if tc.want == Late {
+					r.wantEnded(record.FreedExpired, a)
+					return
+				}
+				r.wantHeld(a)
+				r.run(tc.beat.Add(20*time.Second + settle + 4*tick))
+				r.wantEnded(record.FreedExpired, a)
+			})
+		}
+	}
+}
+
+func TestL8AStallMakesTheWaitOneInterval(t *testing.T) {
+	r := newRig(t, 4)
+	a := r.grant("a")
+	r.run(at(10))
+	r.now = at(40) // the process stood still for 30 s
+	r.step()
+	r.run(at(40.5))
+	r.wantHeld(a)
+	r.now = at(44.5)
+	r.step()
+	r.now = at(44.9)
+	r.step()
+	r.wantHeld(a)
+	r.now = at(45.1) // 5 s after the first look
+	r.step()
+	r.wantEnded(record.FreedExpired, a)
+	r.wantCount("first looks after a gap", r.c.DueStalled, 1)
+}
+
+func TestL8AFurtherGapStartsNoNewWait(t *testing.T) {
+	r := newRig(t, 4)
+	a := r.grant("a")
+	r.run(at(30.03)) // first look without a gap: settle is 50 ms
+	r.now = at(60)
+	r.step()
+	r.wantEnded(record.FreedExpired, a)
+}
+
+func TestL8TheSecondLookWaitsForWhatHadArrivedAndForNothingLater(t *testing.T) {
+	r := newRig(t, 4)
+	a, b := r.grant("a"), r.grant("b")
+	r.run(at(30.03))
+	r.arrived, r.applied = 100, 40
+	r.run(at(30.2)) // the second look falls in here and notes 100
+	r.wantHeld(a, b)
+	r.arrived, r.applied = 500, 99
+	r.run(at(30.3))
+	r.wantHeld(a, b)
+	r.want(r.beat("b"), Applied) // it was among the 100
+	r.arrived, r.applied = 900, 100
+	r.run(at(30.32))
+	r.wantEnded(record.FreedExpired, a)
+	r.wantHeld(b)
+	r.wantCount("saved between the looks", r.c.DueSaved, 1)
+	r.arrived, r.applied = 0, 0
+	r.run(at(50.2))
+	r.wantHeld(b)
+	r.run(at(50.5))
+	r.wantEnded(record.FreedExpired, b)
+}
