@@ -143,7 +143,8 @@ $(BUILD)/test:
 # ---- care ------------------------------------------------------------------------------------------------------------
 
 .PHONY: lint
-lint: test-static ## gofmt, go vet, staticcheck
+lint: test-static ## gofmt, go vet, go.mod, staticcheck
+	$(GO) mod tidy -diff
 	$(GO) run $(STATICCHECK) $(PACKAGES)
 
 .PHONY: generate
