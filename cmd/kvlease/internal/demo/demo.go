@@ -134,7 +134,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 			result.Promises = append(result.Promises, st.promises...)
 			drawn.Runs = append(drawn.Runs, st.picture)
 			if errs[i] != nil {
-				result.Failures = append(result.Failures, errs[i].Error())
+				result.Failures = appendNew(result.Failures, errs[i].Error()) // the end of the context ends all runs with the same words
 			}
 		}
 		result.chart.Scenes = append(result.chart.Scenes, drawn)

@@ -80,6 +80,9 @@ func (s *stage) excused() bool {
 
 // perform starts the engines, plays, and leaves no process behind.
 func (s *stage) perform() (err error) {
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
 	defer func() {
 		s.finishPicture()
 		if err != nil {
