@@ -193,7 +193,7 @@ func (t *Tracker) buildBeat(e *engine, now clock.Instant) int {
 			return n
 		default:
 			t.counters.BadIDs++ // it can be read only as long as its first term lasts
-			t.displace(m)
+			t.setAside(m)
 		}
 	}
 }

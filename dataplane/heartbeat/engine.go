@@ -39,6 +39,7 @@ type engine struct {
 
 	native, stock dense
 	strange       list
+	aside         list
 	owed          [owedKinds]list
 	owedN         int
 	waiting       requestList // reads that wait for it
@@ -96,7 +97,7 @@ func (t *Tracker) engineOf(handle uint64) uint32 {
 func (t *Tracker) adopt(i, use uint32) {
 	t.engines[i] = engine{
 		use: use, state: Idle, user: t.reg.desc[i].user,
-		native: emptyDense(), stock: emptyDense(), strange: emptyList(), waiting: emptyRequests(),
+		native: emptyDense(), stock: emptyDense(), strange: emptyList(), aside: emptyList(), waiting: emptyRequests(),
 		owed:    [owedKinds]list{emptyList(), emptyList(), emptyList()},
 		beatEnd: cursor{chunk: none}, rowEnd: cursor{chunk: none}, rowsNext: none, readyNext: none, eventNext: none,
 	}
@@ -188,6 +189,9 @@ func (t *Tracker) loseAll(i uint32, kept uint64, now clock.Instant) {
 			t.lose(t.pool.chunks[d.tail].remote[t.pool.chunks[d.tail].n-1], now)
 		}
 	}
+	for e.aside.head != none {
+		t.lose(e.aside.head, now)
+	}
 	for m := e.strange.head; m != none; {
 		next := t.remotes.all[m].next
 		if kept == 0 || t.remotes.all[m].epoch != kept {
@@ -210,6 +214,7 @@ func (t *Tracker) lose(m uint32, now clock.Instant) {
 	t.remotes.unindex(m) // a later request of that name is another matter
 	t.displace(m)
 	t.counters.Lost += uint64(r.users)
+	t.engines[r.engine].requests -= int(r.users) // its place may change hands before they are untracked
 	left := r.users
 	for u := r.firstUser; u != none; {
 		q := &t.requests[u]

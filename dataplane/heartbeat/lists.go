@@ -34,6 +34,14 @@ func (t *Tracker) estrange(m uint32, now clock.Instant) {
 	t.pushOrder(&t.strangeOrder, m)
 }
 
+// setAside ends the heartbeats of a remote that still has users. Its engine must find it when it goes.
+func (t *Tracker) setAside(m uint32) {
+	t.displace(m)
+	r := &t.remotes.all[m]
+	r.place = inAside
+	t.remotes.push(&t.engines[r.engine].aside, m)
+}
+
 // displace takes a remote out of whatever list it is in.
 func (t *Tracker) displace(m uint32) { t.displaceAt(m, nil) }
 
@@ -54,6 +62,8 @@ func (t *Tracker) displaceAt(m uint32, end *cursor) {
 	case inStrange:
 		t.remotes.unlink(&e.strange, m)
 		t.unlinkOrder(&t.strangeOrder, m)
+	case inAside:
+		t.remotes.unlink(&e.aside, m)
 	case inOwed:
 		t.unowe(m)
 	}

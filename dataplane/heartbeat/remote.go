@@ -67,6 +67,7 @@ const (
 	inNative        // dense lists: named in every heartbeat
 	inStock         //
 	inStrange       // its epoch is not the one of the engine that we know: waits for the next handshake
+	inAside         // tracked, but no heartbeat names it: its lease is gone, or its id fits no message
 	inOwed          // nobody uses it any more; its owner has still to be told
 )
 

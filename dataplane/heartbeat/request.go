@@ -134,7 +134,11 @@ func (t *Tracker) join(i uint32, req *record.TrackReq, remote []byte, now clock.
 		switch {
 		case r.place == inOwed: // it was about to be told that nobody will read: one more will
 			t.unowe(m)
-			t.enlistOrEstrange(m, now)
+			if r.gone {
+				t.setAside(m)
+			} else {
+				t.enlistOrEstrange(m, now)
+			}
 			return m
 		case !r.told:
 			return m
@@ -152,6 +156,7 @@ func (t *Tracker) join(i uint32, req *record.TrackReq, remote []byte, now clock.
 	if longFull && !v.native {
 		t.counters.LongIDsFull++
 		r.unsendable, r.gone = true, true
+		t.setAside(m)
 		return m
 	}
 	t.enlistOrEstrange(m, now)
@@ -186,7 +191,9 @@ func (t *Tracker) leave(u uint32, now clock.Instant) {
 		t.requests[q.nextUser].prevUser = q.prevUser
 	}
 	q.nextUser, q.prevUser = none, none
-	t.engines[r.engine].requests--
+	if !r.lost {
+		t.engines[r.engine].requests--
+	}
 	if r.users--; r.users == 0 {
 		t.last(m, now)
 	}
@@ -283,7 +290,9 @@ func (t *Tracker) leaseGone(m uint32) {
 		return
 	}
 	r.gone = true
-	t.displace(m)
+	if !r.lost {
+		t.setAside(m)
+	}
 	for u := r.firstUser; u != none; u = t.requests[u].nextUser {
 		if t.requests[u].state < reqReading { // one that reads hears it from its outcome
 			t.counters.Gone++

@@ -371,7 +371,7 @@ func (r *rig) wantRest() {
 		}
 	}
 	for i := range r.k.engines {
-		if e := &r.k.engines[i]; e.requests != 0 || e.native.n != 0 || e.stock.n != 0 || e.strange.n != 0 || e.owedN != 0 || e.open != 0 {
+		if e := &r.k.engines[i]; e.requests != 0 || e.native.n != 0 || e.stock.n != 0 || e.strange.n+e.aside.n != 0 || e.owedN != 0 || e.open != 0 {
 			r.t.Errorf("engine %d: %d requests, %d+%d in heartbeats, %d strange, %d owed, %d open", i, e.requests, e.native.n, e.stock.n, e.strange.n, e.owedN, e.open)
 		}
 	}

@@ -1,0 +1,278 @@
+package heartbeat
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+)
+
+// lifetime is what a test knows of one tracking.
+type lifetime struct {
+	owner     *owner
+	epoch     uint64
+	slot, gen uint32
+	native    bool
+	said      bool // read or untrack
+	reads     bool
+	runs      int
+}
+
+// Whatever happens to engines, connections, leases and the completion ring: every tracking ends once, every read has one
+// outcome, no wrong byte is handed out by a peer of ours, and in the end nothing is left.
+func TestModelEveryTrackingEndsOnceAndNothingIsLeft(t *testing.T) {
+	seeds := 60
+	if testing.Short() {
+		seeds = 10
+	}
+	if v, err := strconv.Atoi(os.Getenv("KVLEASE_SEEDS")); err == nil {
+		seeds = v
+	}
+	var accepted, refused int
+	for seed := range seeds {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			a, b := runModel(t, uint64(seed))
+			accepted += a
+			refused += b
+		})
+	}
+	if accepted < 100 || refused < 100 {
+		t.Errorf("%d reads accepted, %d refused: the model does not reach both", accepted, refused)
+	}
+}
+
+func runModel(t *testing.T, seed uint64) (accepted, refused int) {
+	rnd := rand.New(rand.NewPCG(seed, 4))
+	const n = 24 // tracking slots; local block = slot
+	r := newRig(t, func(c *Config) {
+		c.Tracks, c.Owed, c.LongIDs, c.Engines, c.Seed = n, 8, 4, 5, seed
+		c.RowsStepMax, c.BatchesStepMax, c.EndsStepMax, c.EventsStepMax = 8, 2, 2, 8
+		c.BatchBytesMax = batchBytesLeast
+		c.Duration = 3 * time.Second
+		c.UnheardBytesMax = 64 << 10
+		c.RunsMax = 8 * runsChunk
+	})
+	var engines []uint64
+	var silent []bool
+	gens := map[*owner]*[blockCount]uint32{}
+	fill := func(o *owner, block uint32, gen uint32) {
+		for i := range blockLen {
+			o.kv[int(block)*blockLen+i] = mark(o.epoch, block, gen)
+		}
+	}
+	boot := func(o *owner) {
+		gens[o] = new([blockCount]uint32)
+		for i := range uint32(blockCount) {
+			fill(o, i, 0)
+		}
+	}
+	for i := range 4 {
+		o := r.owner(fmt.Sprint("P", i), i == 3)
+		o.l = 3 * time.Second
+		boot(o)
+		engines = append(engines, r.add(o))
+		silent = append(silent, false)
+	}
+	live := map[record.Handle]*lifetime{}
+	all := map[record.Handle]*lifetime{}
+	var order []record.Handle
+	pick := func() record.Handle {
+		if len(order) == 0 {
+			return 0
+		}
+		return order[rnd.IntN(len(order))]
+	}
+	seen, back := 0, map[record.Handle]string{}
+	check := func() {
+		for ; seen < len(r.events); seen++ {
+			e := r.events[seen]
+			if e.Kind == record.EvEngineUp || e.Kind == record.EvEngineDown {
+				continue
+			}
+			h := record.Handle(e.Handle)
+			l := all[h]
+			if l == nil {
+				t.Fatalf("event %s of a handle that was never given: %#x", kindNames[e.Kind], h)
+			}
+			back[h] += kindNames[e.Kind] + " "
+			switch e.Kind {
+			case record.EvReadDone:
+				accepted++
+				if l.runs > 0 && l.native {
+					if got, want := r.kv[int(h.Slot())*blockLen], mark(l.epoch, l.slot, l.gen); got != want {
+						t.Fatalf("read of slot %d use %d of %s handed out %#x, want %#x", l.slot, l.gen, l.owner.name, got, want)
+					}
+				}
+			case record.EvReadFailed:
+				refused++
+				if e.Flags&record.FlagBlocksHeld != 0 {
+					back[h] += "held "
+				}
+			}
+			if e.Kind == record.EvReadDone || e.Kind == record.EvReadFailed {
+				delete(live, h)
+			}
+		}
+		for i := 0; i < len(order); i++ {
+			if live[order[i]] == nil {
+				order[i] = order[len(order)-1]
+				order = order[:len(order)-1]
+				i--
+			}
+		}
+	}
+	free := func() int { return len(r.next) }
+	for range 3000 {
+		i := rnd.IntN(4)
+		o := r.owners[i]
+		switch p := rnd.IntN(100); {
+		case p < 30:
+			r.step(r.now.Add(time.Duration(rnd.IntN(200)) * time.Millisecond))
+			check()
+			if free() == 0 { // takes what came back
+				for s := record.TakeFree(&r.control.TrackFree); s != record.None; s = r.tracks[s].Next {
+					r.next = append(r.next, s)
+					r.uses[s] = uint32(r.tracks[s].State >> 32)
+				}
+			}
+		case p < 55:
+			if free() == 0 {
+				continue
+			}
+			h := r.slot()
+			l := &lifetime{owner: o, epoch: o.epoch, slot: uint32(rnd.IntN(blockCount)), native: !o.stock}
+			l.gen = gens[o][l.slot]
+			id := fmt.Sprintf("%s-%d-%d", o.name, l.slot, l.gen)
+			if rnd.IntN(20) == 0 {
+				id += fmt.Sprintf("%0200d", l.slot)
+			}
+			req := o.req(h, engines[i], l.slot, l.gen, r.now)
+			if o.stock {
+				req.Native = 0
+			}
+			live[h], all[h] = l, l
+			order = append(order, h)
+			r.k.Track(req, []byte(id), nil, r.now)
+		case p < 65:
+			if h := pick(); h != 0 {
+				r.k.Untrack(h, r.now)
+				if l := live[h]; !l.reads {
+					delete(live, h)
+				}
+				l := all[h]
+				l.said = true
+				check()
+			}
+		case p < 80:
+			if h := pick(); h != 0 && !live[h].reads && !live[h].said {
+				l := live[h]
+				l.reads, l.said = true, true
+				switch rnd.IntN(8) {
+				case 0:
+					r.read(h)
+				case 1: // in two parts
+					l.runs = 2
+					r.k.ReadPart(&record.Read{Track: h, Part: 0, Parts: 2, N: 1}, []record.Run{{Local: h.Slot(), Remote: l.slot, N: 1}}, r.now)
+					r.k.ReadPart(&record.Read{Track: h, Part: 1, Parts: 2}, nil, r.now)
+				default:
+					l.runs = 1
+					r.read(h, record.Run{Local: h.Slot(), Remote: l.slot, N: 1})
+				}
+			}
+		case p < 86: // the owner ends a lease, then uses its block
+			s := uint32(rnd.IntN(blockCount))
+			gens[o][s]++
+			o.rows[s].Fence = o.base + uint64(gens[o][s])
+			fill(o, s, gens[o][s])
+			o.rows[s].GenBeats = uint64(gens[o][s])
+		case p < 90:
+			must(t, r.k.LoadHandshake(engines[i], 0, o.handshake()))
+		case p < 92:
+			r.hub.Cut("D", o.agent.Agent())
+		case p < 93:
+			o.reboot()
+			boot(o)
+		case p < 94:
+			silent[i] = !silent[i]
+			if silent[i] {
+				r.hub.Stop(o.agent.Agent())
+			} else {
+				r.hub.Resume(o.agent.Agent())
+			}
+		case p < 95:
+			r.d.HoldReads(rnd.IntN(2) == 0)
+		case p < 96:
+			r.full = rnd.IntN(3) == 0
+		case p < 97:
+			r.d.FailNext(loopback.Op(rnd.IntN(6)), []error{transport.ErrFull, transport.ErrPeer, transport.ErrInvalid}[rnd.IntN(3)])
+		case p < 98:
+			must(t, r.k.RemoveEngine(engines[i]))
+			for {
+				e, err := r.k.AddEngine(EngineDesc{ID: o.name})
+				if err == nil {
+					engines[i] = e
+					break
+				}
+				r.full = false // five places for four engines: the removed ones go when their events are out and nothing is open
+				r.d.HoldReads(false)
+				for k, q := range r.owners {
+					silent[k] = false
+					r.hub.Resume(q.agent.Agent())
+				}
+				r.step(r.now.Add(time.Second))
+				check()
+			}
+		default:
+			if h := pick(); h != 0 {
+				r.k.Reject(o.req(0, engines[i], uint32(rnd.IntN(blockCount)), 0, r.now), []byte("rejected"), r.now)
+			}
+		}
+	}
+	// Calm: everything answers, everything is untracked.
+	r.full = false
+	r.d.HoldReads(false)
+	for i, o := range r.owners {
+		r.hub.Resume(o.agent.Agent())
+		must(t, r.k.LoadHandshake(engines[i], 0, o.handshake()))
+	}
+	for h := range all {
+		r.k.Untrack(h, r.now)
+	}
+	r.run(r.now.Add(300*time.Second), 50*time.Millisecond)
+	check()
+	r.wantRest()
+	for h, l := range all {
+		done, failed, held, backs, gone := count(back[h], "done "), count(back[h], "failed "), count(back[h], "held "), count(back[h], "back "), count(back[h], "gone ")
+		want := 0
+		if l.reads {
+			want = 1
+		}
+		if done+failed != want || held != backs || gone > 1 {
+			t.Errorf("tracking %#x (read %v): %s", h, l.reads, back[h])
+		}
+	}
+	if c := r.k.Counters(); t.Failed() {
+		t.Logf("seed %d: %+v", seed, c)
+	}
+	return accepted, refused
+}
+
+func mark(epoch uint64, block, gen uint32) byte {
+	return byte(epoch*31 + uint64(block)*7 + uint64(gen)*3 + 1)
+}
+
+func count(s, word string) int {
+	n := 0
+	for i := 0; i+len(word) <= len(s); i++ {
+		if s[i:i+len(word)] == word {
+			n++
+		}
+	}
+	return n
+}
