@@ -178,8 +178,27 @@ func TestL12AGoneEngineIsWorkedOffInBoundedSteps(t *testing.T) {
 	if got := r.t.Held(); got != 500 {
 		t.Errorf("%d leases left, want the 500 of the other engine", got)
 	}
-	for range 2 * goneMax {
+	r.t.EngineGone(0, 1, r.now) // gone already
+	r.t.EngineGone(1, 1, r.now)
+	r.run(at(0.2))
+	if got := r.t.Held(); got != 0 {
+		t.Errorf("%d leases left of the engine that was second in the queue", got)
+	}
+}
+
+func TestL12GoneEnginesPastTheQueueAreLeftToTheirDeadlines(t *testing.T) {
+	r := newRig(t, 1000)
+	for i := range 1000 {
+		r.t.Renew(r.entry(r.grant(fmt.Sprint(i))), engineD, r.now)
+	}
+	r.t.EngineGone(engineD.Engine, engineD.Epoch, r.now) // cut off at its bound
+	for range goneMax + 4 {
 		r.t.EngineGone(9, 9, r.now)
+	}
+	r.wantCount("dropped", r.c.GoneDropped, 5)
+	r.run(at(1))
+	if r.t.Held() != 0 || r.t.gone.n != 0 {
+		t.Errorf("%d leases and %d gone engines left", r.t.Held(), r.t.gone.n)
 	}
 }
 

@@ -77,14 +77,15 @@ func TestL8TheSecondLookWaitsForWhatHadArrivedAndForNothingLater(t *testing.T) {
 	r := newRig(t, 4)
 	a, b := r.grant("a"), r.grant("b")
 	r.run(at(30.03))
-	r.arrived, r.applied = 100, 40
+	const before = 1 << 36 // larger than any time in units: the two are never taken for each other
+	r.arrived, r.applied = before+100, before+40
 	r.run(at(30.2)) // the second look falls in here and notes 100
 	r.wantHeld(a, b)
-	r.arrived, r.applied = 500, 99
+	r.arrived, r.applied = before+500, before+99
 	r.run(at(30.3))
 	r.wantHeld(a, b)
 	r.want(r.beat("b"), Applied) // it was among the 100
-	r.arrived, r.applied = 900, 100
+	r.arrived, r.applied = before+900, before+100
 	r.run(at(30.32))
 	r.wantEnded(record.FreedExpired, a)
 	r.wantHeld(b)
