@@ -172,13 +172,13 @@ func serve(a *Agent, mem []byte, lines chan string, out *json.Encoder) {
 type remote struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	in    *json.Encoder
 	write func(string)
 	hello peerHello
 
 	mu     sync.Mutex
 	done   []string
 	notifs []peerNews
+	end    error // of its output
 }
 
 // startPeer starts the other process; it ends with the test.
@@ -217,10 +217,13 @@ func startPeer(t *testing.T, setup peerSetup) *remote {
 	go func() {
 		for {
 			var n peerNews
-			if dec.Decode(&n) != nil {
+			err := dec.Decode(&n)
+			r.mu.Lock()
+			if err != nil {
+				r.end = err
+				r.mu.Unlock()
 				return
 			}
-			r.mu.Lock()
 			if n.Done != "" {
 				r.done = append(r.done, n.Done)
 			} else {
@@ -262,7 +265,13 @@ func (r *remote) until(what string, look func() bool) {
 	waitUntil(r.t, what, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return look()
+		if look() {
+			return true
+		}
+		if r.end != nil {
+			r.t.Fatalf("the other process: %v, while waiting for %s", r.end, what)
+		}
+		return false
 	})
 }
 

@@ -56,7 +56,7 @@ func TestTwoProcessesTalkAndRead(t *testing.T) {
 			if !alone(t, env...) {
 				return
 			}
-			realNIXL(t, Config{Agent: "probe"})
+			haveNIXL(t)
 			const size = 8 << 20
 			r := startPeer(t, peerSetup{Agent: "prefill", Bytes: size})
 			a, mem, to := decodeSide(t, r, size)
@@ -115,7 +115,7 @@ func TestAReadThatIsHeldOpenIsNeverGivenUp(t *testing.T) {
 			if !alone(t, "UCX_TLS=tcp") {
 				return
 			}
-			realNIXL(t, Config{Agent: "probe"})
+			haveNIXL(t)
 			const size = 16 << 20
 			inline := how == "peer stops polling"
 			r := startPeer(t, peerSetup{Agent: "prefill", Bytes: size, Inline: inline})
@@ -198,7 +198,7 @@ func TestAKilledPeerIsLost(t *testing.T) {
 			if !alone(t, env...) {
 				return
 			}
-			realNIXL(t, Config{Agent: "probe"})
+			haveNIXL(t)
 			const size = 1 << 20
 			r := startPeer(t, peerSetup{Agent: "prefill", Bytes: size})
 			a, mem, to := decodeSide(t, r, size)
@@ -254,7 +254,7 @@ func TestAStoppedPeerIsSilent(t *testing.T) {
 	if !alone(t, "UCX_TLS=tcp") {
 		return
 	}
-	realNIXL(t, Config{Agent: "probe"})
+	haveNIXL(t)
 	r := startPeer(t, peerSetup{Agent: "prefill", Bytes: 4096})
 	a, _, to := decodeSide(t, r, 4096)
 	if err := a.Send(to, []byte("connect")); err != nil {
@@ -282,7 +282,7 @@ func TestAResetConnectionHealsByDropAndLoad(t *testing.T) {
 	if !alone(t, "UCX_TLS=tcp") {
 		return
 	}
-	realNIXL(t, Config{Agent: "probe"})
+	haveNIXL(t)
 	if _, err := exec.LookPath("ss"); err != nil {
 		t.Skip("no ss (package iproute2) to reset a connection with")
 	}

@@ -21,6 +21,17 @@ func realNIXL(t testing.TB, cfg Config) *Agent {
 	return a
 }
 
+// haveNIXL skips like realNIXL and opens no agent: UCX's sockets would be inherited by the processes that the test starts.
+func haveNIXL(t testing.TB) {
+	t.Helper()
+	if _, _, err := openLibrary(search{env: getenv("KVLEASE_NIXL"), maps: mappedFiles(), folders: []string{".."}}); err != nil {
+		if os.Getenv("KVLEASE_REQUIRE") == "nixl" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
 func TestRealNIXLKeepsTheContract(t *testing.T) {
 	transporttest.Run(t, func(t *testing.T) transporttest.Pair {
 		a := realNIXL(t, Config{Agent: "decode-0-" + "0123456789abcdef", ReadsMax: 20})

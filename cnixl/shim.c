@@ -47,6 +47,8 @@ void kvlx_environment(const char *plugins)
 		setenv("NIXL_PLUGIN_DIR", plugins, 0);
 	/* UCX would take SIGHUP from the host otherwise. */
 	setenv("UCX_DEBUG_SIGNO", "0", 0);
+	/* UCX would write its log, every lost connection, into the host's stdout otherwise. */
+	setenv("UCX_LOG_FILE", "stderr", 0);
 	/* Each failing send writes a line to stderr otherwise; we count and report it ourselves. */
 	setenv("NIXL_LOG_LEVEL", "FATAL", 0);
 }
