@@ -93,8 +93,9 @@ struct kvl_ctx {
 	/* kvl_wait_fd */
 	int epoll_fd; /* -1 until asked for */
 	int timer_fd;
-	uint32_t tick_armed;  /* atomic */
-	uint64_t tick_due_ns; /* the stepping thread's */
+	uint32_t kicked;      /* atomic: published since the last step began, and the timer made readable for it */
+	uint32_t tick_stale;  /* the stepping thread's: the timer does not stand at tick_due_ns */
+	uint64_t tick_due_ns; /* the stepping thread's; 0: the timer rests */
 
 	/* the report after a poisoning, under KVL_CALL_POLL */
 	uint32_t report;      /* KVL_REPORT_* */
@@ -223,8 +224,9 @@ static inline uint64_t kvl_slot_key(const kvl_ctx_t *ctx, uint32_t slot, uint32_
 enum { KVL_REPORT_NONE = 0, KVL_REPORT_CHECKED, KVL_REPORT_UNCHECKED, KVL_REPORT_DONE };
 void kvl_fence(kvl_ctx_t *ctx);
 void kvl_event_signal(kvl_ctx_t *ctx);
+void kvl_tick_before_step(kvl_ctx_t *ctx);
 void kvl_tick_after_step(kvl_ctx_t *ctx, uint64_t now);
-void kvl_tick_from_producer(kvl_ctx_t *ctx);
+void kvl_tick_kick(kvl_ctx_t *ctx);
 void kvl_tick_at(kvl_ctx_t *ctx, uint64_t when);
 void kvl_wait_close(kvl_ctx_t *ctx);
 

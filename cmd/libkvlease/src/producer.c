@@ -109,11 +109,11 @@ KVL_COLD static void wake_pump(kvl_control_t *control)
 
 __attribute__((noinline)) void kvl_nudge(kvl_ctx_t *ctx, uint32_t who)
 {
-	/* W1: the publish is seen before asleep (or tick_armed) is read. Pairs with W2: the pump sets asleep, fences,
-	 * looks at the rings again and only then sleeps; kvl_tick_after_step clears tick_armed, fences, looks again. */
+	/* W1: the publish is seen before asleep (or kicked) is read. Pairs with W2: the pump sets asleep, fences, looks
+	 * at the rings again and only then sleeps; a step clears kicked, fences and only then looks at the rings. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if ((who & KVL_NUDGE_PUMP) != 0 && KVL_LOAD(&ctx->control->asleep, RELAXED))
 		wake_pump(ctx->control);
-	if ((who & KVL_NUDGE_LOOP) != 0 && !KVL_LOAD(&ctx->tick_armed, RELAXED))
-		kvl_tick_from_producer(ctx);
+	if ((who & KVL_NUDGE_LOOP) != 0 && !KVL_LOAD(&ctx->kicked, RELAXED))
+		kvl_tick_kick(ctx);
 }

@@ -29,35 +29,41 @@ void kvl_tick_at(kvl_ctx_t *ctx, uint64_t when)
 	errno = saved;
 }
 
-/* After a step of inline mode: a tick while anything is held, since a transport announces nothing. Otherwise the timer
- * rests, until a producer publishes. */
-void kvl_tick_after_step(kvl_ctx_t *ctx, uint64_t now)
+/* Before a step of inline mode: what is published from here on kicks again. */
+void kvl_tick_before_step(kvl_ctx_t *ctx)
 {
 	if ((KVL_LOAD(&ctx->nudge, RELAXED) & KVL_NUDGE_LOOP) == 0)
 		return;
-	if (KVL_LOAD(&ctx->control->held, RELAXED) != 0 || submitted(ctx)) {
-		if (!KVL_LOAD(&ctx->tick_armed, RELAXED) || now >= ctx->tick_due_ns) {
-			ctx->tick_due_ns = now + ctx->sizes.idle_tick_ns;
-			KVL_STORE(&ctx->tick_armed, 1, RELAXED);
-			kvl_tick_at(ctx, ctx->tick_due_ns);
-		}
-		return;
-	}
-	if (!KVL_LOAD(&ctx->tick_armed, RELAXED))
-		return;
-	ctx->tick_due_ns = 0;
-	kvl_tick_at(ctx, 0);
-	/* W2: tick_armed is cleared before the rings are looked at again; pairs with W1 in kvl_nudge. */
-	__atomic_store_n(&ctx->tick_armed, 0, __ATOMIC_SEQ_CST);
+	/* W2: kicked is cleared before the step looks at the rings; pairs with W1 in kvl_nudge. */
+	if (__atomic_exchange_n(&ctx->kicked, 0, __ATOMIC_SEQ_CST))
+		ctx->tick_stale = 1;
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if (submitted(ctx))
-		kvl_tick_from_producer(ctx);
 }
 
-/* Work was published while the timer rests: readable at once. */
-void kvl_tick_from_producer(kvl_ctx_t *ctx)
+/* After it: a tick while anything is held, since a transport announces nothing, and rest otherwise. */
+void kvl_tick_after_step(kvl_ctx_t *ctx, uint64_t now)
 {
-	if (__atomic_exchange_n(&ctx->tick_armed, 1, __ATOMIC_ACQ_REL) == 0)
+	int held, more;
+	if ((KVL_LOAD(&ctx->nudge, RELAXED) & KVL_NUDGE_LOOP) == 0)
+		return;
+	held = KVL_LOAD(&ctx->control->held, RELAXED) != 0;
+	more = submitted(ctx); /* a step takes a bounded number of records */
+	if (!more && !ctx->tick_stale && (held ? now < ctx->tick_due_ns : ctx->tick_due_ns == 0))
+		return;
+	ctx->tick_stale = 0;
+	ctx->tick_due_ns = held ? now + ctx->sizes.idle_tick_ns : 0;
+	kvl_tick_at(ctx, ctx->tick_due_ns);
+	/* A producer that kicked before this had its setting overwritten: kick for it. One that comes later does it itself. */
+	if (more || __atomic_load_n(&ctx->kicked, __ATOMIC_SEQ_CST)) {
+		ctx->tick_stale = 1;
+		kvl_tick_at(ctx, 1);
+	}
+}
+
+/* Something was published for a loop that may wait: readable at once, by one system call a step. */
+void kvl_tick_kick(kvl_ctx_t *ctx)
+{
+	if (__atomic_exchange_n(&ctx->kicked, 1, __ATOMIC_SEQ_CST) == 0)
 		kvl_tick_at(ctx, 1); /* long past */
 }
 
@@ -94,7 +100,7 @@ KVL_API int32_t kvl_wait_fd(kvl_ctx_t *ctx, int *fd_out)
 		if (!polls || !steps)
 			st = kvl_fail_busy();
 		else if ((st = make(ctx)) == KVL_OK && !ctx->sizes.pump) {
-			kvl_tick_from_producer(ctx); /* the first wait ends at once: a step finds out whether there is work */
+			kvl_tick_kick(ctx); /* the first wait ends at once: a step finds out whether there is work */
 			__atomic_fetch_or(&ctx->nudge, KVL_NUDGE_LOOP, __ATOMIC_RELEASE);
 		}
 		if (steps)

@@ -1,0 +1,105 @@
+/* The host rules over the real core, which brings a Go runtime into the process. */
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <dirent.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static kvl_ctx_t *ctx;
+
+static void a_child_of_a_fork_is_told_and_does_not_hang(void)
+{
+	int status;
+	pid_t child = fork();
+	if (child == 0) {
+		kvl_ctx_t *mine = NULL;
+		kvl_event_t ev;
+		char err[64];
+		alarm(10);
+		_exit(kvl_step(ctx) != KVL_ERR_FORKED || kvl_poll(ctx, &ev, sizeof ev, 1) != KVL_ERR_FORKED ||
+		      kvl_close(ctx, 0) != KVL_ERR_FORKED || kvl_open("{}", 2, &mine, err, sizeof err) != KVL_ERR_FORKED);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	CHECK_STATUS(kvl_step(ctx), KVL_OK);
+}
+
+static volatile sig_atomic_t caught;
+static void on_signal(int sig) { caught = sig; }
+
+static void signals_of_the_host_reach_the_host(void)
+{
+	static const int sigs[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD, SIGALRM};
+	for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
+		struct sigaction now;
+		sigaction(sigs[i], NULL, &now);
+		CHECK(now.sa_handler == on_signal); /* set before the core was loaded */
+		for (int k = 0; k < 50; k++) {
+			caught = 0;
+			kill(getpid(), sigs[i]); /* to any thread that lets it in: only the host's does */
+			CHECK_EQ(caught, sigs[i]);
+		}
+	}
+}
+
+/* Go's threads run on the process's CPUs, though this thread, which opened the context, is pinned to one. */
+static void the_core_is_not_pinned_with_the_thread_that_opened_it(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *d;
+	cpu_set_t mine, theirs;
+	int others = 0;
+	CHECK(tasks != NULL);
+	sched_getaffinity(0, sizeof mine, &mine);
+	while ((d = readdir(tasks)) != NULL) {
+		pid_t tid = (pid_t)atoi(d->d_name);
+		if (tid <= 0 || tid == gettid() || tid == getpid())
+			continue;
+		CHECK(sched_getaffinity(tid, sizeof theirs, &theirs) == 0);
+		CHECK(CPU_COUNT(&theirs) > CPU_COUNT(&mine));
+		others++;
+	}
+	closedir(tasks);
+	CHECK(others >= 2);
+}
+
+static void *host(void *arg)
+{
+	cpu_set_t all, one;
+	int pin;
+	(void)arg;
+	sched_getaffinity(0, sizeof all, &all);
+	pin = CPU_COUNT(&all) > 1;
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; cpu++)
+		if (CPU_ISSET(cpu, &all))
+			CPU_SET(cpu, &one);
+	pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+	ctx = open_ctx("{\"transport\":\"loopback\",\"threads\":2}");
+	CHECK_STATUS(kvl_step(ctx), KVL_OK);
+	if (pin)
+		RUN(the_core_is_not_pinned_with_the_thread_that_opened_it);
+	else
+		printf("skipped: one CPU, nothing to pin\n");
+	return NULL;
+}
+
+int main(void)
+{
+	struct sigaction sa = {.sa_handler = on_signal};
+	static const int sigs[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD, SIGALRM};
+	pthread_t t;
+	for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++)
+		sigaction(sigs[i], &sa, NULL);
+	pthread_create(&t, NULL, host, NULL);
+	pthread_join(t, NULL);
+	RUN(signals_of_the_host_reach_the_host);
+	for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++)
+		signal(sigs[i], SIG_DFL);
+	RUN(a_child_of_a_fork_is_told_and_does_not_hang);
+	CHECK_STATUS(kvl_close(ctx, 1000000000), KVL_OK);
+	return 0;
+}

@@ -1,0 +1,62 @@
+/* The library as a plugin: dlopen, errors of loading the core, dlclose. argv: the library, then a folder to work in. */
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "check.h"
+
+typedef int32_t open_fn(const char *, size_t, kvl_ctx_t **, char *, size_t);
+typedef int32_t close_fn(kvl_ctx_t *, uint64_t);
+typedef int32_t step_fn(kvl_ctx_t *);
+#undef CHECK_STATUS /* would call the library by its name */
+
+static void *sym(void *lib, const char *name)
+{
+	void *s = dlsym(lib, name);
+	CHECK(s != NULL);
+	return s;
+}
+
+int main(int argc, char **argv)
+{
+	char err[512], empty[4096];
+	kvl_ctx_t *ctx = NULL;
+	void *lib;
+	open_fn *open_it;
+	close_fn *close_it;
+	step_fn *step_it;
+	char *good;
+	CHECK(argc == 3);
+	CHECK(getenv("KVLEASE_CORE") != NULL);
+	good = strdup(getenv("KVLEASE_CORE"));
+	lib = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+	CHECK(lib != NULL);
+	*(void **)&open_it = sym(lib, "kvl_open");
+	*(void **)&close_it = sym(lib, "kvl_close");
+	*(void **)&step_it = sym(lib, "kvl_step");
+
+	/* no core: beside the library, then where the environment says */
+	unsetenv("KVLEASE_CORE");
+	CHECK(open_it("{}", 2, &ctx, err, sizeof err) == KVL_ERR_UNAVAILABLE);
+	CHECK(strstr(err, "libkvlease-core.so") != NULL);
+	setenv("KVLEASE_CORE", "/nowhere/core.so", 1);
+	CHECK(open_it("{}", 2, &ctx, err, sizeof err) == KVL_ERR_UNAVAILABLE);
+	CHECK(strstr(err, "/nowhere/core.so") != NULL);
+	/* a library that is no core */
+	snprintf(empty, sizeof empty, "%s/libempty.so", argv[2]);
+	setenv("KVLEASE_CORE", empty, 1);
+	CHECK(open_it("{}", 2, &ctx, err, sizeof err) == KVL_ERR_UNAVAILABLE);
+	CHECK(strstr(err, "kvlgo_config") != NULL && strstr(err, "libempty.so") != NULL);
+	/* the good one after all that */
+	setenv("KVLEASE_CORE", good, 1);
+	CHECK(open_it("{}", 2, &ctx, err, sizeof err) == KVL_OK);
+	CHECK(step_it(ctx) == KVL_OK);
+
+	/* a host that unloads its plugin: the library stays, and works */
+	CHECK(dlclose(lib) == 0);
+	CHECK(step_it(ctx) == KVL_OK);
+	CHECK(close_it(ctx, 0) == KVL_OK);
+	lib = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+	CHECK(sym(lib, "kvl_step") == *(void **)&step_it);
+	free(good);
+	return 0;
+}

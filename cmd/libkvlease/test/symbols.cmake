@@ -1,0 +1,12 @@
+# The exported symbols are exactly those of symbols.golden: cmake -DNM= -DLIB= -DGOLDEN= -P symbols.cmake
+execute_process(COMMAND ${NM} -D --defined-only --with-symbol-versions ${LIB} OUTPUT_VARIABLE out RESULT_VARIABLE rc)
+if(NOT rc EQUAL 0)
+  message(FATAL_ERROR "${NM} failed on ${LIB}")
+endif()
+string(REGEX MATCHALL "[^ \n]+@@[^ \n]+" got "${out}")
+list(SORT got)
+file(STRINGS ${GOLDEN} want)
+list(SORT want)
+if(NOT got STREQUAL want)
+  message(FATAL_ERROR "exported symbols differ from ${GOLDEN}:\n got ${got}\nwant ${want}")
+endif()

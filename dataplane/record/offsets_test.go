@@ -1,0 +1,143 @@
+package record
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// field is one line of cmd/libkvlease/test/offsets.c.
+type field struct {
+	name         string
+	offset, size uintptr
+}
+
+// goLayout is what the Go side takes the shared memory for, under C's names. A row's second word is one word here and
+// two halves there.
+func goLayout() []field {
+	var (
+		s Slot
+		t Track
+		h BoardHeader
+		r Row
+		c Control
+		e Expect
+		g Grant
+		q TrackReq
+		n Run
+		d Read
+		v Event
+	)
+	return []field{
+		{"slot", 0, unsafe.Sizeof(s)}, {"slot.state", unsafe.Offsetof(s.State), 8}, {"slot.next", unsafe.Offsetof(s.Next), 4},
+		{"slot.flags", unsafe.Offsetof(s.Flags), 4}, {"slot.user", unsafe.Offsetof(s.User), 8}, {"slot.blocks", unsafe.Offsetof(s.Blocks), 4},
+		{"slot.id_len", unsafe.Offsetof(s.IDLen), 2}, {"slot.reason", unsafe.Offsetof(s.Reason), 2}, {"slot.id", unsafe.Offsetof(s.ID), unsafe.Sizeof(s.ID)},
+		{"track_slot", 0, unsafe.Sizeof(t)}, {"track_slot.state", unsafe.Offsetof(t.State), 8}, {"track_slot.next", unsafe.Offsetof(t.Next), 4},
+		{"track_slot.producer", unsafe.Offsetof(t.Producer), 4},
+		{"board_header", 0, unsafe.Sizeof(h)}, {"board_header.version", unsafe.Offsetof(h.Version), 4}, {"board_header.flags", unsafe.Offsetof(h.Flags), 4},
+		{"board_header.duration_ns", unsafe.Offsetof(h.DurationNs), 8}, {"board_header.base", unsafe.Offsetof(h.Base), 8},
+		{"board_header.epoch", unsafe.Offsetof(h.Epoch), 8}, {"board_header.zero", unsafe.Offsetof(h.Zero), unsafe.Sizeof(h.Zero)},
+		{"row", 0, unsafe.Sizeof(r)}, {"row.fence", unsafe.Offsetof(r.Fence), 8}, {"row.deadline_us", unsafe.Offsetof(r.DeadlineUs), 8},
+		{"row.generation", unsafe.Offsetof(r.GenBeats), 4}, {"row.beats", unsafe.Offsetof(r.GenBeats) + 4, 4}, {"row.zero", unsafe.Offsetof(r.Zero), 8},
+		{"control", 0, unsafe.Sizeof(c)}, {"control.magic", unsafe.Offsetof(c.Magic), 4}, {"control.version", unsafe.Offsetof(c.Version), 4},
+		{"control.lease_free", unsafe.Offsetof(c.LeaseFree), 4}, {"control.track_free", unsafe.Offsetof(c.TrackFree), 4},
+		{"control.poisoned", unsafe.Offsetof(c.Poisoned), 4}, {"control.draining", unsafe.Offsetof(c.Draining), 4},
+		{"control.asleep", unsafe.Offsetof(c.Asleep), 4}, {"control.wake_fd", unsafe.Offsetof(c.WakeFd), 4},
+		{"control.event_fd", unsafe.Offsetof(c.EventFd), 4}, {"control.held", unsafe.Offsetof(c.Held), 4},
+		{"control.poison_ns", unsafe.Offsetof(c.PoisonNs), 8}, {"control.pass_ns", unsafe.Offsetof(c.PassNs), 8},
+		{"control.pause_until_ns", unsafe.Offsetof(c.PauseUntilNs), 8}, {"control.steps", unsafe.Offsetof(c.Steps), 8},
+		{"control.duration_ns", unsafe.Offsetof(c.DurationNs), 8}, {"control.stepping", unsafe.Offsetof(c.Stepping), 4},
+		{"control.zero32", unsafe.Offsetof(c.Zero32), 4}, {"control.zero", unsafe.Offsetof(c.Zero), unsafe.Sizeof(c.Zero)},
+		{"rec_expect", 0, unsafe.Sizeof(e)}, {"rec_expect.lease", unsafe.Offsetof(e.Lease), 8}, {"rec_expect.id_len", unsafe.Offsetof(e.IDLen), 4},
+		{"rec_expect.zero", unsafe.Offsetof(e.Zero), 4},
+		{"rec_grant", 0, unsafe.Sizeof(g)}, {"rec_grant.lease", unsafe.Offsetof(g.Lease), 8}, {"rec_grant.key", unsafe.Offsetof(g.Key), 8},
+		{"rec_grant.user", unsafe.Offsetof(g.User), 8}, {"rec_grant.ttl_ns", unsafe.Offsetof(g.TTLNs), 8}, {"rec_grant.said_ns", unsafe.Offsetof(g.SaidNs), 8},
+		{"rec_grant.ready_event", unsafe.Offsetof(g.ReadyEvent), 8}, {"rec_grant.blocks", unsafe.Offsetof(g.Blocks), 4},
+		{"rec_grant.tokens", unsafe.Offsetof(g.Tokens), 4}, {"rec_grant.flags", unsafe.Offsetof(g.Flags), 4}, {"rec_grant.id_len", unsafe.Offsetof(g.IDLen), 4},
+		{"rec_track", 0, unsafe.Sizeof(q)}, {"rec_track.track", unsafe.Offsetof(q.Track), 8}, {"rec_track.engine", unsafe.Offsetof(q.Engine), 8},
+		{"rec_track.epoch", unsafe.Offsetof(q.Epoch), 8}, {"rec_track.key", unsafe.Offsetof(q.Key), 8}, {"rec_track.user", unsafe.Offsetof(q.User), 8},
+		{"rec_track.said_ns", unsafe.Offsetof(q.SaidNs), 8}, {"rec_track.slot", unsafe.Offsetof(q.Slot), 4},
+		{"rec_track.generation", unsafe.Offsetof(q.Generation), 4}, {"rec_track.native", unsafe.Offsetof(q.Native), 4},
+		{"rec_track.remote_len", unsafe.Offsetof(q.RemoteLen), 2}, {"rec_track.local_len", unsafe.Offsetof(q.LocalLen), 2},
+		{"run", 0, unsafe.Sizeof(n)}, {"run.group", unsafe.Offsetof(n.Group), 4}, {"run.local", unsafe.Offsetof(n.Local), 4},
+		{"run.remote", unsafe.Offsetof(n.Remote), 4}, {"run.n", unsafe.Offsetof(n.N), 4},
+		{"rec_read", 0, unsafe.Sizeof(d)}, {"rec_read.track", unsafe.Offsetof(d.Track), 8}, {"rec_read.part", unsafe.Offsetof(d.Part), 4},
+		{"rec_read.parts", unsafe.Offsetof(d.Parts), 4}, {"rec_read.n", unsafe.Offsetof(d.N), 4}, {"rec_read.zero", unsafe.Offsetof(d.Zero), 4},
+		{"event", 0, unsafe.Sizeof(v)}, {"event.kind", unsafe.Offsetof(v.Kind), 2}, {"event.reserved", unsafe.Offsetof(v.Reserved), 2},
+		{"event.flags", unsafe.Offsetof(v.Flags), 4}, {"event.status", unsafe.Offsetof(v.Status), 4}, {"event.rank", unsafe.Offsetof(v.Rank), 4},
+		{"event.handle", unsafe.Offsetof(v.Handle), 8}, {"event.user", unsafe.Offsetof(v.User), 8}, {"event.value0", unsafe.Offsetof(v.Value0), 8},
+		{"event.value1", unsafe.Offsetof(v.Value1), 8}, {"event.time_ns", unsafe.Offsetof(v.TimeNs), 8}, {"event.zero", unsafe.Offsetof(v.Zero), 8},
+	}
+}
+
+var goConstants = []struct {
+	name  string
+	value uint64
+}{
+	{"KVL_NONE", None}, {"KVL_S_FREE", Free}, {"KVL_S_EXPECTED", Expected}, {"KVL_S_GRANTED", Granted}, {"KVL_S_ENDED", Ended},
+	{"KVL_S_TRACKED", Tracked}, {"KVL_S_READING", Reading}, {"KVL_S_MASK", Mask}, {"KVL_S_CANCEL", SaidCancel}, {"KVL_S_REVOKE", SaidRevoke},
+	{"KVL_SF_UNCHECKED", Unchecked}, {"KVL_BF_DRAINING", BoardDraining}, {"KVL_BF_CLOSED", BoardClosed},
+	{"KVL_REC_EXPECT", TagExpect}, {"KVL_REC_GRANT", TagGrant}, {"KVL_REC_CANCEL", TagCancel}, {"KVL_REC_REVOKE", TagRevoke},
+	{"KVL_REC_PRESSURE", TagPressure}, {"KVL_REC_TRACK", TagTrack}, {"KVL_REC_UNTRACK", TagUntrack}, {"KVL_REC_REJECT", TagReject},
+	{"KVL_REC_READ", TagRead}, {"KVL_READ_RUNS_MAX", RunsMax}, {"KVL_ID_MAX", IDMax}, {"KVL_LAYOUT_VERSION", LayoutVersion},
+	{"KVL_EV_FREED", EvFreed}, {"KVL_EV_READ_DONE", EvReadDone}, {"KVL_EV_READ_FAILED", EvReadFailed}, {"KVL_EV_BLOCKS_BACK", EvBlocksBack},
+	{"KVL_EV_LEASE_GONE", EvLeaseGone}, {"KVL_EV_AT_RISK", EvAtRisk}, {"KVL_EV_ENGINE_UP", EvEngineUp}, {"KVL_EV_ENGINE_DOWN", EvEngineDown},
+	{"KVL_EV_POISONED", EvPoisoned}, {"KVL_EV_EXPECT_LAPSED", EvExpectLapsed}, {"KVL_EVF_BLOCKS_HELD", FlagBlocksHeld},
+	{"KVL_FREED_COMPLETED", FreedCompleted}, {"KVL_FREED_RELEASED", FreedReleased}, {"KVL_FREED_REVOKED", FreedRevoked},
+	{"KVL_FREED_EXPIRED", FreedExpired}, {"KVL_FREED_POISONED", FreedPoisoned}, {"KVL_FREED_DUPLICATE", FreedDuplicate}, {"KVL_FREED_CLOSED", FreedClosed},
+	{"KVL_READ_OK", ReadOK}, {"KVL_READ_STALE", ReadStale}, {"KVL_READ_UNPROVEN", ReadUnproven}, {"KVL_READ_FAILED", ReadFailed},
+	{"KVL_READ_TIMEOUT", ReadTimeout}, {"KVL_READ_CANCELLED", ReadCancelled}, {"KVL_READ_LOST", ReadLost},
+}
+
+// required reports whether KVLEASE_REQUIRE says that something is on this machine.
+func required(what string) bool {
+	return strings.Contains(","+os.Getenv("KVLEASE_REQUIRE")+",", ","+what+",")
+}
+
+func TestTheMemoryIsWhatTheCLibraryTakesItFor(t *testing.T) {
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "cc"
+	}
+	if _, err := exec.LookPath(cc); err != nil {
+		if required("cc") {
+			t.Fatal(err)
+		}
+		t.Skipf("no C compiler: %v", err)
+	}
+	program := filepath.Join(t.TempDir(), "offsets")
+	var errText bytes.Buffer
+	build := exec.Command(cc, "-std=c11", "-o", program, "../../cmd/libkvlease/test/offsets.c")
+	build.Stderr = &errText
+	if err := build.Run(); err != nil {
+		t.Fatalf("%v: %s", err, errText.String())
+	}
+	out, err := exec.Command(program).Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		t.Fatalf("offsets: %v", exit)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, f := range goLayout() {
+		if strings.Contains(f.name, ".") {
+			want = append(want, fmt.Sprintf("%s %d %d", f.name, f.offset, f.size))
+		} else {
+			want = append(want, fmt.Sprintf("%s %d", f.name, f.size))
+		}
+	}
+	for _, c := range goConstants {
+		want = append(want, fmt.Sprintf("=%s %d", c.name, c.value))
+	}
+	if diff := cmp.Diff(want, strings.Split(strings.TrimSpace(string(out)), "\n")); diff != "" {
+		t.Errorf("layout (-go +c):\n%s", diff)
+	}
+}
