@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -67,11 +66,19 @@ func (c *Config) setDefaults() error {
 	def(&c.EventsStepMax, 256)
 	def(&c.UnheardBytesMax, 16<<20)
 	def(&c.Readers, 1)
+	for _, n := range []int{c.Engines, c.Owed, c.LongIDs, c.RunsMax, c.DriftPPM, c.BatchesStepMax, c.EndsStepMax, c.RowsStepMax, c.EventsStepMax} {
+		if n < 0 {
+			return fmt.Errorf("heartbeat: a bound of %d", n)
+		}
+	}
+	if c.HandoverMax < 0 || c.ReadTimeout < 0 {
+		return fmt.Errorf("heartbeat: handover %v, read time-out %v: negative", c.HandoverMax, c.ReadTimeout)
+	}
 	if c.BatchBytesMax < batchBytesLeast || c.BatchBytesMax > wire.ParseMax {
 		return fmt.Errorf("heartbeat: messages of %d bytes, want %d to %d", c.BatchBytesMax, batchBytesLeast, wire.ParseMax)
 	}
-	if c.Engines > record.None-1 || c.Engines < 0 {
-		return fmt.Errorf("heartbeat: %d engines", c.Engines)
+	if c.Engines > 1<<20 {
+		return fmt.Errorf("heartbeat: %d engines, at most %d", c.Engines, 1<<20)
 	}
 	return nil
 }

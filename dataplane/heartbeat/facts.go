@@ -26,7 +26,7 @@ type facts struct {
 	rows   uint32
 	device uint32
 	mem    transport.Mem
-	probe  uint64 // stock: address of the first region
+	probe  uint64 // address of 8 bytes that can be read for a sign of life: the board's header, a stock peer's first region
 }
 
 // factsOf checks what comes from a peer; nothing of it is believed later without these bounds.
@@ -55,6 +55,7 @@ func (t *Tracker) factsOf(h *wire.Handshake) (*facts, error) {
 	case l.Duration < wire.DurationMin || l.Duration > wire.DurationMax:
 		return nil, fmt.Errorf("%w: lease duration %v, want %v to %v", ErrHandshake, l.Duration, wire.DurationMin, wire.DurationMax)
 	}
+	f.probe = l.Board
 	f.epoch, f.base, f.board, f.rows, f.device, f.mem = l.Epoch, l.Base, l.Board, l.Slots, l.BoardDevice, l.BoardMem
 	f.times = t.cfg.nativeTimes(l.Duration)
 	return f, nil

@@ -109,7 +109,11 @@ func (t *Tracker) commit(u uint32, r *remote, e *engine, now clock.Instant) bool
 	case read.OK:
 	case read.Full, read.Closed:
 		t.reads.Abort(job)
-		return false
+		if t.reads.Gauges().Reads > 0 || st == read.Closed {
+			return false // room comes back
+		}
+		t.counters.ReadsInvalid++ // it does not fit an empty machine, and would stand in the way of all others
+		return t.finish(u, record.ReadFailed, now)
 	default:
 		t.reads.Abort(job)
 		t.counters.ReadsInvalid++
@@ -298,8 +302,9 @@ func (t *Tracker) pushWaitOrder(u uint32) {
 const startsStepMax = 64
 
 // stepWaiting starts reads that waited for their engine or for room, oldest first of each engine, and ends those that
-// waited too long.
-func (t *Tracker) stepWaiting(now clock.Instant) {
+// waited too long. It reports whether it has looked at any.
+func (t *Tracker) stepWaiting(now clock.Instant) bool {
+	tried := t.readyQueue.head != none
 	for n := 0; t.readyQueue.head != none && n < startsStepMax; {
 		i := t.popReady()
 		e := &t.engines[i]
@@ -315,9 +320,10 @@ func (t *Tracker) stepWaiting(now clock.Instant) {
 	for range expireStepMax { // the rest waits for the next step
 		u := t.waitOrder.head
 		if u == none || now.Before(t.requests[u].deadline) {
-			return
+			break
 		}
 		t.counters.WaitTimeouts++
 		t.finish(u, record.ReadLost, now)
 	}
+	return tried
 }

@@ -91,15 +91,12 @@ func (r *rig) Put(e *record.Event) bool {
 
 func newRig(t testing.TB, change func(*Config)) *rig { return newRigOver(t, change, nil) }
 
-func newRigOver(t testing.TB, change func(*Config), wrap func(transport.Transport) transport.Transport) *rig {
+func newRigOver(t testing.TB, change func(*Config), machine func(*read.Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, hub: loopback.NewHub(), now: sec(0)}
 	d, err := r.hub.New("D", loopback.Config{ReadsMax: 8192})
 	must(t, err)
 	r.d, r.tr = d, d
-	if wrap != nil {
-		r.tr = wrap(d)
-	}
 	cfg := Config{
 		Self: Identity{EngineHash: wire.EngineHash([]byte("D")), Epoch: 77}, Duration: 30 * time.Second,
 		Tracks: 1024, Engines: 16, Seed: 1,
@@ -109,6 +106,9 @@ func newRigOver(t testing.TB, change func(*Config), wrap func(transport.Transpor
 	}
 	r.kv = words(blockLen * blockCount)
 	rc := read.Config{ReadsMax: 64, ReadTimeout: 4 * cfg.Duration, QuarantineErrorWait: cfg.Duration}
+	if machine != nil {
+		machine(&rc)
+	}
 	r.landing = words(read.LandingBytes(rc))
 	must(t, d.Register([]transport.Region{
 		{Addr: record.Addr(r.kv), Bytes: uint64(len(r.kv))}, {Addr: record.Addr(r.landing), Bytes: uint64(len(r.landing))},

@@ -81,10 +81,10 @@ func (f *facts) row(slot uint32) uint64 {
 	return f.board + record.BoardHeadLen + record.RowLen*uint64(slot)
 }
 
-// probe reads 8 bytes of a stock peer, only to learn that it has taken in what was sent before.
+// probe reads 8 bytes of a peer of which no row is read, only to learn that it has taken in what was sent before.
 func (t *Tracker) probe(i uint32, now clock.Instant) {
 	e := &t.engines[i]
-	if e.probing || e.facts.probe == 0 {
+	if e.probing {
 		return
 	}
 	switch t.reads.ReadRow(probeToken|uint64(i), e.peer, e.facts.probe, e.facts.device, e.facts.mem, read.ProbeBytes, now) {

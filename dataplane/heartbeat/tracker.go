@@ -94,7 +94,10 @@ func (t *Tracker) Step(now clock.Instant) {
 	t.takeOutcomes(now)
 	t.takeRows(now)
 	t.takeRegistry(now)
-	t.stepWaiting(now)
+	if t.stepWaiting(now) { // what this step could start does not wait for the next one
+		t.reads.Post(now)
+		t.takeOutcomes(now)
+	}
 	t.expireOwed(now)
 	t.expireStrange(now)
 	t.stepEnds(now)  // what has ended in this step, in as few messages as there are engines
