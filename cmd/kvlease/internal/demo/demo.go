@@ -70,7 +70,7 @@ var four = []variant{
 
 var scenes = []sceneDef{
 	{"a", "busy D", "A request waits in D's queue for more than two leases. Heartbeats keep its blocks on P. Then D reads, checks every byte, and P frees at once.", four, busyD},
-	{"b", "D crash", "D is killed while requests wait. The heartbeats end, so the leases do; P has its blocks back in about a second.", []variant{{drive: "inline", p: "c", d: "node"}}, crashD},
+	{"b", "D crash", "D is killed while requests wait. The heartbeats end, so the leases do; P has its blocks back in about a second.", []variant{{drive: "inline", p: "c", d: "c"}, {drive: "pump", p: "c", d: "node"}}, crashD},
 	{"c", "stopped D", "D is stopped for longer than its lease. P gives the blocks to another request. D goes on and reads: the fence shows that the lease is over, and the data is thrown away.", four, stoppedD},
 	{"d", "overload", "200 requests wait in D's queue. One batch per interval keeps them all, whatever their number.", []variant{{drive: "pump", p: "node", d: "c"}}, overload},
 }

@@ -56,7 +56,7 @@ text { font: 11px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24
 	.lane { fill: #161b22; }
 	.grid { stroke: #30363d; }
 	.moment { stroke: #9aa5b1; }
-	.beat { stroke: #08306b; }
+	.beat { stroke: #79b8ff; }
 	.first { stroke: #b392f0; fill: #b392f0; }
 	.reclaimed, .crash { stroke: #f0883e; }
 	.reclaimed { fill: #f0883e; }
