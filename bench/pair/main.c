@@ -1,0 +1,157 @@
+/* pair MODE [drive=inline|pump] [pass_ms=N] [block=BYTES] [blocks=N] [rounds=N] [lease=SECONDS] */
+#include "pair.h"
+#include "raw.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+void side_open(struct side *s, const struct plan *plan, const char *name, const char *drive)
+{
+	char config[512], err[1024] = "";
+	size_t bytes = plan->block_len * plan->blocks;
+	s->kv = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (s->kv == MAP_FAILED)
+		die("no memory for %u blocks of %llu bytes", plan->blocks, (unsigned long long)plan->block_len);
+	const char *shorts = plan->lease_s <= 3 ? ",\"allow_short_leases\":true,\"step_max\":0.05" : "";
+	snprintf(config, sizeof config, "{\"engine_id\":\"%s\",\"drive\":\"%s\",\"kv_lease_duration\":%g%s}", name, drive, plan->lease_s, shorts);
+	int32_t st = kvl_open(config, strlen(config), &s->ctx, err, sizeof err);
+	if (st != KVL_OK)
+		die("kvl_open: %s: %s", kvl_status_name(st), err);
+	kvl_region_t region = {
+		.addr = (uint64_t)(uintptr_t)s->kv,
+		.bytes = bytes,
+		.block_len = plan->block_len,
+		.block_stride = plan->block_len,
+		.blocks = plan->blocks,
+		.group = -1,
+		.mem = KVL_MEM_DRAM,
+		.name = {"kv", 2},
+	};
+	must(kvl_register(s->ctx, &region, 1), "kvl_register");
+	must(kvl_producer_open(s->ctx, &s->producer), "kvl_producer_open");
+	char raw[32];
+	snprintf(raw, sizeof raw, "raw-%s", name);
+	raw_open(raw, s->kv, bytes);
+}
+
+/* One exchange; what came fills out. */
+static size_t exchange(const struct peer *p, const struct request *r, void *out, size_t cap)
+{
+	size_t len = offsetof(struct request, ids) + r->n * sizeof r->ids[0];
+	if (send(p->socket, r, len, MSG_NOSIGNAL) != (ssize_t)len)
+		die("P is gone");
+	ssize_t n = recv(p->socket, out, cap, 0);
+	if (n <= 0)
+		die("P has not answered request %u", r->op);
+	return (size_t)n;
+}
+
+uint64_t ask(const struct peer *p, uint32_t op, uint64_t arg)
+{
+	static struct request r;
+	uint64_t answer = 0;
+	r.op = op, r.n = 0, r.arg = arg;
+	exchange(p, &r, &answer, sizeof answer);
+	return answer;
+}
+
+void ask_grant(const struct peer *p, const uint32_t *ids, uint32_t n, kvl_remote_t *remote, void *buf, size_t cap)
+{
+	static struct request r;
+	static char json[REPLY_MAX];
+	size_t need;
+	r.op = OP_GRANT, r.n = n, r.arg = 0;
+	memcpy(r.ids, ids, n * sizeof ids[0]);
+	size_t len = exchange(p, &r, json, sizeof json);
+	memset(remote, 0, sizeof *remote);
+	remote->size = sizeof *remote;
+	must(kvl_params_read(json, len, remote, buf, cap, &need), "kvl_params_read");
+}
+
+void peer_open(struct peer *p, struct side *d, int socket)
+{
+	static uint8_t reply[REPLY_MAX];
+	static struct request r;
+	p->socket = socket;
+	r.op = OP_INFO;
+	exchange(p, &r, reply, sizeof reply);
+	struct info info;
+	memcpy(&info, reply, sizeof info);
+	p->base = info.base;
+	raw_load(reply + sizeof info + info.handshake_n, info.meta_n);
+	kvl_engine_desc_t desc = {.size = sizeof desc, .ranks = 1, .engine_id = {"P", 1}};
+	must(kvl_engine_add(d->ctx, &desc, &p->engine), "kvl_engine_add");
+	must(kvl_engine_handshake(d->ctx, p->engine, 0, (kvl_bytes_t){reply + sizeof info, info.handshake_n}), "kvl_engine_handshake");
+	kvl_event_t e;
+	for (uint64_t end = now_ns() + 20000000000u;;) {
+		must(kvl_step(d->ctx), "kvl_step");
+		if (kvl_poll(d->ctx, &e, sizeof e, 1) == 1 && e.kind == KVL_EV_ENGINE_UP)
+			return;
+		if (now_ns() > end)
+			die("D has not connected to P");
+		sleep_ns(1000000);
+	}
+}
+
+static int read_option(struct plan *plan, const char *arg)
+{
+	const char *value = strchr(arg, '=');
+	if (value++ == NULL)
+		return 0;
+	size_t n = (size_t)(value - arg);
+#define IS(name) (n == sizeof name && strncmp(arg, name "=", n) == 0)
+	if (IS("drive"))
+		plan->drive = value;
+	else if (IS("pass_ms"))
+		plan->pass_ns = (uint64_t)(atof(value) * 1e6);
+	else if (IS("block"))
+		plan->block_len = strtoull(value, NULL, 10);
+	else if (IS("blocks"))
+		plan->blocks = (uint32_t)strtoul(value, NULL, 10);
+	else if (IS("rounds"))
+		plan->rounds = (uint32_t)strtoul(value, NULL, 10);
+	else if (IS("lease"))
+		plan->lease_s = atof(value);
+	else
+		return 0;
+#undef IS
+	return plan->blocks <= BLOCKS_MAX;
+}
+
+int main(int argc, char **argv)
+{
+	struct plan plan = {.mode = argc > 1 ? argv[1] : "", .drive = "inline", .pass_ns = 1000000, .block_len = 4096, .blocks = 1024, .rounds = 5, .lease_s = 600};
+	int sockets[2];
+	for (int i = 2; i < argc; i++) {
+		if (!read_option(&plan, argv[i]))
+			die("%s is not understood", argv[i]);
+	}
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets) != 0)
+		die("socketpair: %s", strerror(errno));
+	pid_t child = fork();
+	if (child < 0)
+		die("fork: %s", strerror(errno));
+	if (child > 0) {
+		close(sockets[1]);
+		owner_run(&plan, sockets[0], child);
+	}
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	close(sockets[0]);
+	struct side d;
+	struct peer p;
+	side_open(&d, &plan, "D", "inline");
+	peer_open(&p, &d, sockets[1]);
+	if (strcmp(plan.mode, "reads") == 0)
+		reads_run(&plan, &d, &p);
+	else if (strcmp(plan.mode, "latency") == 0)
+		latency_run(&plan, &d, &p);
+	else if (strcmp(plan.mode, "idle") == 0)
+		idle_run(&plan, &d, &p);
+	else if (strcmp(plan.mode, "kill") == 0)
+		kill_run(&plan, &d, &p);
+	else
+		die("no mode %s: reads, latency, idle, kill", plan.mode);
+	ask(&p, OP_QUIT, 0);
+	_exit(0); /* both sides end here at once: nothing is measured after this */
+}
