@@ -174,20 +174,18 @@ struct options {
 	uint32_t layers, blocks;
 };
 
-static inline void usage(const char *program, const char *does, int code)
+static inline _Noreturn void usage(const char *program, const char *does)
 {
-	FILE *to = code == 0 ? stdout : stderr;
-	fprintf(to,
-	        "Usage: %s [flags]\n\n%s\nCommands are JSON lines on stdin, reports JSON lines on stdout.\n\n"
-	        "  --engine-id NAME        name of this engine\n"
-	        "  --drive inline|pump     who runs the step: this program's loop, or a thread of the library (inline)\n"
-	        "  --pass-ms MS            length of a forward pass (30)\n"
-	        "  --lease SECONDS         kv_lease_duration (30)\n"
-	        "  --layers N, --blocks N  size of the KV cache (4, 512)\n"
-	        "  --transport nixl        what moves the bytes (nixl)\n"
-	        "  --watch                 report heartbeats as they arrive\n",
-	        program, does);
-	exit(code);
+	printf("Usage: %s [flags]\n\n%s\nCommands are JSON lines on stdin, reports JSON lines on stdout.\n\n"
+	       "  --engine-id NAME        name of this engine\n"
+	       "  --drive inline|pump     who runs the step: this program's loop, or a thread of the library (inline)\n"
+	       "  --pass-ms MS            length of a forward pass (30)\n"
+	       "  --lease SECONDS         kv_lease_duration (30)\n"
+	       "  --layers N, --blocks N  size of the KV cache (4, 512)\n"
+	       "  --transport nixl        what moves the bytes (nixl)\n"
+	       "  --watch                 report heartbeats as they arrive\n",
+	       program, does);
+	exit(0);
 }
 
 static inline uint64_t number(const char *flag, const char *s, uint64_t most)
@@ -206,15 +204,13 @@ static inline struct options options_read(int argc, char **argv, const char *eng
 	for (int i = 1; i < argc; i++) {
 		const char *flag = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
 		if (strcmp(flag, "--help") == 0)
-			usage(argv[0], does, 0);
+			usage(argv[0], does);
 		if (strcmp(flag, "--watch") == 0) {
 			o.watch = 1;
 			continue;
 		}
-		if (value == NULL) {
-			fprintf(stderr, "%s is unknown, or needs a value\n", flag);
-			usage(argv[0], does, 2);
-		}
+		if (value == NULL)
+			die("%s is unknown, or needs a value; see --help", flag);
 		i++;
 		if (strcmp(flag, "--engine-id") == 0)
 			o.engine_id = value;
@@ -233,10 +229,8 @@ static inline struct options options_read(int argc, char **argv, const char *eng
 			o.layers = (uint32_t)number(flag, value, LAYERS_MAX);
 		else if (strcmp(flag, "--blocks") == 0)
 			o.blocks = (uint32_t)number(flag, value, BLOCKS_MAX);
-		else {
-			fprintf(stderr, "%s %s is not understood\n", flag, value);
-			usage(argv[0], does, 2);
-		}
+		else
+			die("%s %s is not understood; see --help", flag, value);
 	}
 	return o;
 }
