@@ -181,7 +181,7 @@ static void forget_regions(agent_t *a)
 		uint32_t n = 0;
 		for (uint32_t i = 0; i < a->regions_n; i++) {
 			kvlx_region_t *r = &a->regions[i];
-			if (r->mem == (uint32_t)mem) {
+			if (r->mem == mem) {
 				a->api->reg_dlist_add_desc(list, r->addr, r->bytes, r->device, NULL, 0);
 				n++;
 			}

@@ -25,7 +25,11 @@ func TestMain(m *testing.M) {
 		runPeer()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if fakeDir != "" {
+		_ = os.RemoveAll(fakeDir)
+	}
+	os.Exit(code)
 }
 
 // alone runs the test's body in a process of its own with more environment: UCX reads its settings once. It reports true

@@ -30,7 +30,7 @@ static int each_kind(agent_t *a, int mem, const kvlx_region_t *regions, size_t n
 		return st;
 	size_t found = 0;
 	for (size_t i = 0; i < n && st == NIXL_OK; i++) {
-		if (regions[i].mem == (uint32_t)mem) {
+		if (regions[i].mem == mem) {
 			st = a->api->reg_dlist_add_desc(list, regions[i].addr, regions[i].bytes, regions[i].device, NULL, 0);
 			found++;
 		}
@@ -72,7 +72,8 @@ int32_t kvlx_register(int32_t handle, const kvlx_region_t *regions, size_t n)
 static int64_t find_region(const agent_t *a, const kvlx_region_t *r, const uint8_t *taken)
 {
 	for (uint32_t i = 0; i < a->regions_n; i++) {
-		if (!taken[i] && memcmp(&a->regions[i], r, sizeof *r) == 0)
+		const kvlx_region_t *have = &a->regions[i];
+		if (!taken[i] && have->addr == r->addr && have->bytes == r->bytes && have->device == r->device && have->mem == r->mem)
 			return i;
 	}
 	return -1;

@@ -31,7 +31,9 @@ enum {
 
 typedef struct {
 	uint64_t addr, bytes;
-	uint32_t device, mem;
+	uint32_t device;
+	uint8_t mem;
+	uint8_t pad[3]; /* Go leaves anything in it */
 } kvlx_region_t;
 _Static_assert(sizeof(kvlx_region_t) == 24, "transport.Region");
 

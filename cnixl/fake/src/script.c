@@ -1,0 +1,172 @@
+/* The script of the fake: what it is told to do by kvl_fake_control, or at first use by KVL_FAKE_NIXL (commands split by ';').
+ *
+ *   fail CALL N STATUS   the N-th call of CALL from now answers STATUS and does nothing; CALL is the symbol without nixl_capi_
+ *   count CALL           returns how often CALL was entered
+ *   gate CALL 1|0        CALL waits (at most 20 s) while its gate is closed
+ *   hold AGENT 1|0       reads of AGENT stay in progress
+ *   stop AGENT 1|0       AGENT is a stopped process: reads from it stay in progress
+ *   kill AGENT           AGENT died: sends and reads of its peers fail
+ *   cut FROM TO          FROM's connection to TO is reset until it is invalidated and loaded again
+ *   inject AGENT         AGENT gets a notification from an agent with a zero byte in its name
+ *   land                 reads that were released in flight land now; returns how many
+ *   stub 1|0             the library says that it is a stub
+ *   reset                forgets every command and counter
+ */
+#include "fake.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+enum { CALLS = 64, FAILS = 64 };
+static struct {
+	char name[NAME];
+	int count;
+	bool closed;
+} calls[CALLS];
+static struct {
+	char name[NAME];
+	int left, status;
+} fails[FAILS];
+static bool stub;
+
+static int *count_of(const char *call, bool **closed)
+{
+	for (int i = 0; i < CALLS; i++) {
+		if (calls[i].name[0] == 0)
+			snprintf(calls[i].name, sizeof calls[i].name, "%s", call);
+		if (strcmp(calls[i].name, call) == 0) {
+			if (closed != NULL)
+				*closed = &calls[i].closed;
+			return &calls[i].count;
+		}
+	}
+	abort();
+}
+
+static int command(const char *line)
+{
+	char word[32] = "", a[NAME] = "", b[NAME] = "", c[32] = "";
+	if (sscanf(line, "%31s %255s %255s %31s", word, a, b, c) < 1)
+		return 0;
+	if (strcmp(word, "fail") == 0) {
+		for (int i = 0; i < FAILS; i++) {
+			if (fails[i].left > 0)
+				continue;
+			snprintf(fails[i].name, sizeof fails[i].name, "%s", a);
+			fails[i].left = atoi(b);
+			fails[i].status = atoi(c);
+			return 0;
+		}
+		return -1;
+	}
+	if (strcmp(word, "count") == 0)
+		return *count_of(a, NULL);
+	if (strcmp(word, "gate") == 0) {
+		bool *closed;
+		count_of(a, &closed);
+		*closed = atoi(b) != 0;
+		return 0;
+	}
+	if (strcmp(word, "stub") == 0) {
+		stub = atoi(a) != 0;
+		return 0;
+	}
+	if (strcmp(word, "reset") == 0) {
+		memset(calls, 0, sizeof calls);
+		memset(fails, 0, sizeof fails);
+		stub = false;
+		return 0;
+	}
+	if (strcmp(word, "land") == 0) {
+		int n = 0;
+		for (xfer_t *x = released; x != NULL; x = x->next, n++)
+			land(x);
+		released = NULL;
+		return n;
+	}
+	agent_t *at = find_agent(a);
+	if (at == NULL)
+		return -1;
+	if (strcmp(word, "hold") == 0) {
+		at->hold = atoi(b) != 0;
+	} else if (strcmp(word, "stop") == 0) {
+		at->stopped = atoi(b) != 0;
+	} else if (strcmp(word, "kill") == 0) {
+		at->dead = true;
+	} else if (strcmp(word, "inject") == 0) {
+		push(at, "a\0b", 3, "x", 1);
+	} else if (strcmp(word, "cut") == 0) {
+		for (remote_t *r = at->remotes; r != NULL; r = r->next)
+			r->cut |= strcmp(r->name, b) == 0;
+	} else {
+		return -1;
+	}
+	return 0;
+}
+
+static void read_environment(void)
+{
+	static bool done;
+	if (done)
+		return;
+	done = true;
+	const char *script = getenv("KVL_FAKE_NIXL");
+	char line[512];
+	while (script != NULL && *script != 0) {
+		size_t n = strcspn(script, ";");
+		snprintf(line, sizeof line, "%.*s", (int)n, script);
+		command(line);
+		script += n + (script[n] == ';');
+	}
+}
+
+int kvl_fake_control(const char *line);
+int kvl_fake_control(const char *line)
+{
+	pthread_mutex_lock(&lock);
+	read_environment();
+	int r = command(line);
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+int enter(const char *call)
+{
+	int st = OK;
+	pthread_mutex_lock(&lock);
+	read_environment();
+	++*count_of(call, NULL);
+	for (int i = 0; i < FAILS; i++) {
+		if (fails[i].left > 0 && strcmp(fails[i].name, call) == 0 && --fails[i].left == 0)
+			st = fails[i].status;
+	}
+	pthread_mutex_unlock(&lock);
+	return st;
+}
+
+void gate(const char *call)
+{
+	for (int ms = 0; ms < 20000; ms++) {
+		bool *closed;
+		pthread_mutex_lock(&lock);
+		count_of(call, &closed);
+		bool wait = *closed;
+		pthread_mutex_unlock(&lock);
+		if (!wait)
+			return;
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+}
+
+bool is_stub(void)
+{
+	pthread_mutex_lock(&lock);
+	read_environment();
+	bool s = stub;
+	pthread_mutex_unlock(&lock);
+	return s;
+}

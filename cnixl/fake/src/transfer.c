@@ -1,0 +1,370 @@
+/* Notifications and reads of the fake. A read is copied when its status is asked for, as the real one may be. */
+#include "fake.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+xfer_t *released;
+
+static remote_t *find_remote(agent_t *a, const char *name)
+{
+	for (remote_t *r = a->remotes; r != NULL; r = r->next) {
+		if (strcmp(r->name, name) == 0)
+			return r;
+	}
+	return NULL;
+}
+
+/* The living agent behind a loaded one, or NULL. */
+static agent_t *reach(agent_t *a, const char *name)
+{
+	remote_t *r = find_remote(a, name);
+	agent_t *to = find_agent(name);
+	return r != NULL && !r->cut && to != NULL && to->epoch == r->epoch ? to : NULL;
+}
+
+int nixl_capi_create_opt_args(opt_args_t **out);
+int nixl_capi_create_opt_args(opt_args_t **out)
+{
+	SCRIPTED("create_opt_args");
+	*out = calloc(1, sizeof **out);
+	return OK;
+}
+
+int nixl_capi_destroy_opt_args(opt_args_t *o);
+int nixl_capi_destroy_opt_args(opt_args_t *o)
+{
+	free(o->at);
+	free(o);
+	return OK;
+}
+
+int nixl_capi_opt_args_set_notif_msg(opt_args_t *o, const void *p, size_t n);
+int nixl_capi_opt_args_set_notif_msg(opt_args_t *o, const void *p, size_t n)
+{
+	SCRIPTED("opt_args_set_notif_msg");
+	free(o->at);
+	o->at = malloc(n + 1);
+	o->len = n;
+	memcpy(o->at, p, n);
+	return OK;
+}
+
+int nixl_capi_opt_args_set_has_notif(opt_args_t *o, bool has);
+int nixl_capi_opt_args_set_has_notif(opt_args_t *o, bool has)
+{
+	SCRIPTED("opt_args_set_has_notif");
+	o->has = has;
+	return OK;
+}
+
+int nixl_capi_gen_notif(agent_t *a, const char *name, const void *p, size_t n, opt_args_t *args);
+int nixl_capi_gen_notif(agent_t *a, const char *name, const void *p, size_t n, opt_args_t *args)
+{
+	(void)args;
+	SCRIPTED("gen_notif");
+	pthread_mutex_lock(&lock);
+	int st = find_remote(a, name) == NULL ? NOT_FOUND : BACKEND;
+	agent_t *to = reach(a, name);
+	if (to != NULL) {
+		push(to, a->name, strlen(a->name), p, n);
+		st = OK;
+	}
+	pthread_mutex_unlock(&lock);
+	return st;
+}
+
+/* A map keeps its agents in the order of their first message. */
+typedef struct group {
+	struct group *next;
+	char name[NAME];
+	size_t name_len, n;
+	message_t *first, **last;
+} group_t;
+
+typedef struct {
+	group_t *first, **last;
+	size_t n;
+} map_t;
+
+int nixl_capi_create_notif_map(map_t **out);
+int nixl_capi_create_notif_map(map_t **out)
+{
+	SCRIPTED("create_notif_map");
+	*out = calloc(1, sizeof **out);
+	(*out)->last = &(*out)->first;
+	return OK;
+}
+
+int nixl_capi_notif_map_clear(map_t *m);
+int nixl_capi_notif_map_clear(map_t *m)
+{
+	while (m->first != NULL) {
+		group_t *g = m->first;
+		m->first = g->next;
+		while (g->first != NULL) {
+			message_t *x = g->first;
+			g->first = x->next;
+			free(x);
+		}
+		free(g);
+	}
+	m->last = &m->first;
+	m->n = 0;
+	return OK;
+}
+
+int nixl_capi_destroy_notif_map(map_t *m);
+int nixl_capi_destroy_notif_map(map_t *m)
+{
+	nixl_capi_notif_map_clear(m);
+	free(m);
+	return OK;
+}
+
+static group_t *group_of(map_t *m, const char *name, size_t name_len)
+{
+	for (group_t *g = m->first; g != NULL; g = g->next) {
+		if (g->name_len == name_len && memcmp(g->name, name, name_len) == 0)
+			return g;
+	}
+	return NULL;
+}
+
+int nixl_capi_get_notifs(agent_t *a, map_t *m, opt_args_t *args);
+int nixl_capi_get_notifs(agent_t *a, map_t *m, opt_args_t *args)
+{
+	(void)args;
+	SCRIPTED("get_notifs");
+	pthread_mutex_lock(&lock);
+	while (a->first != NULL) {
+		message_t *x = a->first;
+		a->first = x->next;
+		x->next = NULL;
+		group_t *g = group_of(m, x->name, x->name_len);
+		if (g == NULL) {
+			g = calloc(1, sizeof *g);
+			memcpy(g->name, x->name, x->name_len);
+			g->name_len = x->name_len;
+			g->last = &g->first;
+			*m->last = g;
+			m->last = &g->next;
+			m->n++;
+		}
+		*g->last = x;
+		g->last = &x->next;
+		g->n++;
+	}
+	a->last = &a->first;
+	pthread_mutex_unlock(&lock);
+	return OK;
+}
+
+int nixl_capi_notif_map_size(map_t *m, size_t *n);
+int nixl_capi_notif_map_size(map_t *m, size_t *n)
+{
+	*n = m->n;
+	return OK;
+}
+
+int nixl_capi_notif_map_get_agent_at(map_t *m, size_t i, const char **name);
+int nixl_capi_notif_map_get_agent_at(map_t *m, size_t i, const char **name)
+{
+	group_t *g = m->first;
+	while (g != NULL && i-- > 0)
+		g = g->next;
+	if (g == NULL)
+		return INVALID;
+	*name = g->name;
+	return OK;
+}
+
+int nixl_capi_notif_map_get_notifs_size(map_t *m, const char *name, size_t *n);
+int nixl_capi_notif_map_get_notifs_size(map_t *m, const char *name, size_t *n)
+{
+	group_t *g = group_of(m, name, strlen(name));
+	if (g == NULL)
+		return INVALID;
+	*n = g->n;
+	return OK;
+}
+
+int nixl_capi_notif_map_get_notif(map_t *m, const char *name, size_t i, const void **p, size_t *n);
+int nixl_capi_notif_map_get_notif(map_t *m, const char *name, size_t i, const void **p, size_t *n)
+{
+	SCRIPTED("notif_map_get_notif");
+	group_t *g = group_of(m, name, strlen(name));
+	if (g == NULL)
+		return INVALID;
+	message_t *x = g->first;
+	while (x != NULL && i-- > 0)
+		x = x->next;
+	if (x == NULL)
+		return INVALID;
+	*p = x->body;
+	*n = x->len;
+	return OK;
+}
+
+typedef struct {
+	int mem;
+	ranges_t ranges;
+} list_t;
+
+int nixl_capi_create_xfer_dlist(int mem, list_t **out);
+int nixl_capi_create_xfer_dlist(int mem, list_t **out)
+{
+	SCRIPTED("create_xfer_dlist");
+	*out = calloc(1, sizeof **out);
+	(*out)->mem = mem;
+	return OK;
+}
+
+int nixl_capi_destroy_xfer_dlist(list_t *l);
+int nixl_capi_destroy_xfer_dlist(list_t *l)
+{
+	free(l->ranges.at);
+	free(l);
+	return OK;
+}
+
+int nixl_capi_xfer_dlist_clear(list_t *l);
+int nixl_capi_xfer_dlist_clear(list_t *l)
+{
+	l->ranges.n = 0;
+	return OK;
+}
+
+int nixl_capi_xfer_dlist_add_desc(list_t *l, uintptr_t addr, size_t len, uint64_t device);
+int nixl_capi_xfer_dlist_add_desc(list_t *l, uintptr_t addr, size_t len, uint64_t device)
+{
+	add_range(&l->ranges, addr, len, device, l->mem);
+	return OK;
+}
+
+static bool all_covered(const ranges_t *by, const ranges_t *r)
+{
+	for (size_t i = 0; i < r->n; i++) {
+		if (!covered(by, &r->at[i]))
+			return false;
+	}
+	return true;
+}
+
+int nixl_capi_check_remote_md(agent_t *a, const char *name, list_t *l);
+int nixl_capi_check_remote_md(agent_t *a, const char *name, list_t *l)
+{
+	SCRIPTED("check_remote_md");
+	pthread_mutex_lock(&lock);
+	remote_t *r = find_remote(a, name);
+	int st = r != NULL && (l == NULL || all_covered(&r->ranges, &l->ranges)) ? OK : NOT_FOUND;
+	pthread_mutex_unlock(&lock);
+	return st;
+}
+
+static void copy_ranges(ranges_t *to, const ranges_t *from)
+{
+	for (size_t i = 0; i < from->n; i++)
+		add_range(to, from->at[i].addr, from->at[i].len, from->at[i].device, from->at[i].mem);
+}
+
+int nixl_capi_create_xfer_req(agent_t *a, int op, list_t *local, list_t *remote, const char *peer, xfer_t **out, opt_args_t *args);
+int nixl_capi_create_xfer_req(agent_t *a, int op, list_t *local, list_t *remote, const char *peer, xfer_t **out, opt_args_t *args)
+{
+	SCRIPTED("create_xfer_req");
+	pthread_mutex_lock(&lock);
+	remote_t *r = find_remote(a, peer);
+	bool ok = op == 0 && r != NULL && local->ranges.n == remote->ranges.n && all_covered(&a->ranges, &local->ranges) &&
+	          all_covered(&r->ranges, &remote->ranges);
+	for (size_t i = 0; ok && i < local->ranges.n; i++)
+		ok = local->ranges.at[i].len == remote->ranges.at[i].len;
+	if (ok) {
+		xfer_t *x = calloc(1, sizeof *x);
+		x->agent = a;
+		strcpy(x->peer, peer);
+		x->epoch = r->epoch;
+		copy_ranges(&x->local, &local->ranges);
+		copy_ranges(&x->remote, &remote->ranges);
+		if (args != NULL && args->has) {
+			x->has_notif = true;
+			x->notif = malloc(args->len + 1);
+			x->notif_len = args->len;
+			memcpy(x->notif, args->at, args->len);
+		}
+		*out = x;
+	}
+	pthread_mutex_unlock(&lock);
+	return ok ? OK : BACKEND;
+}
+
+void land(xfer_t *x)
+{
+	for (size_t i = 0; i < x->local.n; i++)
+		memcpy((void *)(uintptr_t)x->local.at[i].addr, (void *)(uintptr_t)x->remote.at[i].addr, x->local.at[i].len);
+}
+
+int nixl_capi_post_xfer_req(agent_t *a, xfer_t *x, opt_args_t *args);
+int nixl_capi_post_xfer_req(agent_t *a, xfer_t *x, opt_args_t *args)
+{
+	(void)args;
+	SCRIPTED("post_xfer_req");
+	pthread_mutex_lock(&lock);
+	int st = find_remote(a, x->peer) == NULL ? NOT_FOUND : reach(a, x->peer) == NULL ? BACKEND : IN_PROGRESS;
+	x->status = st;
+	x->posted = true;
+	pthread_mutex_unlock(&lock);
+	return st;
+}
+
+int nixl_capi_get_xfer_status(agent_t *a, xfer_t *x);
+int nixl_capi_get_xfer_status(agent_t *a, xfer_t *x)
+{
+	SCRIPTED("get_xfer_status");
+	pthread_mutex_lock(&lock);
+	if (x->status == IN_PROGRESS && find_remote(a, x->peer) == NULL) {
+		pthread_mutex_unlock(&lock);
+		return NOT_FOUND; /* the agent's opinion; the transfer goes on */
+	}
+	if (x->status == IN_PROGRESS && !a->hold) {
+		agent_t *to = reach(a, x->peer);
+		if (to == NULL || to->epoch != x->epoch) {
+			x->status = BACKEND;
+		} else if (!to->stopped) {
+			land(x);
+			x->status = OK;
+			if (x->has_notif)
+				push(to, a->name, strlen(a->name), x->notif, x->notif_len);
+		}
+	}
+	int st = x->status;
+	pthread_mutex_unlock(&lock);
+	return st;
+}
+
+int nixl_capi_release_xfer_req(agent_t *a, xfer_t *x);
+int nixl_capi_release_xfer_req(agent_t *a, xfer_t *x)
+{
+	(void)a;
+	SCRIPTED("release_xfer_req");
+	pthread_mutex_lock(&lock);
+	if (x->status == IN_PROGRESS) { /* as the real one: released, and it lands all the same */
+		xfer_t *late = malloc(sizeof *late);
+		*late = *x;
+		late->next = released;
+		released = late;
+		x->local = x->remote = (ranges_t){0};
+	}
+	x->posted = false;
+	pthread_mutex_unlock(&lock);
+	return OK;
+}
+
+int nixl_capi_destroy_xfer_req(xfer_t *x);
+int nixl_capi_destroy_xfer_req(xfer_t *x)
+{
+	free(x->local.at);
+	free(x->remote.at);
+	free(x->notif);
+	free(x);
+	return OK;
+}

@@ -1,0 +1,511 @@
+package cnixl
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvlease/kvlease/cnixl/fake"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/transport/transporttest"
+)
+
+// fakeDir is removed by TestMain.
+var fakeDir string
+
+// fakePath builds the fake once per process.
+var fakePath = sync.OnceValues(func() (string, error) {
+	var err error
+	if fakeDir, err = os.MkdirTemp("", "kvlease-fake"); err != nil {
+		return "", err
+	}
+	return fake.Build(fakeDir, "libfakenixl.so")
+})
+
+// script gives the fake commands; a test ends with a clean script.
+type script struct {
+	t    *testing.T
+	path string
+}
+
+func newScript(t *testing.T) *script {
+	t.Helper()
+	path, err := fakePath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &script{t, path}
+	s.do("reset")
+	t.Cleanup(func() { s.do("reset") })
+	return s
+}
+
+func (s *script) do(format string, args ...any) int {
+	s.t.Helper()
+	r, err := fake.Control(s.path, fmt.Sprintf(format, args...))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return r
+}
+
+func (s *script) open(cfg Config) *Agent {
+	s.t.Helper()
+	cfg.Path = s.path
+	a, err := Open(cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		s.do("reset")
+		if err := a.Close(); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return a
+}
+
+// linked is two agents of the fake with memory, a loaded at b and b at a.
+type linked struct {
+	*script
+	a, b       *Agent
+	memA, memB []byte
+	toB        transport.Peer
+}
+
+func newLinked(t *testing.T) *linked {
+	t.Helper()
+	s := newScript(t)
+	l := &linked{script: s, a: s.open(Config{Agent: "D"}), b: s.open(Config{Agent: "P"}), memA: memory(1 << 16), memB: memory(1 << 16)}
+	for at, mem := range map[*Agent][]byte{l.a: l.memA, l.b: l.memB} {
+		if err := at.Register([]transport.Region{{Addr: address(mem), Bytes: uint64(len(mem))}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	blob, err := l.b.Metadata()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.toB, err = l.a.Load(blob); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (l *linked) spec(n int) *transport.ReadSpec {
+	s := &transport.ReadSpec{Peer: l.toB}
+	for i := range uint64(n) {
+		s.Descs = append(s.Descs, transport.Desc{Local: address(l.memA) + 64*i, Remote: address(l.memB) + 64*i, Len: 64})
+	}
+	return s
+}
+
+func TestTheFakeKeepsTheContract(t *testing.T) {
+	transporttest.Run(t, func(t *testing.T) transporttest.Pair {
+		s := newScript(t)
+		a := s.open(Config{Agent: "decode-0", ReadsMax: 20})
+		b := s.open(Config{Agent: "prefill-0"})
+		return transporttest.Pair{
+			A: a, B: b, ReadsMax: 20,
+			Hold: func(hold bool) {
+				if hold {
+					s.do("hold decode-0 1")
+				} else {
+					s.do("hold decode-0 0")
+				}
+			},
+			KillB: func() { s.do("kill prefill-0") },
+			CutA:  func() { s.do("cut decode-0 prefill-0") },
+		}
+	})
+}
+
+func TestAFailureWhileOpeningIsNamedAndLeavesNothing(t *testing.T) {
+	s := newScript(t)
+	for _, call := range []string{
+		"create_configured_agent", "get_plugin_params", "create_backend", "create_notif_map", "create_xfer_dlist", "create_opt_args",
+		"opt_args_set_has_notif",
+	} {
+		s.do("fail %s 1 -2", call)
+		if _, err := Open(Config{Agent: "one", Path: s.path}); !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), s.path) {
+			t.Errorf("%s fails: %v, want ErrUnavailable with the file", call, err)
+		}
+	}
+	for range 3 * 64 { // more than there are places for agents
+		s.do("fail create_backend 1 -2")
+		if _, err := Open(Config{Agent: "one", Path: s.path}); !errors.Is(err, transport.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+	s.open(Config{Agent: "one"})
+	if _, err := Open(Config{Agent: "one", Path: s.path}); !errors.Is(err, transport.ErrUnavailable) {
+		t.Errorf("second agent of a name: %v", err)
+	}
+}
+
+func TestAConfigurationThatCannotBeIsRefused(t *testing.T) {
+	s := newScript(t)
+	for _, cfg := range []Config{
+		{Agent: ""}, {Agent: strings.Repeat("n", 256)}, {Agent: "a\x00b"}, {Agent: "a", PeersMax: 8191}, {Agent: "a", PeersMax: -1},
+		{Agent: "a", ReadsMax: -1}, {Agent: "a", ReadsMax: 1 << 21}, {Agent: "a", RegionsMax: -1},
+	} {
+		cfg.Path = s.path
+		if a, err := Open(cfg); !errors.Is(err, transport.ErrInvalid) || a != nil {
+			t.Errorf("%+v: %v, want ErrInvalid", cfg, err)
+		}
+	}
+}
+
+func TestASymbolThatIsMissingIsNamed(t *testing.T) {
+	path, err := fakePath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, symbol := range Symbols() {
+		old := append(append([]byte{0}, symbol...), 0)
+		renamed := bytes.Clone(old)
+		renamed[len(renamed)-2] ^= 1
+		file := filepath.Join(dir, "without_"+symbol+".so")
+		if err := os.WriteFile(file, bytes.ReplaceAll(whole, old, renamed), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(Config{Agent: "a", Path: file})
+		if !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), symbol) {
+			t.Errorf("without %s: %v, want ErrUnavailable with file and symbol", symbol, err)
+		}
+	}
+}
+
+func TestAStubIsUnavailable(t *testing.T) {
+	s := newScript(t)
+	s.do("stub 1")
+	if _, err := Open(Config{Agent: "a", Path: s.path}); !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), "stub") {
+		t.Errorf("%v, want ErrUnavailable that speaks of a stub", err)
+	}
+}
+
+func TestTheFirstBackendErrorLosesThePeerUntilItIsLoadedAgain(t *testing.T) {
+	for _, st := range []int{-2, -6, -4} {
+		t.Run(fmt.Sprint("status ", st), func(t *testing.T) {
+			l := newLinked(t)
+			l.do("fail gen_notif 1 %d", st)
+			for range 5 {
+				if err := l.a.Send(l.toB, []byte("x")); !errors.Is(err, transport.ErrPeer) {
+					t.Fatalf("status %d: %v, want ErrPeer", st, err)
+				}
+				if _, err := l.a.PostRead(l.spec(1)); !errors.Is(err, transport.ErrPeer) {
+					t.Fatalf("status %d: read: %v, want ErrPeer", st, err)
+				}
+			}
+			if n := l.do("count gen_notif"); n != 1 {
+				t.Errorf("NIXL was asked %d times, want once: each failing send writes a line to stderr", n)
+			}
+			blob, err := l.b.Metadata()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.a.Drop(l.toB); err != nil {
+				t.Fatal(err)
+			}
+			if l.toB, err = l.a.Load(blob); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.a.Send(l.toB, []byte("x")); err != nil {
+				t.Errorf("after drop and load: %v", err)
+			}
+		})
+	}
+}
+
+func TestAStatusOfTheAgentLayerEndsNoRead(t *testing.T) {
+	l := newLinked(t)
+	l.do("hold D 1")
+	l.memB[0] = 7
+	x, err := l.a.PostRead(l.spec(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range []int{-6, -1, -3, -4} {
+		l.do("fail get_xfer_status 1 %d", st)
+		if got := status(l.a, x, 0); got != transport.Pending {
+			t.Fatalf("status %d made the read %d, want Pending", st, got)
+		}
+		l.do("fail get_xfer_status 1 %d", st)
+		if err := l.a.Release(x); !errors.Is(err, transport.ErrInvalid) {
+			t.Fatalf("release under status %d: %v, want ErrInvalid", st, err)
+		}
+	}
+	if n := l.a.Counters().StatusAgent; n != 8 {
+		t.Errorf("%d such statuses counted, want 8", n)
+	}
+	if l.memA[0] != 0 || l.do("count release_xfer_req") != 0 {
+		t.Error("NIXL was asked to release a read in flight")
+	}
+	l.do("hold D 0")
+	if got := status(l.a, x, 0); got != transport.Done || l.memA[0] != 7 {
+		t.Errorf("status %d, byte %d", got, l.memA[0])
+	}
+	if err := l.a.Release(x); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestABackendErrorOfATransferFailsItAndLosesThePeer(t *testing.T) {
+	l := newLinked(t)
+	l.do("hold D 1")
+	x, err := l.a.PostRead(l.spec(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.do("fail get_xfer_status 1 -2")
+	for range 3 { // an end stays an end
+		if got := status(l.a, x, 0); got != transport.Failed {
+			t.Fatalf("status %d, want Failed", got)
+		}
+	}
+	if err := l.a.Send(l.toB, []byte("x")); !errors.Is(err, transport.ErrPeer) {
+		t.Errorf("send after it: %v, want ErrPeer", err)
+	}
+	if err := l.a.Drop(l.toB); !errors.Is(err, transport.ErrInvalid) {
+		t.Errorf("drop over a handle that is kept: %v, want ErrInvalid", err)
+	}
+	if err := l.a.Release(x); err != nil {
+		t.Fatal(err)
+	}
+	if n := l.do("land"); n != 1 {
+		t.Fatalf("the fake knows %d reads released in flight, want 1: after an error bytes may still land", n)
+	}
+}
+
+func TestAPostThatIsRefused(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		descs  int
+		status int
+		want   error
+	}{
+		{"of one descriptor has started nothing", 1, -2, transport.ErrPeer},
+		{"before the backend has started nothing", 8, -6, transport.ErrPeer},
+		{"of several may have started some, so it is a failed read", 8, -2, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLinked(t)
+			l.do("fail post_xfer_req 1 %d", tc.status)
+			x, err := l.a.PostRead(l.spec(tc.descs))
+			if !errors.Is(err, tc.want) || (err == nil) != (x != 0) {
+				t.Fatalf("handle %d, %v, want %v", x, err, tc.want)
+			}
+			if tc.want == nil {
+				if got := status(l.a, x, 0); got != transport.Failed {
+					t.Errorf("status %d, want Failed", got)
+				}
+				if err := l.a.Release(x); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := l.a.Send(l.toB, []byte("x")); !errors.Is(err, transport.ErrPeer) {
+				t.Errorf("send after it: %v, want ErrPeer", err)
+			}
+			if err := l.a.Drop(l.toB); err != nil {
+				t.Errorf("drop: %v: the read is still counted as open", err)
+			}
+		})
+	}
+}
+
+func TestAWrongAddressDoesNotLookLikeALostPeer(t *testing.T) {
+	l := newLinked(t)
+	spec := l.spec(2)
+	spec.Descs[1].Remote += 1 << 30
+	if _, err := l.a.PostRead(spec); !errors.Is(err, transport.ErrInvalid) {
+		t.Errorf("%v, want ErrInvalid", err)
+	}
+	if err := l.a.Send(l.toB, []byte("x")); err != nil {
+		t.Errorf("send after it: %v", err)
+	}
+	l.do("fail create_xfer_req 1 -2") // and nothing is wrong with the addresses
+	if _, err := l.a.PostRead(l.spec(2)); !errors.Is(err, transport.ErrPeer) {
+		t.Errorf("%v, want ErrPeer", err)
+	}
+}
+
+func TestRegisterIsUndoneWhenTheSecondKindOfMemoryFails(t *testing.T) {
+	s := newScript(t)
+	a := s.open(Config{Agent: "D"})
+	mem := memory(8192)
+	both := []transport.Region{{Addr: address(mem), Bytes: 4096}, {Addr: address(mem) + 4096, Bytes: 4096, Mem: transport.VRAM}}
+	s.do("fail register_mem 2 -2")
+	if err := a.Register(both); !errors.Is(err, transport.ErrInvalid) {
+		t.Fatalf("%v, want ErrInvalid", err)
+	}
+	if s.do("count deregister_mem") != 1 {
+		t.Error("the first kind stayed registered")
+	}
+	if err := a.Register(both); err != nil {
+		t.Error(err)
+	}
+	if err := a.Unregister(both); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALoadThatHangsDoesNotHoldUpAStep(t *testing.T) {
+	l := newLinked(t)
+	c := l.open(Config{Agent: "P2"})
+	blob, err := c.Metadata()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.do("gate load_remote_md 1")
+	loaded := make(chan error)
+	go func() {
+		_, err := l.a.Load(blob)
+		loaded <- err
+	}()
+	waitUntil(t, "the load to begin", func() bool { return l.do("count load_remote_md") == 2 })
+	in := transport.NewInbox(64, 4096)
+	for i := range 1000 {
+		if err := l.a.Send(l.toB, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		in.Reset()
+		if n := l.b.Poll(in); n != 1 {
+			t.Fatalf("round %d: %d notifications", i, n)
+		}
+		x, err := l.a.PostRead(l.spec(2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status(l.a, x, 0) != transport.Done || l.a.Release(x) != nil {
+			t.Fatal("read")
+		}
+	}
+	select {
+	case err := <-loaded:
+		t.Fatalf("the load ended through its closed gate: %v", err)
+	default:
+	}
+	l.do("gate load_remote_md 0")
+	if err := <-loaded; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAPollThatNIXLRefusesLosesNothing(t *testing.T) {
+	l := newLinked(t)
+	if err := l.a.Send(l.toB, []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	l.do("fail get_notifs 1 -2")
+	in := transport.NewInbox(4, 256)
+	if n := l.b.Poll(in); n != 0 {
+		t.Errorf("%d notifications", n)
+	}
+	if n := l.b.Poll(in); n != 1 || l.b.Counters().PollsFailed != 1 {
+		t.Errorf("%d notifications, %d refused polls", n, l.b.Counters().PollsFailed)
+	}
+}
+
+func TestASenderThatCannotBeNamedIsCountedAndSkipped(t *testing.T) {
+	l := newLinked(t)
+	for range 3 {
+		l.do("inject P")
+	}
+	if err := l.a.Send(l.toB, []byte("good")); err != nil {
+		t.Fatal(err)
+	}
+	in := transport.NewInbox(4, 256)
+	if n := l.b.Poll(in); n != 1 || l.b.Backlog() != 0 || l.b.Counters().NotifsBroken == 0 {
+		t.Errorf("%d notifications, backlog %d, %d broken", n, l.b.Backlog(), l.b.Counters().NotifsBroken)
+	}
+}
+
+// More polls find something than there are maps, while nothing is taken out.
+func TestABacklogOfManyPollsKeepsOrderAndCount(t *testing.T) {
+	l := newLinked(t)
+	full := transport.NewInbox(1, 64)
+	full.Put(nil, []byte("taken"))
+	const total = 50
+	for i := range total {
+		if err := l.a.Send(l.toB, []byte{byte(i)}); err != nil {
+			t.Fatal(err)
+		}
+		if n := l.b.Poll(full); n != 0 || l.b.Backlog() != i+1 {
+			t.Fatalf("after %d: poll gave %d, backlog %d", i+1, n, l.b.Backlog())
+		}
+	}
+	if l.b.Counters().MapsMerged == 0 {
+		t.Error("the maps were never all in use, so the test shows nothing")
+	}
+	small := transport.NewInbox(3, 64)
+	for got := 0; got < total; {
+		small.Reset()
+		if l.b.Poll(small) == 0 {
+			t.Fatalf("nothing came after %d", got)
+		}
+		for {
+			_, body, ok := small.Next()
+			if !ok {
+				break
+			}
+			if body[0] != byte(got) {
+				t.Fatalf("notification %d in place of %d", body[0], got)
+			}
+			got++
+		}
+	}
+}
+
+func TestAClosedAgentsHandleReachesNoLaterAgent(t *testing.T) {
+	s := newScript(t)
+	var old []*Agent
+	for i := range 200 {
+		a, err := Open(Config{Agent: "same", Path: s.path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range old {
+			if _, err := o.Metadata(); !errors.Is(err, transport.ErrClosed) {
+				t.Fatalf("agent %d answers through a closed handle: %v", i, err)
+			}
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		old = append(old, a)
+	}
+}
+
+func TestAStepMakesNoMallocOfOurs(t *testing.T) {
+	l := newLinked(t)
+	spec := l.spec(64)
+	in := transport.NewInbox(64, 4096)
+	before := Mallocs()
+	for range 1000 {
+		if err := l.a.Send(l.toB, []byte("HB:a,b")); err != nil {
+			t.Fatal(err)
+		}
+		in.Reset()
+		l.b.Poll(in)
+		x, err := l.a.PostRead(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status(l.a, x, 0) != transport.Done || l.a.Release(x) != nil {
+			t.Fatal("read")
+		}
+	}
+	if n := Mallocs() - before; n != 0 {
+		t.Errorf("%d mallocs in 1,000 steps, want 0", n)
+	}
+}
