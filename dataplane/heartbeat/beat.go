@@ -71,6 +71,9 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 	if e.beatList == roundNone {
 		if e.native.n+e.stock.n == 0 {
 			t.beats.set(i, clock.Never) // wake starts it again
+			if !e.up {
+				t.probe(i, now) // loaded after a failure: its sign of life is awaited, though nothing is tracked
+			}
 			return budget
 		}
 		t.beginRound(i, now)

@@ -66,7 +66,9 @@ func (c *Config) setDefaults() error {
 	def(&c.EventsStepMax, 256)
 	def(&c.UnheardBytesMax, 16<<20)
 	def(&c.Readers, 1)
-	for _, n := range []int{c.Engines, c.Owed, c.LongIDs, c.RunsMax, c.DriftPPM, c.BatchesStepMax, c.EndsStepMax, c.RowsStepMax, c.EventsStepMax} {
+	for _, n := range []int{
+		c.Engines, c.Owed, c.LongIDs, c.RunsMax, c.DriftPPM, c.BatchesStepMax, c.EndsStepMax, c.RowsStepMax, c.EventsStepMax,
+	} {
 		if n < 0 {
 			return fmt.Errorf("heartbeat: a bound of %d", n)
 		}

@@ -53,7 +53,8 @@ func (t *Tracker) factsOf(h *wire.Handshake) (*facts, error) {
 	case l.Board == 0 || l.Board%8 != 0 || end < l.Board:
 		return nil, fmt.Errorf("%w: board at %#x with %d rows", ErrHandshake, l.Board, l.Slots)
 	case l.Duration < wire.DurationMin || l.Duration > wire.DurationMax:
-		return nil, fmt.Errorf("%w: lease duration %v, want %v to %v", ErrHandshake, l.Duration, wire.DurationMin, wire.DurationMax)
+		return nil, fmt.Errorf("%w: lease duration %v, want %v to %v",
+			ErrHandshake, l.Duration, wire.DurationMin, wire.DurationMax)
 	}
 	f.probe = l.Board
 	f.epoch, f.base, f.board, f.rows, f.device, f.mem = l.Epoch, l.Base, l.Board, l.Slots, l.BoardDevice, l.BoardMem

@@ -30,6 +30,9 @@ func (t *Tracker) estrange(m uint32, now clock.Instant) {
 	r := &t.remotes.all[m]
 	r.place = inStrange
 	r.deadline = now.Add(t.cfg.Duration)
+	for u := r.firstUser; u != none; u = t.requests[u].nextUser {
+		t.leaveWaiting(u) // it must not stand in the way of reads that can start
+	}
 	t.remotes.push(&t.engines[r.engine].strange, m)
 	t.pushOrder(&t.strangeOrder, m)
 }

@@ -109,12 +109,18 @@ func (t *Tracker) sendEnds(i uint32, budget int, now clock.Instant) int {
 		if !t.send(i, now) {
 			return budget
 		}
-		e.leaving = false
-		t.leavings--
+		t.forgetLeaving(e)
 		t.counters.Leavings++
 	}
 	t.ends.set(i, clock.Never)
 	return budget
+}
+
+func (t *Tracker) forgetLeaving(e *engine) {
+	if e.leaving {
+		e.leaving = false
+		t.leavings--
+	}
 }
 
 // sendOwed sends one message of a kind. What it named is over if it was sent; else it stays, and false is reported.

@@ -245,25 +245,32 @@ func (t *Tracker) rewait(m uint32) {
 	}
 }
 
+// leaveWaiting takes a read out of its engine's list.
+func (t *Tracker) leaveWaiting(u uint32) {
+	q := &t.requests[u]
+	if !q.inWait {
+		return
+	}
+	q.inWait = false
+	l := &t.engines[t.remotes.all[q.remote].engine].waiting
+	if q.waitPrev == none {
+		l.head = q.waitNext
+	} else {
+		t.requests[q.waitPrev].waitNext = q.waitNext
+	}
+	if q.waitNext == none {
+		l.tail = q.waitPrev
+	} else {
+		t.requests[q.waitNext].waitPrev = q.waitPrev
+	}
+	q.waitNext, q.waitPrev = none, none
+	l.n--
+}
+
 // unwait takes a read out of all lists of waiting ones.
 func (t *Tracker) unwait(u uint32) {
+	t.leaveWaiting(u)
 	q := &t.requests[u]
-	if q.inWait {
-		q.inWait = false
-		l := &t.engines[t.remotes.all[q.remote].engine].waiting
-		if q.waitPrev == none {
-			l.head = q.waitNext
-		} else {
-			t.requests[q.waitPrev].waitNext = q.waitNext
-		}
-		if q.waitNext == none {
-			l.tail = q.waitPrev
-		} else {
-			t.requests[q.waitNext].waitPrev = q.waitPrev
-		}
-		q.waitNext, q.waitPrev = none, none
-		l.n--
-	}
 	if !q.inOrder {
 		return
 	}

@@ -47,7 +47,9 @@ type registered struct {
 }
 
 func newRegistry(n int) *registry {
-	r := &registry{byID: make(map[string]uint32), desc: make([]registered, n), free: make([]uint32, n), dirty: make([]uint32, n)}
+	r := &registry{
+		byID: make(map[string]uint32), desc: make([]registered, n), free: make([]uint32, n), dirty: make([]uint32, n),
+	}
 	for i := range r.free {
 		r.free[i] = uint32(n - 1 - i)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -149,6 +150,41 @@ func TestEnginesAreAddedAndRemovedByOtherThreadsWhileStepsRun(t *testing.T) {
 			t.Errorf("engine %d is %v in the end", i, s)
 		}
 	}
+}
+
+func TestAnEngineThatWasHardToLoadIsUpOnceItAnswersThoughNothingIsTracked(t *testing.T) {
+	for _, stock := range []bool{false, true} {
+		r := newRig(t, nil)
+		o := r.owner("P", stock)
+		r.d.FailNext(loopback.OpLoad, transport.ErrPeer)
+		e := r.connect(o)
+		r.hub.Stop("P")
+		r.run(sec(5), time.Second)
+		r.wantEngine(e, "")
+		r.hub.Resume("P")
+		r.run(sec(7), time.Second)
+		r.wantEngine(e, "up")
+	}
+}
+
+func TestAReadForABootThatIsNotTheOneFoundDoesNotStandInTheWayOfOthers(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.add(o)
+	h := r.slot()
+	req := o.req(h, e, 1, 0, r.now)
+	req.Epoch = 4711
+	r.k.Track(req, []byte("of another boot"), nil, r.now)
+	r.read(h, record.Run{N: 1})
+	good := r.track(e, o, 1, 0)
+	r.read(good, record.Run{N: 1})
+	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+	r.run(sec(3), time.Second)
+	r.wantSaid(good, "done")
+	r.wantSaid(h, "")
+	r.run(sec(35), time.Second)
+	r.wantSaid(h, "failed(6)")
+	r.wantRest()
 }
 
 // A pump that sleeps until NextDue loses nothing.

@@ -161,7 +161,8 @@ func (r *remotes) take(v *identity, hash uint64) (i uint32, longFull bool) {
 	r.free = m.next
 	r.n++
 	*m = remote{
-		serial: (m.serial + 1) & serialMask, hash: hash, engine: v.engine, native: v.native, slot: v.slot, gen: v.gen, epoch: v.epoch, key: v.key,
+		serial: (m.serial + 1) & serialMask, hash: hash, engine: v.engine,
+		native: v.native, slot: v.slot, gen: v.gen, epoch: v.epoch, key: v.key,
 		firstUser: none, next: none, prev: none, orderNext: none, orderPrev: none,
 	}
 	if !r.setID(m, v.id) {

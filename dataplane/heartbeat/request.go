@@ -210,7 +210,8 @@ func (t *Tracker) last(m uint32, now clock.Instant) {
 	t.owe(m, now)
 }
 
-// Untrack ends a request: the owner is told if it was not read; a read in flight is cancelled. Handles that have ended are ignored.
+// Untrack ends a request: the owner is told if it was not read; a read in flight is cancelled. Handles that have ended are
+// ignored.
 func (t *Tracker) Untrack(h record.Handle, now clock.Instant) {
 	u := t.at(h)
 	if u == none {

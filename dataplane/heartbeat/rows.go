@@ -52,7 +52,8 @@ func (t *Tracker) postRows(i uint32, now clock.Instant) bool {
 			t.leaseGone(m)
 			continue
 		}
-		switch t.reads.ReadRow(uint64(r.serial)<<32|uint64(m), e.peer, e.facts.row(r.slot), e.facts.device, e.facts.mem, record.RowLen, now) {
+		token, f := uint64(r.serial)<<32|uint64(m), e.facts
+		switch t.reads.ReadRow(token, e.peer, f.row(r.slot), f.device, f.mem, record.RowLen, now) {
 		case read.OK:
 			r.rowOpen = true
 			r.rowSent = r.sent

@@ -59,7 +59,9 @@ type Tracker struct {
 
 // New makes a tracker over the tracking slots and the control page that it shares with the host. The machine is stepped by
 // the tracker; nobody else takes its outcomes.
-func New(cfg Config, tr transport.Transport, reads *read.Machine, tracks []record.Track, control *record.Control, events Events) (*Tracker, error) {
+func New(
+	cfg Config, tr transport.Transport, reads *read.Machine, tracks []record.Track, control *record.Control, events Events,
+) (*Tracker, error) {
 	if cfg.Tracks == 0 {
 		cfg.Tracks = len(tracks)
 	}
