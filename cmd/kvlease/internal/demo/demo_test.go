@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
 )
 
@@ -116,6 +117,33 @@ func TestAnEngineThatDiesAtTheStartIsReportedWithItsLastWords(t *testing.T) {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("%q does not name %q", err, word)
 		}
+	}
+}
+
+func TestARunInWhichTheMachineStoodStillIsPlayedAgainButWrongDataIsNot(t *testing.T) {
+	late := jsonl.Report{Ev: "late", LateMS: 500}
+	for _, tc := range []struct {
+		name     string
+		promises []Promise
+		log      []jsonl.Report
+		excused  bool
+	}{
+		{"all kept", []Promise{{Kept: true}}, []jsonl.Report{late}, false},
+		{"broken without a stall", []Promise{{}}, nil, false},
+		{"broken after a stall shorter than an interval", []Promise{{}}, []jsonl.Report{{Ev: "late", LateMS: 140}}, false},
+		{"broken after a stall", []Promise{{Kept: true}, {}}, []jsonl.Report{late}, true},
+		{"wrong data after a stall", []Promise{{}, {always: true}}, []jsonl.Report{late}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := &stage{cfg: &Config{Lease: 900 * time.Millisecond}, p: &engine{log: tc.log}, promises: tc.promises}
+			if got := s.excused(); got != tc.excused {
+				t.Errorf("excused %v", got)
+			}
+		})
+	}
+	stopped := &stage{cfg: &Config{Lease: 900 * time.Millisecond}, scene: sceneDef{key: "c"}, d: &engine{log: []jsonl.Report{late}}, promises: []Promise{{}}}
+	if stopped.excused() {
+		t.Error("the stop of D in scene c is ours, it excuses nothing")
 	}
 }
 
