@@ -35,7 +35,7 @@ type Result struct {
 	Kept     bool      `json:"kept"`
 	Promises []Promise `json:"promises"`
 	Failures []string  `json:"failures,omitempty"` // runs that did not come to their end
-	Repeats  int64     `json:"repeats"` // runs played again, since the machine stood still in them
+	Repeats  int64     `json:"repeats"`            // runs played again, since the machine stood still in them
 	Seconds  float64   `json:"seconds"`
 	SVG      string    `json:"svg,omitempty"`
 
