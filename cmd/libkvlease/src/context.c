@@ -298,7 +298,7 @@ KVL_API int32_t kvl_open(const char *config, size_t len, kvl_ctx_t **ctx_out, ch
 {
 	opening_t o = {.config = config != NULL ? config : "", .len = len};
 	int32_t st;
-	if (KVL_UNLIKELY(*KVL_LOAD(&kvl_fork_word, RELAXED) == 0))
+	if (KVL_UNLIKELY(*KVL_LOAD(&kvl_fork_word, ACQUIRE) == 0))
 		st = kvl_fail_forked();
 	else if ((config == NULL && len != 0) || len > 1u << 20)
 		st = kvl_fail(KVL_ERR_INVALID, "config: is NULL or longer than 1 MiB");

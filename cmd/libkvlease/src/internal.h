@@ -121,7 +121,7 @@ int32_t kvl_fail_forked(void) KVL_COLD;
 
 #define KVL_ENTER_ANY()                                                                                                \
 	do {                                                                                                           \
-		if (KVL_UNLIKELY(*KVL_LOAD(&kvl_fork_word, RELAXED) == 0))                                                                 \
+		if (KVL_UNLIKELY(*KVL_LOAD(&kvl_fork_word, ACQUIRE) == 0))                                                                 \
 			return kvl_fail_forked();                                                                      \
 	} while (0)
 
@@ -156,6 +156,25 @@ static inline int kvl_bytes_ok(kvl_bytes_t b, size_t min, size_t max)
 
 /* n groups of block ids, aligned and not NULL where they have ids. Sets the number of blocks. */
 int32_t kvl_check_groups(const char *what, const kvl_blocks_t *groups, uint32_t n, uint32_t *blocks_out);
+
+/* Copies an id. Ids are short: a few moves here cost less than the call of memcpy, whose length nobody knows. */
+static inline void kvl_copy(void *to, const void *from, size_t n)
+{
+	uint8_t *t = to;
+	const uint8_t *f = from;
+	if (n >= 16) {
+		size_t last = n - 16;
+		for (size_t i = 0; i < last; i += 16)
+			memcpy(t + i, f + i, 16);
+		memcpy(t + last, f + last, 16); /* overlaps what is there */
+	} else if (n >= 8) {
+		memcpy(t, f, 8);
+		memcpy(t + n - 8, f + n - 8, 8);
+	} else {
+		for (size_t i = 0; i < n; i++)
+			t[i] = f[i];
+	}
+}
 
 static inline uint64_t kvl_clock(clockid_t id)
 {

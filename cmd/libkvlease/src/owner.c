@@ -66,7 +66,7 @@ KVL_API int32_t kvl_expect(kvl_producer_t *p, kvl_bytes_t id, kvl_lease_t *lease
 	rec->lease = lease;
 	rec->id_len = (uint32_t)id.len;
 	rec->zero = 0;
-	memcpy(rec + 1, id.data, id.len);
+	kvl_copy(rec + 1, id.data, id.len);
 	KVL_STORE(&p->ctx->slots[slot].state, (uint64_t)KVL_HANDLE_USE(lease) << 32 | KVL_S_EXPECTED, RELEASE);
 	kvl_publish(p);
 	*lease_out = lease;
@@ -162,7 +162,7 @@ KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease
 	rec->tokens = grant->tokens;
 	rec->flags = grant->flags;
 	rec->id_len = (uint32_t)grant->id.len;
-	memcpy(rec + 1, grant->id.data, grant->id.len);
+	kvl_copy(rec + 1, grant->id.data, grant->id.len);
 	kvl_publish(p);
 	if (KVL_UNLIKELY(__atomic_load_n(&ctx->control->poisoned, __ATOMIC_SEQ_CST)) &&
 	    (st = settle_poisoned(ctx, slot, lease)) != KVL_OK)

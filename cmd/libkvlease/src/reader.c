@@ -124,9 +124,8 @@ static inline void fill_track(kvl_rec_track_t *rec, uint64_t track, kvl_engine_t
 	rec->native = remote->native;
 	rec->remote_len = (uint16_t)remote->id.len;
 	rec->local_len = (uint16_t)local.len;
-	memcpy(rec + 1, remote->id.data, remote->id.len);
-	if (local.len != 0)
-		memcpy((uint8_t *)(rec + 1) + remote->id.len, local.data, local.len);
+	kvl_copy(rec + 1, remote->id.data, remote->id.len);
+	kvl_copy((uint8_t *)(rec + 1) + remote->id.len, local.data, local.len);
 }
 
 KVL_API int32_t kvl_track(kvl_producer_t *p, kvl_engine_t engine, const kvl_remote_t *remote, kvl_bytes_t local_id,

@@ -66,6 +66,44 @@ static void the_core_is_not_pinned_with_the_thread_that_opened_it(void)
 	CHECK(others >= 2);
 }
 
+/* A crash handler closes the rows while the pump runs: every lease is told once, and the context can be closed. */
+static void a_fenced_context_tells_every_end_and_closes(void)
+{
+	static const uint32_t ids[] = {1, 2};
+	const kvl_blocks_t blocks = {ids, 2, 0};
+	kvl_ctx_t *c = open_ctx("{\"transport\":\"loopback\",\"drive\":\"pump\",\"kv_lease_duration\":0.6,"
+				"\"allow_short_leases\":true,\"step_max\":0.1}");
+	kvl_producer_t *p = open_producer(c);
+	kvl_lease_t lease[3];
+	kvl_event_t ev;
+	int freed = 0, poisoned = 0;
+	uint64_t end = boot_ns() + 10000000000u;
+	for (uint64_t i = 0; i < 3; i++) {
+		char id[8];
+		snprintf(id, sizeof id, "r%d", (int)i);
+		kvl_grant_t g = grant_of(id, &blocks, 1, i);
+		CHECK_STATUS(kvl_grant(p, &g, &lease[i]), KVL_OK);
+	}
+	CHECK_STATUS(kvl_fence_all(c), KVL_OK);
+	while ((freed < 3 || poisoned == 0) && boot_ns() < end) {
+		const struct timespec ms = {0, 1000000};
+		if (kvl_poll(c, &ev, sizeof ev, 1) != 1) {
+			nanosleep(&ms, NULL);
+			continue;
+		}
+		poisoned += ev.kind == KVL_EV_POISONED;
+		if (ev.kind == KVL_EV_FREED) {
+			CHECK(ev.status == KVL_FREED_POISONED && ev.user < 3 && ev.handle == lease[ev.user] && ev.value0 == 2);
+			lease[ev.user] = 0;
+			freed++;
+		}
+	}
+	CHECK(freed == 3 && poisoned == 1);
+	CHECK_EQ(kvl_poll(c, &ev, sizeof ev, 1), 0);
+	CHECK_STATUS(kvl_pass(c), KVL_ERR_POISONED);
+	CHECK_STATUS(kvl_close(c, 1000000000), KVL_OK);
+}
+
 static void *host(void *arg)
 {
 	cpu_set_t all, one;
@@ -99,6 +137,7 @@ int main(void)
 	RUN(signals_of_the_host_reach_the_host);
 	for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++)
 		signal(sigs[i], SIG_DFL);
+	RUN(a_fenced_context_tells_every_end_and_closes);
 	RUN(a_child_of_a_fork_is_told_and_does_not_hang);
 	CHECK_STATUS(kvl_close(ctx, 1000000000), KVL_OK);
 	return 0;

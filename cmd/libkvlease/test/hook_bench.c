@@ -27,7 +27,7 @@ static void report(const char *what, double *runs)
 
 int main(void)
 {
-	kvl_ctx_t *ctx = open_ctx("{\"transport\":\"loopback\",\"ring_bytes\":1048576}");
+	kvl_ctx_t *ctx = open_ctx("{\"transport\":\"loopback\"}");
 	kvl_producer_t *p = open_producer(ctx);
 	const uint32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
 	const kvl_blocks_t blocks = {ids, 8, 0};
