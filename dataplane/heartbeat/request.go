@@ -20,7 +20,6 @@ type request struct {
 	user               uint64
 
 	job      read.Job
-	began    clock.Instant // arrival of the last part of its read, or its commit
 	deadline clock.Instant
 	parts    uint32 // collected
 	runs     uint32 // first chunk of runs that wait
