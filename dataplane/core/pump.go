@@ -50,7 +50,7 @@ func (p *pump) run() {
 	var workAt clock.Instant
 	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
 	for !p.stop.Load() {
-		now, seen, err := p.turn()
+		now, due, seen, err := p.turn()
 		if err != nil {
 			return
 		}
@@ -64,19 +64,26 @@ func (p *pump) run() {
 		case atomic.LoadUint32(&p.core.mem.Control.Held) != 0:
 			period = pumpHeld
 		}
-		p.sleep(fds, period)
+		// A heartbeat that is due sooner is not made to wait: late ones would add up to a longer interval.
+		p.sleep(fds, max(min(period, due.Sub(now)), pumpBusy))
 	}
 }
 
-// turn runs one step and tells how much work has been done so far.
-func (p *pump) turn() (clock.Instant, uint64, error) {
+// turn runs one step and tells when something is due next and how much work has been done so far.
+func (p *pump) turn() (now, due clock.Instant, work uint64, err error) {
 	c := p.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.clock()
-	c.cover(now)
-	err := c.step()
-	return now, c.plane.Work(), err
+	now = c.clock()
+	muted := c.cover(now)
+	if err = c.step(); err != nil {
+		return now, clock.Never, 0, err
+	}
+	due = clock.Never
+	if !muted { // else its heartbeats stay due
+		due = c.tracker.NextDue(now)
+	}
+	return now, due, c.plane.Work(), nil
 }
 
 // sleep waits for the period or for a producer.
@@ -107,11 +114,13 @@ func (p *pump) halt() {
 
 // cover lets the pump beat for the engine only while its forward loop has passed within stall_cover, or has said that
 // it pauses: a hung engine must not keep another one's blocks.
-func (c *Core) cover(now clock.Instant) {
+func (c *Core) cover(now clock.Instant) (muted bool) {
 	ctl := c.mem.Control
 	passed := clock.Instant(atomic.LoadUint64(&ctl.PassNs))
 	paused := clock.Instant(atomic.LoadUint64(&ctl.PauseUntilNs))
-	c.tracker.Mute(passed != 0 && now.Sub(passed) > c.cfg.StallCover && now > paused)
+	muted = passed != 0 && now.Sub(passed) > c.cfg.StallCover && now > paused
+	c.tracker.Mute(muted)
+	return muted
 }
 
 func writeEventFd(fd int) {
