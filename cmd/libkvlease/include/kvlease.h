@@ -32,7 +32,7 @@ enum {
 	KVL_ERR_INVALID = -2,     /* an argument is wrong: nothing changed, kvl_last_error names it */
 	KVL_ERR_STALE = -3,       /* the handle's object has ended */
 	KVL_ERR_BUSY = -4,        /* another thread is inside, or work is still in flight */
-	KVL_ERR_FORKED = -5,      /* the process forked after kvl_open: open again in the child */
+	KVL_ERR_FORKED = -5,      /* a fork of a process that had opened a context: exec, or open only after the fork */
 	KVL_ERR_POISONED = -6,    /* the core is broken: every row is fenced, poll tells the ends */
 	KVL_ERR_UNAVAILABLE = -7, /* a library or symbol is missing: the error text names it */
 	KVL_ERR_CLOSED = -8,      /* the context is draining or closed */
@@ -267,10 +267,10 @@ KVL_API int32_t kvl_params_read(const char *json, size_t len, kvl_remote_t *remo
 /** Start heartbeats for a request from the next step on. Stays in C: no allocation, no lock, one ring record. */
 KVL_API int32_t kvl_track(kvl_producer_t *p, kvl_engine_t engine, const kvl_remote_t *remote, kvl_bytes_t local_id, uint64_t user, kvl_track_t *track_out);
 
-/** The request ended or was aborted: stop heartbeats, tell the owner if it was not read. Never refused for room. A read in flight is cancelled: its blocks come back by event. */
+/** The request ended or was aborted: stop heartbeats, tell the owner if it was not read. Never refused for room. A read in flight is cancelled: its blocks come back by event. KVL_ERR_STALE: it has ended, its event is there or was. */
 KVL_API int32_t kvl_untrack(kvl_producer_t *p, kvl_track_t track);
 
-/** Refused before admission: tell the owner at once that nobody will read. */
+/** Refused before admission: tell the owner at once that nobody will read. KVL_ERR_FULL only when the ring and 1 MiB of overflow are full of rejects. */
 KVL_API int32_t kvl_reject(kvl_producer_t *p, kvl_engine_t engine, const kvl_remote_t *remote);
 
 /** Read the blocks of a tracked request. One outcome event; then the tracking has ended. */

@@ -289,6 +289,13 @@ size_t kvl_json_string(kvl_json_t *j, char *out, size_t cap)
 			kvl_json_fail(j, "not JSON: a control character in a string");
 			return 0;
 		}
+		if (c < 0x80 && c != '\\') { /* nearly all there is */
+			if (len < cap)
+				out[len] = (char)c;
+			len++;
+			j->at++;
+			continue;
+		}
 		if (c == '\\') {
 			j->at++;
 			n = escape(j, undone);

@@ -41,9 +41,10 @@ static unsigned read_key(kvl_json_t *j, const char *const *list, unsigned n)
 	size_t len = kvl_json_string(j, key, sizeof key);
 	unsigned i = 0;
 	kvl_json_want(j, ':');
-	if (len > sizeof key)
+	if (len >= sizeof key)
 		return n;
-	while (i < n && (strlen(list[i]) != len || memcmp(list[i], key, len) != 0))
+	key[len] = 0;
+	while (i < n && (key[0] != list[i][0] || strlen(list[i]) != len || memcmp(list[i], key, len) != 0))
 		i++;
 	return i;
 }

@@ -36,10 +36,14 @@ int main(void)
 	const kvl_bytes_t local = str("local-0123456789");
 	kvl_engine_desc_t desc = {.size = sizeof desc, .ranks = 1, .engine_id = str("P")};
 	kvl_engine_t engine;
-	double track[RUNS], untrack[RUNS], grant[RUNS], cancel[RUNS], poll[RUNS];
+	double track[RUNS], untrack[RUNS], grant[RUNS], cancel[RUNS], poll[RUNS], step[RUNS], write[RUNS], read[RUNS];
 	static kvl_track_t t[BATCH];
 	static kvl_lease_t l[BATCH];
 	kvl_event_t evs[64];
+	kvl_remote_t got = {.size = sizeof got};
+	static char text[4096];
+	static uint64_t buf[512];
+	size_t len, need;
 	CHECK_STATUS(kvl_engine_add(ctx, &desc, &engine), KVL_OK);
 	for (int run = 0; run < RUNS; run++) {
 		uint64_t spent[4] = {0}, from, to;
@@ -75,17 +79,37 @@ int main(void)
 		for (int i = 0; i < 100000; i++)
 			CHECK(kvl_poll(ctx, evs, sizeof *evs, 64) == 0);
 		to = mono();
+		poll[run] = (double)(to - from) / 100000;
+		from = mono();
+		for (int i = 0; i < 20000; i++)
+			CHECK(kvl_step(ctx) == KVL_OK);
+		step[run] = (double)(mono() - from) / 20000;
+		CHECK_STATUS(kvl_grant(p, &g, &l[0]), KVL_OK);
+		from = mono();
+		for (int i = 0; i < 10000; i++)
+			CHECK(kvl_params(ctx, l[0], &g, text, sizeof text, &len) == KVL_OK);
+		write[run] = (double)(mono() - from) / 10000;
+		from = mono();
+		for (int i = 0; i < 10000; i++)
+			CHECK(kvl_params_read(text, len, &got, buf, sizeof buf, &need) == KVL_OK);
+		read[run] = (double)(mono() - from) / 10000;
+		CHECK_STATUS(kvl_cancel(p, l[0]), KVL_OK);
+		CHECK_STATUS(kvl_step(ctx), KVL_OK);
+		while (kvl_poll(ctx, evs, sizeof *evs, 64) > 0)
+			;
 		track[run] = (double)spent[0] / (BATCH * BATCHES);
 		untrack[run] = (double)spent[1] / (BATCH * BATCHES);
 		grant[run] = (double)spent[2] / (BATCH * BATCHES);
 		cancel[run] = (double)spent[3] / (BATCH * BATCHES);
-		poll[run] = (double)(to - from) / 100000;
 	}
 	report("kvl_track, ids of 41 and 16 bytes", track);
 	report("kvl_untrack", untrack);
 	report("kvl_grant, id of 41 bytes", grant);
 	report("kvl_cancel", cancel);
 	report("kvl_poll, nothing there", poll);
+	report("kvl_step, inline, nothing to do", step);
+	report("kvl_params, 8 blocks", write);
+	report("kvl_params_read, 8 blocks", read);
 	CHECK_STATUS(kvl_close(ctx, 1000000000), KVL_OK);
 	return 0;
 }
