@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
@@ -57,17 +56,6 @@ func alone(t *testing.T, env ...string) bool {
 	}
 	return false
 }
-
-// memory maps n bytes outside the Go heap, for good.
-func memory(n int) []byte {
-	m, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
-	if err != nil {
-		panic(err)
-	}
-	return m
-}
-
-func address(m []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m)))) }
 
 // peerSetup tells the other process what to be.
 type peerSetup struct {
@@ -138,6 +126,10 @@ func serve(a *Agent, mem []byte, lines chan string, out *json.Encoder) {
 				for i := range mem {
 					mem[i] = byte(v)
 				}
+			case "word": // the first 8 bytes, whole
+				var v uint64
+				fmt.Sscan(arg, &v)
+				storeWord(mem, v)
 			case "poll":
 				polling = arg == "on"
 			case "load":
