@@ -142,14 +142,14 @@ func connectError(ctx context.Context, addr string, err error) error {
 	if cause := ctx.Err(); cause != nil {
 		return fmt.Errorf("zmtp %s: connect: %w", addr, contextError(cause))
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) { // the socket's timer was before the context's
+	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() { // the socket's timer was before the context's
 		return fmt.Errorf("zmtp %s: connect: %w", addr, contextError(context.DeadlineExceeded))
 	}
 	return fmt.Errorf("zmtp %s: connect: %w: %w", addr, ErrUnreachable, err)
 }
 
 func talkError(ctx context.Context, addr, stage string, err error) error {
-	var op *net.OpError
+	op, isOp := errors.AsType[*net.OpError](err)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		if cause := ctx.Err(); cause != nil {
@@ -157,7 +157,7 @@ func talkError(ctx context.Context, addr, stage string, err error) error {
 		}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.ErrClosedPipe):
 		err = ErrHungUp
-	case errors.As(err, &op):
+	case isOp:
 		err = fmt.Errorf("%w: %w", ErrHungUp, op.Err)
 	}
 	return fmt.Errorf("zmtp %s: %s: %w", addr, stage, err)
