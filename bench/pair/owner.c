@@ -208,15 +208,17 @@ static void pump_pass(void)
 	} while (now_ns() < end);
 }
 
-/* Kill mode: once beats for the last of the leases have come, a while later D dies, and the time to the last end counts. */
+/* Kill mode: D dies when its beats and no longer the first terms hold the leases; the time to the last end counts. */
 static void maybe_kill(void)
 {
 	static uint64_t at, killed;
-	if (killed == 0 && at == 0 && beat_at != 0 && granted == plan.rounds)
-		at = now_ns() + plan.pass_ns * (1 + (uint64_t)getpid() % 40);
+	if (at == 0 && granted == plan.rounds)
+		at = now_ns() + (uint64_t)(plan.lease_s * 1.2e9) + (uint64_t)getpid() % 100 * 5000000;
 	if (killed == 0 && at != 0 && now_ns() >= at) {
 		kill(reader, SIGKILL);
 		killed = now_ns();
+		if (freed_n != 0)
+			die("%llu leases ended while D was alive", (unsigned long long)freed_n);
 	}
 	if (killed != 0 && freed_n >= plan.rounds) {
 		say("kill.freed", (double)(now_ns() - killed) / 1e9);

@@ -1,0 +1,115 @@
+/* What the hooks cost a forward loop, through libkvlease.so: ns a call, one round, as "name value" lines.
+ *
+ * Two contexts over the loopback transport in this process; only the hooks are timed. The ring is drained by steps between
+ * the timed stretches, as an engine's step would.
+ */
+#include <kvlease.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { STRETCH = 500, STRETCHES = 200 };
+
+static double now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static void must(int32_t status, const char *what)
+{
+	if (status != KVL_OK) {
+		fprintf(stderr, "hook: %s: %s: %s\n", what, kvl_status_name(status), kvl_last_error());
+		exit(1);
+	}
+}
+
+static kvl_ctx_t *open_one(const char *name, void *kv, size_t bytes, kvl_producer_t **producer_out)
+{
+	char config[128], err[512] = "";
+	kvl_ctx_t *ctx;
+	snprintf(config, sizeof config, "{\"engine_id\":\"%s\",\"transport\":\"loopback\",\"kv_lease_duration\":600}", name);
+	int32_t st = kvl_open(config, strlen(config), &ctx, err, sizeof err);
+	if (st != KVL_OK) {
+		fprintf(stderr, "hook: kvl_open: %s\n", err);
+		exit(1);
+	}
+	kvl_region_t region = {.addr = (uint64_t)(uintptr_t)kv, .bytes = bytes, .block_len = 4096, .block_stride = 4096,
+	                       .blocks = (uint32_t)(bytes / 4096), .group = -1};
+	must(kvl_register(ctx, &region, 1), "kvl_register");
+	must(kvl_producer_open(ctx, producer_out), "kvl_producer_open");
+	return ctx;
+}
+
+static void steps(kvl_ctx_t *ctx, int n)
+{
+	kvl_event_t events[256];
+	while (n-- > 0) {
+		must(kvl_step(ctx), "kvl_step");
+		while (kvl_poll(ctx, events, sizeof events[0], 256) > 0) {
+		}
+	}
+}
+
+int main(void)
+{
+	static char params[8192], buf[8192];
+	static uint8_t map[65536];
+	static kvl_lease_t leases[STRETCH];
+	static kvl_track_t tracks[STRETCH];
+	enum { KV = 64 * 4096 };
+	void *kv_p = aligned_alloc(4096, KV), *kv_d = aligned_alloc(4096, KV);
+	kvl_producer_t *producer_p, *producer_d;
+	kvl_ctx_t *p = open_one("P", kv_p, KV, &producer_p), *d = open_one("D", kv_d, KV, &producer_d);
+	kvl_engine_t engine;
+	kvl_engine_desc_t desc = {.size = sizeof desc, .ranks = 1, .engine_id = {"P", 1}};
+	size_t n;
+	must(kvl_handshake_get(p, 0, map, sizeof map, &n), "kvl_handshake_get");
+	must(kvl_engine_add(d, &desc, &engine), "kvl_engine_add");
+	must(kvl_engine_handshake(d, engine, 0, (kvl_bytes_t){map, n}), "kvl_engine_handshake");
+	steps(d, 10);
+
+	double grant_ns = 0, track_ns = 0, untrack_ns = 0, start;
+	uint32_t ids[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+	kvl_blocks_t group = {ids, 8, 0};
+	char id[64] = "chatcmpl-0123456789abcdef0123456789abcdef-00000000"; /* as long as an OpenAI-style server's */
+	size_t id_n = strlen(id);
+	for (int s = 0; s < STRETCHES; s++) {
+		kvl_grant_t grant = {.size = sizeof grant, .id = {id, id_n}, .groups = &group, .groups_n = 1, .tokens = 128};
+		start = now_ns();
+		for (int i = 0; i < STRETCH; i++) {
+			memcpy(id + id_n - 4, (char[]){(char)('a' + i % 26), (char)('a' + i / 26 % 26), (char)('a' + s % 26), (char)('a' + s / 26)}, 4);
+			must(kvl_grant(producer_p, &grant, &leases[i]), "kvl_grant");
+		}
+		grant_ns += now_ns() - start;
+		steps(p, 1);
+
+		kvl_remote_t remote = {.size = sizeof remote};
+		must(kvl_params(p, leases[0], &grant, params, sizeof params, &n), "kvl_params");
+		must(kvl_params_read(params, n, &remote, buf, sizeof buf, &n), "kvl_params_read");
+		start = now_ns();
+		for (int i = 0; i < STRETCH; i++) {
+			remote.slot = (uint32_t)i; /* different requests */
+			must(kvl_track(producer_d, engine, &remote, (kvl_bytes_t){id, id_n}, (uint64_t)i, &tracks[i]), "kvl_track");
+		}
+		track_ns += now_ns() - start;
+		steps(d, 1);
+
+		start = now_ns();
+		for (int i = 0; i < STRETCH; i++)
+			must(kvl_untrack(producer_d, tracks[i]), "kvl_untrack");
+		untrack_ns += now_ns() - start;
+		for (int i = 0; i < STRETCH; i++)
+			must(kvl_cancel(producer_p, leases[i]), "kvl_cancel");
+		for (int i = 0; i < 4; i++) {
+			steps(d, 1);
+			steps(p, 1);
+		}
+	}
+	printf("hook.grant %.3f\nhook.track %.3f\nhook.untrack %.3f\n", grant_ns / STRETCH / STRETCHES,
+	       track_ns / STRETCH / STRETCHES, untrack_ns / STRETCH / STRETCHES);
+	return 0;
+}

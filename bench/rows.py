@@ -1,0 +1,75 @@
+"""The rows of the table: what is measured, what it should be, and beside what."""
+
+from dataclasses import dataclass, field
+
+NS, US, S, B = 1.0, 1e3, 1e9, 1.0  # factors to ns; bytes stay bytes
+
+
+@dataclass
+class Row:
+    section: str
+    what: str
+    ours: str  # name of our samples
+    scale: float = NS
+    limit: float | None = None  # in ns: our median must not be above
+    target: str = ""  # in words
+    peers: list = field(default_factory=list)  # (project, what of it, samples, scale)
+    ratio: float | None = None  # the best peer's median over ours must not be below
+    less: str = ""  # samples that are taken off ours: the transport's own part
+    unit: str = "time"  # time, bytes
+    tail: bool = False  # p50 and p99 instead of median and range
+    note: str = ""
+
+
+def vllm(what, name, scale=NS):
+    return ("vLLM", what, f"vllm.{name}", scale)
+
+
+def rows():
+    out = [
+        Row("ring", "ring push + pop, one thread", "ring.one", target="≤ rigtorp", ratio=1.0, peers=[("rigtorp", "SPSCQueue", "spsc.one", NS)]),
+        Row("ring", "ring push + pop, two threads", "ring.two", target="≤ rigtorp", ratio=1.0, peers=[("rigtorp", "SPSCQueue", "spsc.two", NS)]),
+        Row("hook", "`kvl_track` from C", "hook.track", limit=12, target="≤ 12 ns", peers=[vllm("on_new_request", "track")]),
+        Row("hook", "`kvl_grant` from C", "hook.grant"),
+        Row("hook", "`kvl_untrack` from C", "hook.untrack"),
+    ]
+    for n, limit in (("1000", 25), ("10000", 25), ("100000", None), ("1000000", 80)):
+        out.append(Row("lease", f"renew by id, {int(n):,} leases, batches of 64", f"RenewIDs/leases={n} ns/id", limit=limit,
+                       target=f"≤ {limit} ns" if limit else "", peers=[vllm("messages of 64 ids", f"renew.{n}"), ("etcd", "Renew", f"etcd.renew.{n}", NS)]))
+    for n, limit in (("1000", 15), ("10000", 15), ("100000", None), ("1000000", 40)):
+        out.append(Row("lease", f"renew by slot, {int(n):,} leases", f"RenewNative/leases={n} ns/id", limit=limit,
+                       target=f"≤ {limit} ns" if limit else "", peers=[vllm("messages of 64 ids", f"renew.{n}"), ("etcd", "Renew", f"etcd.renew.{n}", NS)]))
+    for n, limit in (("10000", 0.3e6), ("1000000", 1.0e6)):
+        out.append(Row("lease", f"step with a heartbeat of 10,000 stock ids, {int(n):,} leases", f"Heartbeat10000/leases={n} ns/op", limit=limit,
+                       target=f"≤ {limit / 1e6} ms", peers=[vllm("_get_new_notifs", f"message.{n}")]))
+    out += [
+        Row("idle", "`kvl_step`, nothing due, 10 k held and tracked, a handshake pending, less NIXL's poll", "idle.step", less="idle.poll", limit=500,
+            target="≤ 0.5 µs + NIXL's poll", peers=[vllm("idle step, NIXL's poll not in it", "idle")]),
+        Row("idle", "NIXL's empty poll in the same process", "idle.poll"),
+        Row("lease", "the same step without C and NIXL (Go, loopback)", "IdleStep ns/op"),
+        Row("lease", "D round of 1,000 engines, 10 requests each, worst step", "Round1000Engines/native ns/worst-step", limit=0.3e6, target="≤ 0.3 ms",
+            peers=[vllm("_send_heartbeats, one step", "round")], note="the transport is a stub on both sides"),
+        Row("lease", "256 ends in one step", "SweepEnds ns/op", limit=60e3, target="≤ 60 µs", peers=[vllm("256 of 10,000 in one scan", "ends")]),
+    ]
+    for n, limit in (("10000", None), ("1000000", 100)):
+        out.append(Row("lease", f"looking for ends, nothing due, {int(n):,} leases", f"SweepNothingDue/leases={n} ns/op", limit=limit,
+                       target="< 100 ns" if limit else "", peers=[vllm("scan of all", f"scan.{n}")]))
+    out.append(Row("memory", "memory of a lease at 1,000,000, 64-byte ids, all ends waiting", "memory.ended", limit=256, target="≤ 256 B", unit="bytes"))
+    raw = [("NIXL", "raw notification, busy polled", "ping.raw", US)]
+    for how, words in (("inline", "inline, 30 ms passes"), ("pump_busy", "pump, busy"), ("pump_idle", "pump, idle")):
+        out.append(Row("latency", f"heartbeat sent → applied, {words}", f"beat.{how}", US, peers=raw, tail=True))
+        out.append(Row("latency", f"completion sent → blocks-free event, {words}", f"free.{how}", US, peers=raw, tail=True))
+    out.append(Row("kill", "D killed → blocks free, lease of 3 s (extension 2 s), no death wire yet", "kill.freed", S, limit=2.08e9,
+                   target="≤ extension + settle + tick + two steps = 2.08 s", peers=[vllm("lease of 3 s, clock moved by hand", "freed.3", S), vllm("its default of 30 s", "freed.30", S)]))
+    return out + reads()
+
+
+def reads():
+    out = []
+    for block, name, most in ((4096, "4 KiB", 4096), (65536, "64 KiB", 4096), (1 << 20, "1 MiB", 1024)):
+        for n in (1, 256, most):
+            for shape in ("one",) if n == 1 else ("contiguous", "scattered"):
+                key = f"reads.{block}.{n}.{shape}"
+                out.append(Row("reads", f"read of {n:,} × {name}" + (f", {shape}" if n > 1 else ""), f"{key}.ours", US, target="≥ 0.97 of raw NIXL", ratio=0.97,
+                               peers=[("NIXL", way, f"{key}.{way}", US) for way in ("prepared", "plain", "merged")] + [("memcpy", "memcpy", f"{key}.memcpy", US)]))
+    return out

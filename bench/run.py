@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Measures kvlease beside its peers, in turn, in one run. `make bench` calls it; see bench/README.md.
+
+usage: run.py [--quick] [--only SECTION,...] [--readme]
+
+  --quick    few rounds and the smaller sizes: shows that all of it runs, not how fast it is
+  --only     some of: ring, hook, lease, idle, latency, kill, reads, memory
+  --readme   put the table into bench/README.md, too
+
+Environment: KVLEASE_PEERS and KVLEASE_RIGTORP say where peers are that no registry has. A peer that is missing is named in
+the table with the reason.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import peers  # noqa: E402
+import report  # noqa: E402
+
+ROOT = peers.ROOT
+OUT = ROOT / "build" / "bench"
+SIZES = ["1000", "10000", "100000", "1000000"]
+
+
+class Samples(dict):
+    """Lists of figures by name."""
+
+    def add(self, name, value):
+        self.setdefault(name, []).append(float(value))
+
+    def lines(self, text):
+        for line in text.splitlines():
+            name, _, value = line.partition(" ")
+            self.add(name, value)
+
+
+class Once:
+    """A program that makes one round and prints "name value" lines."""
+
+    def __init__(self, *cmd, timeout=300):
+        self.cmd, self.timeout = [str(c) for c in cmd], timeout
+
+    def round(self, samples):
+        samples.lines(run(self.cmd, self.timeout))
+
+    def close(self):
+        pass
+
+
+class Live:
+    """A program that stays: a line in, "name value" lines and a dot out."""
+
+    def __init__(self, *cmd):
+        self.process = subprocess.Popen([str(c) for c in cmd], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def round(self, samples):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        for line in iter(self.process.stdout.readline, ".\n"):
+            if not line:
+                raise RuntimeError(f"{self.process.args} has ended")
+            samples.lines(line)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+class GoBench:
+    """Benchmarks of one package, from its test binary."""
+
+    def __init__(self, package, pattern, benchtime):
+        self.binary = OUT / (Path(package).name + ".test")
+        if not self.binary.exists():
+            run(["go", "test", "-c", "-o", str(self.binary), f"./{package}"], 600)
+        self.cmd = [str(self.binary), "-test.run=^$", f"-test.bench={pattern}", f"-test.benchtime={benchtime}"]
+
+    def round(self, samples):
+        for line in run(self.cmd, 600).splitlines():
+            if m := re.match(r"Benchmark(\S+?)(?:-\d+)?\s+\d+\s+(.*)", line):
+                fields = m[2].split()
+                for value, unit in zip(fields[::2], fields[1::2]):
+                    samples.add(f"{m[1]} {unit}", value)
+
+    def close(self):
+        pass
+
+
+def run(cmd, timeout):
+    done = subprocess.run(cmd, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+    if done.returncode != 0:
+        sys.exit(f"bench: {' '.join(cmd)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def compile_c(name, *args):
+    program = OUT / name
+    run(["cc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", *args, "-o", str(program), "-pthread"], 120)
+    return program
+
+
+def link_kvlease(name, *args):
+    build = str(ROOT / "build")
+    return compile_c(name, "-Icmd/libkvlease/include", *args, f"-L{build}", "-lkvlease", "-ldl", f"-Wl,-rpath,{build}")
+
+
+def turns(sources, rounds, samples):
+    """All sources in turn, and the other way round in every second round."""
+    for i in range(rounds):
+        for s in sources if i % 2 == 0 else reversed(sources):
+            s.round(samples)
+    for s in sources:
+        s.close()
+
+
+class Bench:
+    def __init__(self, quick):
+        self.quick = quick
+        self.rounds = 3 if quick else 7
+        self.samples = Samples()
+        self.missing = {}  # peer: why
+
+    def peer(self, name, get):
+        """What get gives, in a list, or an empty one and a word why."""
+        if name in self.missing:
+            return []
+        try:
+            return [get()]
+        except peers.Missing as why:
+            self.missing[name] = str(why)
+            return []
+
+    def vllm(self, sizes):
+        return [Live(*cmd, *sizes) for cmd in self.peer("vLLM", peers.vllm)]
+
+    def ring(self):
+        ours = Once(compile_c("ring", "-Iringbuf/include", "bench/ring/ring_bench.c"))
+        spsc = [Once(p) for p in self.peer("rigtorp", lambda: peers.spsc(OUT))]
+        turns([ours, *spsc], self.rounds, self.samples)
+
+    def hook(self):
+        turns([Once(link_kvlease("hook", "bench/hook/hook.c"))], self.rounds, self.samples)
+
+    def lease(self):
+        sizes = SIZES[:3] if self.quick else SIZES
+        only = "|".join(sizes)
+        ours = [
+            GoBench("dataplane/lease", f"^Benchmark(RenewIDs|RenewNative)$/^leases=({only})$", "100x"),
+            GoBench("dataplane/lease", "^BenchmarkSweepEnds$", "300x"),
+            GoBench("dataplane/lease", f"^BenchmarkSweepNothingDue$/^leases=({only})$", "200000x"),
+            GoBench("dataplane/heartbeat", "^BenchmarkRound1000Engines$", "2x"),
+            GoBench("bench/plane", f"^BenchmarkHeartbeat10000$/^leases=({only})$", "50x"),
+            GoBench("bench/plane", "^BenchmarkIdleStep$", "200000x"),
+        ]
+        etcd = [Live(program, *sizes) for program in self.peer("etcd", peers.lessor)]
+        turns([*ours, *self.vllm(sizes), *etcd], self.rounds, self.samples)
+
+    def pair(self, mode, **options):
+        return Once(OUT / "pair", mode, *(f"{k}={v}" for k, v in options.items()), timeout=600)
+
+    def idle(self):
+        turns([self.pair("idle", rounds=2)], self.rounds, self.samples)
+
+    def latency(self):
+        n = 4 if self.quick else 30
+        ways = [self.pair("latency", drive="inline", pass_ms=30, lease=1.5, rounds=n), self.pair("latency", drive="pump", pass_ms=30, lease=1.5, rounds=n)]
+        turns(ways, 2 if self.quick else 5, self.samples)
+
+    def kill(self):
+        turns([self.pair("kill", rounds=8, lease=3, pass_ms=5)], 2 if self.quick else 5, self.samples)
+
+    def reads(self):
+        shapes = [(4096, 4096), (65536, 4096), (1 << 20, 1024)]
+        for block, blocks in shapes[:2] if self.quick else shapes:
+            turns([self.pair("reads", block=block, blocks=blocks, rounds=self.rounds)], 1, self.samples)
+
+    def memory(self):
+        text = run(["go", "test", "-count=1", "-v", "-run", "TestAMillionLeasesStayWithin256MiB", "./dataplane/core"], 300)
+        m = re.search(r"a lease: (\d+) bytes opened, (\d+) granted, (\d+) with every end waiting", text)
+        if m is None:
+            sys.exit("bench: the memory test has not told what a lease costs")
+        for name, value in zip(("opened", "granted", "ended"), m.groups()):
+            self.samples.add(f"memory.{name}", value)
+
+
+SECTIONS = ["ring", "hook", "lease", "idle", "latency", "kill", "reads", "memory"]
+
+
+def main():
+    ap = argparse.ArgumentParser(usage=__doc__)
+    ap.add_argument("--quick", action="store_true")
+    ap.add_argument("--only", default=",".join(SECTIONS))
+    ap.add_argument("--readme", action="store_true")
+    a = ap.parse_args()
+    chosen = a.only.split(",")
+    if unknown := set(chosen) - set(SECTIONS):
+        ap.error(f"no section {', '.join(sorted(unknown))}")
+    OUT.mkdir(parents=True, exist_ok=True)
+    for old in OUT.glob("*.test"):
+        old.unlink()
+    nixl = next(ROOT.glob("third_party/nixl/.nixl*.libs/libnixl_capi.so"), None)
+    if nixl is not None:
+        os.environ.setdefault("KVLEASE_NIXL", str(nixl))
+    link_kvlease("pair", "-Icnixl", *(str(p) for p in sorted((ROOT / "bench" / "pair").glob("*.c"))))
+    bench = Bench(a.quick)
+    loads = report.Loads()
+    for name in SECTIONS:
+        if name in chosen:
+            start = time.monotonic()
+            getattr(bench, name)()
+            loads.note(name)
+            print(f"bench: {name}, {time.monotonic() - start:.0f} s, load {loads.last():.1f}", file=sys.stderr)
+    result = report.Result(bench, loads)
+    print(result.text())
+    if not a.quick:
+        result.save()
+    if a.readme:
+        result.put_into_readme()
+
+
+if __name__ == "__main__":
+    main()
