@@ -36,7 +36,7 @@ static void it_sleeps_while_nothing_is_held(void)
 
 static void it_ticks_while_something_is_held_and_fires_for_events(void)
 {
-	kvl_ctx_t *ctx = open_ctx("{\"idle_tick_ms\":20}");
+	kvl_ctx_t *ctx = open_ctx("{\"idle_tick_ms\":250}");
 	kvl_producer_t *p = open_producer(ctx);
 	kvl_grant_t g = grant_of("r", &blocks, 1, 0);
 	kvl_lease_t lease[3];
