@@ -47,6 +47,21 @@ static int *count_of(const char *call, bool **closed)
 	abort();
 }
 
+static int land_released(bool move)
+{
+	int n = 0;
+	for (; released != NULL; n++) {
+		xfer_t *x = released;
+		released = x->next;
+		if (move)
+			land(x);
+		free(x->local.at);
+		free(x->remote.at);
+		free(x);
+	}
+	return n;
+}
+
 static int command(const char *line)
 {
 	char word[32] = "", a[NAME] = "", b[NAME] = "", c[32] = "";
@@ -76,18 +91,14 @@ static int command(const char *line)
 		return 0;
 	}
 	if (strcmp(word, "reset") == 0) {
+		land_released(false);
 		memset(calls, 0, sizeof calls);
 		memset(fails, 0, sizeof fails);
 		stub = false;
 		return 0;
 	}
-	if (strcmp(word, "land") == 0) {
-		int n = 0;
-		for (xfer_t *x = released; x != NULL; x = x->next, n++)
-			land(x);
-		released = NULL;
-		return n;
-	}
+	if (strcmp(word, "land") == 0)
+		return land_released(true);
 	agent_t *at = find_agent(a);
 	if (at == NULL)
 		return -1;
