@@ -88,10 +88,8 @@ demo: deps build ## the main job: leases over real NIXL between processes, in at
 	$(BUILD)/kvlease demo
 
 .PHONY: bench
-bench: build ## benchmarks; bench/README.md says beside what
-	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
-	$(CC) -std=c11 -O2 -Iringbuf/include bench/ring/ring_bench.c -o $(BUILD)/ring_bench -pthread
-	$(BUILD)/ring_bench
+bench: deps build ## every target of the design beside its peer, in one run; QUICK=1 for a short one
+	$(PYTHON) bench/run.py $(if $(QUICK),--quick)
 
 # ---- test ------------------------------------------------------------------------------------------------------------
 # Each runner's output also goes into $(BUILD)/test, so that `test` can close with all runners' own last lines.

@@ -122,9 +122,8 @@ class Result:
         """The cells of each row: what, target, ours, peer, ratio, met."""
         for r in self.rows:
             row = r["row"]
-            peers = [f"{p['project']}, {p['what']}: {spread(p, row)}" for p in r["others"] if p is r["best"] or p["project"] != row.peers[0][0]]
-            if len(r["others"]) > 1 and row.section == "kill":
-                peers = [f"{p['project']}, {p['what']}: {spread(p, row)}" for p in r["others"]]
+            shown = [p for p in r["others"] if p is r["best"] or p["project"] != row.peers[0][0] or row.section == "kill"]
+            peers = [f"{', '.join(filter(None, (p['project'], p['what'])))}: {spread(p, row)}" for p in shown]
             peers += [f"{m}: not in this run" for m in r["missing"]]
             met = {True: "met", False: "**missed**", None: ""}[r["met"]]
             ratio = "" if r["ratio"] is None or row.tail else f"{r['ratio']:.3g}"

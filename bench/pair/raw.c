@@ -20,7 +20,7 @@ static nixl_xfer_list_t *local_list, *remote_list;
 static nixl_dlist_handle_t *local_all, *remote_all;
 static char *peer_name;
 
-const char *const raw_names[RAW_WAYS] = {"plain", "merged", "prepared"};
+const char *const raw_names[RAW_WAYS] = {"plain", "merged", "prepared", "fenced"};
 
 static void ok(int status, const char *what)
 {
@@ -115,11 +115,21 @@ void raw_prepare(uint64_t local, uint64_t remote, uint64_t block_len, uint32_t b
 	ok(prep_xfer_dlist(agent, peer_name, remote_list, &remote_all, NULL), "prepare");
 }
 
+static void finish(nixl_xfer_t *xfer)
+{
+	int st = api.post_xfer_req(agent, xfer, NULL);
+	while (st == NIXL_IN_PROGRESS)
+		st = api.get_xfer_status(agent, xfer);
+	ok(st, "read");
+	ok(api.release_xfer_req(agent, xfer), "release");
+	ok(api.destroy_xfer_req(xfer), "destroy");
+}
+
 void raw_read(enum raw_way way, uint64_t local, uint64_t remote, uint64_t block_len, const uint32_t *local_ids,
               const uint32_t *remote_ids, uint32_t n)
 {
 	nixl_xfer_t *xfer;
-	if (way == RAW_PREPARED) {
+	if (way == RAW_PREPARED || way == RAW_FENCED) {
 		ok(make_xfer_req(agent, NIXL_READ, local_all, (const int *)local_ids, n, remote_all, (const int *)remote_ids, n, &xfer,
 		                 with_notif), "make");
 	} else {
@@ -132,12 +142,13 @@ void raw_read(enum raw_way way, uint64_t local, uint64_t remote, uint64_t block_
 		}
 		ok(api.create_xfer_req(agent, NIXL_READ, local_list, remote_list, peer_name, &xfer, with_notif), "create");
 	}
-	int st = api.post_xfer_req(agent, xfer, NULL);
-	while (st == NIXL_IN_PROGRESS)
-		st = api.get_xfer_status(agent, xfer);
-	ok(st, "read");
-	ok(api.release_xfer_req(agent, xfer), "release");
-	ok(api.destroy_xfer_req(xfer), "destroy");
+	finish(xfer);
+	if (way == RAW_FENCED) {
+		clear();
+		add(local + local_ids[0] * block_len, remote + remote_ids[0] * block_len, 8);
+		ok(api.create_xfer_req(agent, NIXL_READ, local_list, remote_list, peer_name, &xfer, NULL), "create");
+		finish(xfer);
+	}
 }
 
 void raw_send(const void *msg, size_t n)

@@ -11,8 +11,9 @@ size_t raw_metadata(void *out, size_t cap);
 void raw_load(const void *metadata, size_t n);
 
 /* Ways to read blocks: lists built for this read, one descriptor a block; the same with neighbours merged by hand;
- * lists of all blocks prepared before, indices for this read. Each ends with the transfer DONE, a notification on it. */
-enum raw_way { RAW_PLAIN, RAW_MERGED, RAW_PREPARED, RAW_WAYS };
+ * lists of all blocks prepared before, indices for this read. Each ends with the transfer DONE, a notification on it.
+ * FENCED is no rival but the least that a proof costs: PREPARED, and after it a read of 8 bytes from the same peer. */
+enum raw_way { RAW_PLAIN, RAW_MERGED, RAW_PREPARED, RAW_FENCED, RAW_WAYS };
 extern const char *const raw_names[RAW_WAYS];
 
 void raw_prepare(uint64_t local, uint64_t remote, uint64_t block_len, uint32_t blocks);
