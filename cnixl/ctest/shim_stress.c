@@ -23,6 +23,7 @@ static uint8_t other_blob[8192];
 static size_t other_len;
 static uint8_t extra[MEM];
 static atomic_int stepping = 1;
+static atomic_uint passing; /* the peer that comes and goes, or went */
 
 static int32_t open_agent(int32_t library, const char *name)
 {
@@ -52,6 +53,7 @@ static void *come_and_go(void *unused)
 		size_t len = 0;
 		const kvlx_region_t r = region(extra, sizeof extra);
 		CHECK(kvlx_load(decode, other_blob, other_len, &peer) == KVLX_OK);
+		atomic_store(&passing, peer);
 		CHECK(kvlx_load(decode, other_blob, other_len, &peer) == KVLX_INVALID);
 		CHECK(kvlx_register(decode, &r, 1) == KVLX_OK);
 		CHECK(kvlx_metadata(decode, blob, sizeof blob, &len) == KVLX_OK && len > 0);
@@ -71,6 +73,8 @@ static void step(uint32_t peer, const kvlx_desc_t *descs)
 	uint32_t lens[16];
 	uint64_t backlog, too_long, xfer = 0;
 	uint8_t status = KVLX_PENDING;
+	int32_t sent = kvlx_send(decode, atomic_load(&passing), "passing", 7); /* dropped, being dropped, or there */
+	CHECK(sent == KVLX_OK || sent == KVLX_INVALID || sent == KVLX_PEER);
 	CHECK(kvlx_send(decode, peer, "beat", 4) == KVLX_OK);
 	CHECK(kvlx_post(decode, peer, 0, 0, descs, DESCS, "done", 4, &xfer) == KVLX_OK);
 	CHECK(kvlx_drop(decode, peer) == KVLX_INVALID);
