@@ -61,7 +61,7 @@ func (cl Client) Dial(ctx context.Context, addr string) (*Conn, error) {
 // start makes a Conn of a connected socket, which it closes if it fails.
 func (cl Client) start(ctx context.Context, addr string, nc net.Conn) (*Conn, error) {
 	c := &Conn{client: cl, c: newConn(nc, cl.Limits, cl.Limits.ReplyBytesMax), addr: addr}
-	err := c.until(ctx, func() (string, error) { return c.c.hello(socketREQ, socketROUTER, socketREP) })
+	err := c.until(ctx, func() (string, error) { return c.c.hello(clientFirst, socketREQ, socketROUTER, socketREP) })
 	if err != nil {
 		return nil, err
 	}

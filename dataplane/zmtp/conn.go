@@ -32,12 +32,16 @@ func newConn(c net.Conn, limits Limits, bytesMax int) *conn {
 	return &conn{Conn: c, r: bufio.NewReader(c), limits: limits, bytesMax: bytesMax}
 }
 
-// hello exchanges greetings and READY.
-func (c *conn) hello(socket string, welcome ...string) (stage string, err error) {
-	if _, err := c.Write(appendHello(nil, socket)); err != nil {
+// hello exchanges greetings and READY. before is how much of ours goes out before the peer's greeting is read.
+func (c *conn) hello(before int, socket string, welcome ...string) (stage string, err error) {
+	ours := appendHello(nil, socket)
+	if _, err := c.Write(ours[:before]); err != nil {
 		return "greeting", err
 	}
 	if err := c.readGreeting(); err != nil {
+		return "greeting", err
+	}
+	if _, err := c.Write(ours[before:]); err != nil {
 		return "greeting", err
 	}
 	if err := c.readReady(welcome...); err != nil {

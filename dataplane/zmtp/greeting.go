@@ -16,6 +16,14 @@ const (
 	mechanismLen = 20
 )
 
+// How much of the hello goes out before the peer's greeting is read. libzmq says its mechanism when it has heard our
+// version, and closes without a word when it has heard another mechanism than its own: so a client stops after the
+// version and can tell why it is not welcome. A server must not stop there, too, or two of us would wait for each other.
+const (
+	clientFirst = mechanismAt
+	serverFirst = greetingLen
+)
+
 const (
 	socketREQ    = "REQ"
 	socketREP    = "REP"

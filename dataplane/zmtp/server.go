@@ -142,7 +142,7 @@ func (s *Server) run(slot *slot) {
 	}
 	stage := "greeting"
 	if err == nil {
-		stage, err = c.hello(socketROUTER, socketREQ, socketDEALER, socketROUTER)
+		stage, err = c.hello(serverFirst, socketROUTER, socketREQ, socketDEALER, socketROUTER)
 	}
 	for err == nil {
 		stage, err = s.once(slot, c)
