@@ -11,9 +11,9 @@ func (t *Tracker) chain(e *engine, r *remote, now clock.Instant) {
 	switch {
 	case !r.beaten:
 		r.beaten = true
-		r.breaksSeen = e.breaks
+		r.breaksSeen = e.breaks // from now on each send error and reconnect breaks the chain for good
 		r.unproven = r.unproven || r.arrival.Add(e.facts.times.duration-t.cfg.HandoverMax).Before(now)
-	case r.breaksSeen != e.breaks, now.Sub(r.lastBeat) >= e.facts.times.extension-e.facts.times.margin:
+	case now.Sub(r.lastBeat) >= e.facts.times.extension-e.facts.times.margin:
 		r.unproven = true
 	}
 	r.lastBeat = now

@@ -65,7 +65,6 @@ func (t *Tracker) loadOne(i uint32, now clock.Instant) bool {
 	}
 	e.peer = peer
 	e.conn++
-	e.heard = e.sent // what was queued for the connection before is gone with it
 	t.loads.set(i, clock.Never)
 	t.setState(i, Connected)
 	if e.fails == 0 { // else it is up when it is heard: a dead agent's blob loads as well as a living one's

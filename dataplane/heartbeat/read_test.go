@@ -121,8 +121,10 @@ func TestAReadWaitsForItsEngineAndStartsWhenItConnects(t *testing.T) {
 	r.run(sec(10), time.Second)
 	r.wantSaid(h, "")
 	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
-	r.run(sec(13), time.Second)
+	r.step(sec(11)) // loads
+	r.step(sec(12)) // starts, and is through where nothing takes time
 	r.wantSaid(h, "done")
+	r.step(sec(13))
 	if c := r.k.Counters(); c.ReadsWaited != 1 {
 		t.Errorf("%d reads waited, want 1", c.ReadsWaited)
 	}
@@ -346,6 +348,66 @@ func TestARequestThatJoinsAStockIdWhoseCompletionIsUnderWayLosesItsLease(t *test
 	if n := o.count("done"); n != 1 {
 		t.Errorf("%d completions, want 1", n)
 	}
+	if n := r.k.Counters().LateUsers; n != 1 {
+		t.Errorf("%d late users counted, want 1", n)
+	}
+	r.wantRest()
+}
+
+func TestAStaleReadEndsTheLeaseForAllWhoShareItAndTheLastOneReleasesIt(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	a, b := r.track(e, o, 1, 0), r.track(e, o, 1, 0)
+	r.run(sec(3), time.Second) // no row read is in flight
+	o.rows[1].Fence = o.base + 1
+	r.read(a, record.Run{N: 1})
+	r.step(sec(4))
+	r.wantSaid(a, "failed(1)")
+	r.wantSaid(b, "gone")
+	if n := o.count("release"); n != 0 {
+		t.Errorf("%d releases while a request is left", n)
+	}
+	r.k.Untrack(b, r.now)
+	r.run(sec(6), time.Second)
+	if n := o.count("release"); n != 1 {
+		t.Errorf("%d releases, want 1", n)
+	}
+	r.wantRest()
+}
+
+func TestAReleaseThatFindsNoRoomIsSentLaterOverTheSameConnection(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	h := r.track(e, o, 1, 0)
+	r.run(sec(3), time.Second)
+	r.d.FailNext(loopback.OpSend, transport.ErrFull)
+	r.k.Untrack(h, r.now)
+	r.step(sec(3.1))
+	if c := r.k.Counters(); c.SendFailed != 1 || o.count("release") != 0 {
+		t.Errorf("%d sends failed, %d releases; want 1, 0", c.SendFailed, o.count("release"))
+	}
+	r.run(sec(4.1), 100*time.Millisecond)
+	if n := o.count("release"); n != 1 {
+		t.Errorf("%d releases, want 1", n)
+	}
+	r.wantEngine(e, "up")
+	r.wantRest()
+}
+
+func TestNobodyHearsOfALeaseAfterItsUntrack(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	h := r.track(r.connect(o), o, 1, 0)
+	r.run(sec(2), time.Second)
+	r.full = true
+	o.rows[1].Fence = o.base + 1
+	r.run(sec(9), time.Second)
+	r.k.Untrack(h, r.now)
+	r.full = false
+	r.run(sec(11), time.Second)
+	r.wantSaid(h, "")
 	r.wantRest()
 }
 
@@ -411,6 +473,16 @@ func TestTheTimeGuardOfStockPeers(t *testing.T) {
 			r.run(sec(3), time.Second)
 			r.hub.Cut("D", "P")
 			r.run(sec(9), time.Second)
+			r.read(h, record.Run{N: 1})
+			return h
+		}, "failed(2)"},
+		{"read asked for while the connection is down", func(r *rig, o *owner, e uint64) record.Handle {
+			h := r.trackStock(e, "x")
+			r.run(sec(3), time.Second)
+			r.hub.Cut("D", "P")
+			for r.k.EngineState(e) != Broken {
+				r.step(r.now.Add(100 * time.Millisecond))
+			}
 			r.read(h, record.Run{N: 1})
 			return h
 		}, "failed(2)"},

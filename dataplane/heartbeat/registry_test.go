@@ -77,6 +77,19 @@ func TestAHandshakeThatCannotBeUsedIsRefusedByNameAndChangesNothing(t *testing.T
 	}
 }
 
+func TestTheSameMetadataUnderAnotherEpochIsAnotherEngine(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	h := r.track(e, o, 1, 0)
+	r.run(sec(3), time.Second)
+	o.epoch++
+	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+	r.run(sec(5), time.Second)
+	r.wantSaid(h, "gone")
+	r.wantEngine(e, "up down up")
+}
+
 func TestConfigurationErrorsSayWhatIsWrong(t *testing.T) {
 	good := Config{Self: Identity{Epoch: 1}, Duration: time.Second, Tracks: 4}
 	for _, tc := range []struct {
