@@ -99,6 +99,9 @@ func isFile(path string) bool {
 
 // describe fills in what lies around a library file.
 func describe(file, how string) Library {
+	if abs, err := filepath.Abs(file); err == nil { // NIXL reads its plugins' folder later, when the host may be elsewhere
+		file = abs
+	}
 	l := Library{File: file, How: how, Version: "unknown"}
 	dir := quoteGlob(filepath.Dir(file))
 	for _, pattern := range []string{"plugins/libplugin_UCX.so", "../nixl*.libs/nixl/libplugin_UCX.so", "nixl/libplugin_UCX.so"} {

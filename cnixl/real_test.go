@@ -2,6 +2,7 @@ package cnixl
 
 import (
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -68,6 +69,9 @@ func TestTheLibraryIsNamed(t *testing.T) {
 	t.Logf("%+v", lib)
 	if lib.File == "" || lib.How == "" || a.Name() != "nixl" {
 		t.Errorf("library %+v", lib)
+	}
+	if !filepath.IsAbs(lib.File) || !filepath.IsAbs(lib.Plugins) {
+		t.Errorf("relative paths do not outlive a chdir of the host: %+v", lib)
 	}
 	if lib.How == "wheel" && lib.Version != "1.5.1" {
 		t.Errorf("version %q of the pinned wheel, want 1.5.1", lib.Version)
