@@ -210,12 +210,12 @@ static void apply(fake_core_t *f, uint32_t producer, uint32_t tag, const void *r
 
 static void drain(fake_core_t *f, uint32_t i)
 {
-	uint32_t tag, len;
+	uint32_t tag, len, left = f->take_max != 0 ? f->take_max : UINT32_MAX;
 	const void *rec;
-	while ((rec = kvl_ring_next(&f->rings[i], &tag, &len)) != NULL)
+	for (; left > 0 && (rec = kvl_ring_next(&f->rings[i], &tag, &len)) != NULL; left--)
 		apply(f, i, tag, rec);
 	kvl_ring_release(&f->rings[i]);
-	for (;;) {
+	for (; left > 0; left--) {
 		kvl_ring_consumer_t before = f->overflows[i];
 		const kvl_rec_overflow_t *o = kvl_ring_next(&f->overflows[i], &tag, &len);
 		if (o == NULL)

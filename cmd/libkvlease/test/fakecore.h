@@ -30,6 +30,7 @@ typedef struct fake_core {
 	uint64_t live_leases, live_tracks;
 	/* knobs */
 	int deaf;            /* a step takes no records */
+	uint32_t take_max;   /* records that a step takes of a producer; 0: all */
 	int panic;           /* the next step poisons */
 	int keep_slots;      /* ended leases stay ENDED, their events unpublished */
 	int close_busy;      /* so many times kvlgo_close answers BUSY */

@@ -1,6 +1,7 @@
 /* After a poisoning: rows closed, then every end told once, those of readers that do not check the fence later. */
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -121,6 +122,51 @@ static void a_grant_that_no_step_has_seen_is_reported_as_unchecked(void)
 	}
 	CHECK(evs[1].handle == a && evs[1].user == 5 && evs[1].value0 == 2);
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
+}
+
+/* kvl_grant reads the clock between its slot's state and its last look at poisoned: the place to break in. */
+static _Thread_local void (*in_the_clock)(void);
+int clock_gettime(clockid_t id, struct timespec *t)
+{
+	void (*fn)(void) = in_the_clock;
+	in_the_clock = NULL;
+	if (fn != NULL)
+		fn();
+	return (int)syscall(SYS_clock_gettime, id, t);
+}
+
+static kvl_ctx_t *broken;
+static kvl_event_t told[8];
+static int32_t told_n;
+static void fence_now(void) { CHECK_STATUS(kvl_fence_all(broken), KVL_OK); }
+static void fence_and_tell_now(void)
+{
+	fence_now();
+	told_n = poll(broken, told, 8);
+}
+
+static void a_grant_that_a_poisoning_meets_is_refused_or_told_but_never_lost(void)
+{
+	kvl_grant_t g = grant_of("r", &blocks, 1, 5);
+	kvl_event_t evs[8];
+	kvl_lease_t lease = 77;
+	broken = open_ctx("{\"duration_ms\":0}");
+	kvl_producer_t *p = open_producer(broken);
+	in_the_clock = fence_now;
+	CHECK_STATUS(kvl_grant(p, &g, &lease), KVL_ERR_POISONED);
+	CHECK_EQ(lease, 77);
+	CHECK_EQ(poll(broken, evs, 8), 1); /* poisoned, and no end of what never began */
+	CHECK_EQ(evs[0].kind, KVL_EV_POISONED);
+	CHECK_STATUS(kvl_close(broken, 0), KVL_OK);
+
+	broken = open_ctx("{\"duration_ms\":0}");
+	p = open_producer(broken);
+	in_the_clock = fence_and_tell_now;
+	CHECK_STATUS(kvl_grant(p, &g, &lease), KVL_OK);
+	CHECK_EQ(told_n, 2);
+	CHECK(told[0].kind == KVL_EV_POISONED && told[1].kind == KVL_EV_FREED && told[1].handle == lease);
+	CHECK_EQ(poll(broken, evs, 8), 0);
+	CHECK_STATUS(kvl_close(broken, 0), KVL_OK);
 }
 
 static void the_report_waits_for_a_step_that_runs(void)
@@ -247,6 +293,7 @@ int main(void)
 	RUN(ends_are_told_once_and_unchecked_ones_one_duration_later);
 	RUN(a_core_that_panics_is_reported_from_the_slots);
 	RUN(a_grant_that_no_step_has_seen_is_reported_as_unchecked);
+	RUN(a_grant_that_a_poisoning_meets_is_refused_or_told_but_never_lost);
 	RUN(the_report_waits_for_a_step_that_runs);
 	RUN(a_signal_handler_may_fence);
 	RUN(every_grant_ends_once_when_fenced_in_the_middle);

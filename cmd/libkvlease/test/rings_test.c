@@ -139,6 +139,8 @@ static void what_may_not_be_lost_overflows_and_keeps_its_order(void)
 		CHECK_STATUS(kvl_untrack(p, tracks[i]), KVL_OK);
 		CHECK_STATUS(kvl_untrack(p, tracks[i]), KVL_OK);
 	}
+	/* the first entry waits for all that stands in the main ring */
+	CHECK(((const kvl_rec_overflow_t *)(const void *)(f->overflows[0].records + 8))->after == f->rings[0].ring->head);
 	CHECK_STATUS(kvl_revoke(p, lease), KVL_OK);
 	CHECK_STATUS(kvl_cancel(p, lease), KVL_OK);
 	CHECK_STATUS(kvl_reject(p, 1, &r), KVL_OK);
@@ -156,6 +158,40 @@ static void what_may_not_be_lost_overflows_and_keeps_its_order(void)
 	CHECK_EQ(f->log[at++].tag, KVL_REC_CANCEL);
 	CHECK_EQ(f->log[at++].tag, KVL_REC_REJECT);
 	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &tracks[0]), KVL_OK); /* the list is empty: new work again */
+	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
+}
+
+/* The main ring has room again, but an entry is still waiting: whatever is said now must queue behind it. */
+static void nothing_overtakes_an_entry_that_waits(void)
+{
+	kvl_ctx_t *ctx = open_ctx("{\"tracks\":1024,\"ring_bytes\":4096}");
+	kvl_producer_t *p = open_producer(ctx);
+	fake_core_t *f = fake_last();
+	kvl_remote_t r = remote_of("remote");
+	static kvl_track_t tracks[1024], more;
+	uint32_t n = 0, k;
+	f->deaf = 1;
+	while (kvl_track(p, 1, &r, str("l"), 0, &tracks[n]) == KVL_OK)
+		n++;
+	/* an untrack is shorter than a track: the last gap takes some */
+	for (k = 0; f->overflows[0].ring->head == 0; k++)
+		CHECK_STATUS(kvl_untrack(p, tracks[k]), KVL_OK);
+	k--; /* this one waits */
+	f->deaf = 0;
+	f->take_max = n / 2;
+	CHECK_STATUS(kvl_step(ctx), KVL_OK);
+	CHECK_EQ(f->log_n, n / 2);
+	CHECK_STATUS(kvl_untrack(p, tracks[k + 1]), KVL_OK);
+	CHECK_STATUS(kvl_reject(p, 1, &r), KVL_OK);
+	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &more), KVL_ERR_FULL);
+	CHECK_ERROR("overflow");
+	while (f->log_n < n + k + 3)
+		CHECK_STATUS(kvl_step(ctx), KVL_OK);
+	n += k;
+	CHECK(f->log[n].tag == KVL_REC_UNTRACK && f->log[n].handle == tracks[k]);
+	CHECK(f->log[n + 1].tag == KVL_REC_UNTRACK && f->log[n + 1].handle == tracks[k + 1]);
+	CHECK(f->log[n + 2].tag == KVL_REC_REJECT);
+	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &more), KVL_OK);
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 }
 
@@ -320,6 +356,7 @@ int main(void)
 	RUN(an_expectation_becomes_the_grant_and_a_lapsed_one_is_replaced);
 	RUN(a_full_table_refuses_and_changes_nothing);
 	RUN(what_may_not_be_lost_overflows_and_keeps_its_order);
+	RUN(nothing_overtakes_an_entry_that_waits);
 	RUN(only_rejects_can_run_out_of_overflow);
 	RUN(records_of_a_request_go_through_its_first_producer);
 	RUN(a_producer_does_not_sit_on_all_free_slots);
