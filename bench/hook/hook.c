@@ -54,54 +54,80 @@ static void steps(kvl_ctx_t *ctx, int n)
 	}
 }
 
-int main(void)
+static kvl_ctx_t *p, *d;
+static kvl_producer_t *producer_p, *producer_d;
+static kvl_engine_t engine;
+static kvl_lease_t leases[STRETCH];
+static kvl_track_t tracks[STRETCH];
+static char id[] = "chatcmpl-0123456789abcdef0123456789abcdef-00000000"; /* as long as an OpenAI-style server's */
+
+enum { ID_LEN = sizeof id - 1 };
+
+static void connect_both(void)
 {
-	static char params[8192], buf[8192];
 	static uint8_t map[65536];
-	static kvl_lease_t leases[STRETCH];
-	static kvl_track_t tracks[STRETCH];
-	enum { KV = 64 * 4096 };
-	void *kv_p = aligned_alloc(4096, KV), *kv_d = aligned_alloc(4096, KV);
-	kvl_producer_t *producer_p, *producer_d;
-	kvl_ctx_t *p = open_one("P", kv_p, KV, &producer_p), *d = open_one("D", kv_d, KV, &producer_d);
-	kvl_engine_t engine;
-	kvl_engine_desc_t desc = {.size = sizeof desc, .ranks = 1, .engine_id = {"P", 1}};
 	size_t n;
+	kvl_engine_desc_t desc = {.size = sizeof desc, .ranks = 1, .engine_id = {"P", 1}};
 	must(kvl_handshake_get(p, 0, map, sizeof map, &n), "kvl_handshake_get");
 	must(kvl_engine_add(d, &desc, &engine), "kvl_engine_add");
 	must(kvl_engine_handshake(d, engine, 0, (kvl_bytes_t){map, n}), "kvl_engine_handshake");
 	steps(d, 10);
+}
 
-	double grant_ns = 0, track_ns = 0, untrack_ns = 0, start;
-	uint32_t ids[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+/* The grants of one stretch; the remote of the first is what D's tracks are made from. */
+static double grants(int stretch, kvl_remote_t *remote)
+{
+	static const uint32_t ids[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+	static char params[8192], buf[8192];
+	size_t n;
 	kvl_blocks_t group = {ids, 8, 0};
-	char id[64] = "chatcmpl-0123456789abcdef0123456789abcdef-00000000"; /* as long as an OpenAI-style server's */
-	size_t id_n = strlen(id);
-	for (int s = 0; s < STRETCHES; s++) {
-		kvl_grant_t grant = {.size = sizeof grant, .id = {id, id_n}, .groups = &group, .groups_n = 1, .tokens = 128};
-		start = now_ns();
-		for (int i = 0; i < STRETCH; i++) {
-			memcpy(id + id_n - 4, (char[]){(char)('a' + i % 26), (char)('a' + i / 26 % 26), (char)('a' + s % 26), (char)('a' + s / 26)}, 4);
-			must(kvl_grant(producer_p, &grant, &leases[i]), "kvl_grant");
-		}
-		grant_ns += now_ns() - start;
-		steps(p, 1);
+	kvl_grant_t grant = {.size = sizeof grant, .id = {id, ID_LEN}, .groups = &group, .groups_n = 1, .tokens = 128};
+	double start = now_ns();
+	for (int i = 0; i < STRETCH; i++) {
+		const char tail[4] = {(char)('a' + i % 26), (char)('a' + i / 26 % 26), (char)('a' + stretch % 26), (char)('a' + stretch / 26)};
+		memcpy(id + ID_LEN - 4, tail, 4);
+		must(kvl_grant(producer_p, &grant, &leases[i]), "kvl_grant");
+	}
+	double took = now_ns() - start;
+	steps(p, 1);
+	remote->size = sizeof *remote;
+	must(kvl_params(p, leases[STRETCH - 1], &grant, params, sizeof params, &n), "kvl_params");
+	must(kvl_params_read(params, n, remote, buf, sizeof buf, &n), "kvl_params_read");
+	return took;
+}
 
-		kvl_remote_t remote = {.size = sizeof remote};
-		must(kvl_params(p, leases[0], &grant, params, sizeof params, &n), "kvl_params");
-		must(kvl_params_read(params, n, &remote, buf, sizeof buf, &n), "kvl_params_read");
-		start = now_ns();
-		for (int i = 0; i < STRETCH; i++) {
-			remote.slot = (uint32_t)i; /* different requests */
-			must(kvl_track(producer_d, engine, &remote, (kvl_bytes_t){id, id_n}, (uint64_t)i, &tracks[i]), "kvl_track");
-		}
-		track_ns += now_ns() - start;
-		steps(d, 1);
+static double tracked(kvl_remote_t *remote)
+{
+	double start = now_ns();
+	for (int i = 0; i < STRETCH; i++) {
+		remote->slot = (uint32_t)i; /* different requests */
+		must(kvl_track(producer_d, engine, remote, (kvl_bytes_t){id, ID_LEN}, (uint64_t)i, &tracks[i]), "kvl_track");
+	}
+	double took = now_ns() - start;
+	steps(d, 1);
+	return took;
+}
 
-		start = now_ns();
-		for (int i = 0; i < STRETCH; i++)
-			must(kvl_untrack(producer_d, tracks[i]), "kvl_untrack");
-		untrack_ns += now_ns() - start;
+static double untracked(void)
+{
+	double start = now_ns();
+	for (int i = 0; i < STRETCH; i++)
+		must(kvl_untrack(producer_d, tracks[i]), "kvl_untrack");
+	return now_ns() - start;
+}
+
+int main(void)
+{
+	static uint8_t kv[2][64 * 4096] __attribute__((aligned(4096)));
+	double grant_ns = 0, track_ns = 0, untrack_ns = 0;
+	kvl_remote_t remote;
+	p = open_one("P", kv[0], sizeof kv[0], &producer_p);
+	d = open_one("D", kv[1], sizeof kv[1], &producer_d);
+	connect_both();
+	for (int stretch = 0; stretch < STRETCHES; stretch++) {
+		grant_ns += grants(stretch, &remote);
+		track_ns += tracked(&remote);
+		untrack_ns += untracked();
 		for (int i = 0; i < STRETCH; i++)
 			must(kvl_cancel(producer_p, leases[i]), "kvl_cancel");
 		for (int i = 0; i < 4; i++) {
@@ -109,7 +135,7 @@ int main(void)
 			steps(p, 1);
 		}
 	}
-	printf("hook.grant %.3f\nhook.track %.3f\nhook.untrack %.3f\n", grant_ns / STRETCH / STRETCHES,
-	       track_ns / STRETCH / STRETCHES, untrack_ns / STRETCH / STRETCHES);
+	printf("hook.grant %.3f\nhook.track %.3f\nhook.untrack %.3f\n", grant_ns / STRETCH / STRETCHES, track_ns / STRETCH / STRETCHES,
+	       untrack_ns / STRETCH / STRETCHES);
 	return 0;
 }
