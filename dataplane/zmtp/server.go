@@ -29,7 +29,8 @@ type Config struct {
 	// limit on connections; its number is Other's to bound. The connection is closed when Other returns, and when the
 	// server closes, as ctx tells.
 	Other func(ctx context.Context, c net.Conn)
-	// Report, if set, hears why a connection was ended, once for each, on its goroutine.
+	// Report, if set, hears why a connection was ended, once for each, on its goroutine. A hostile peer can make it
+	// hear something thousands of times a second.
 	Report func(error)
 }
 

@@ -135,6 +135,21 @@ func TestPingsAreAnsweredBeforeAndWithinAMessage(t *testing.T) {
 	}
 }
 
+func TestCommandsAreCountedAnewAfterEachMessage(t *testing.T) {
+	noLeaks(t)
+	s := listen(t, "127.0.0.1:0", Config{Handle: echo})
+	c := dialRaw(t, s)
+	mustWrite(t, c, reqHello)
+	mustRead(t, c, len(routerHello))
+	m := message("", "hi")
+	for range 3 {
+		mustWrite(t, c, slices.Repeat(commandBytes("HI", ""), 64), m)
+		if got := mustRead(t, c, len(m)); !bytes.Equal(got, m) {
+			t.Fatalf("reply % x", got)
+		}
+	}
+}
+
 func TestHandlerPanicsEndOneConnectionOnly(t *testing.T) {
 	noLeaks(t)
 	heard := make(chan error, 1)

@@ -103,6 +103,7 @@ var badTalk = []struct {
 	{"only an envelope", message(""), ErrMalformed, "without an"},
 	{"flags that do not exist", []byte{8, 0}, ErrMalformed, "frame flags 0x08"},
 	{"a command of 2^62 bytes", append([]byte{flagLong | flagCommand}, killer[1:]...), ErrTooLong, "a command of 4611686018427387904"},
+	{"a command one byte too long", appendHead(nil, flagCommand, 1025), ErrTooLong, "a command of 1025 bytes, 1024 allowed"},
 	{"too many commands", slices.Repeat(commandBytes("HI", ""), 65), ErrTooLong, "more than 64 commands"},
 	{"a PING without a time to live", commandBytes("PING", "1"), ErrMalformed, "PING of 1 bytes"},
 	{"a PING with a long context", commandBytes("PING", strings.Repeat("x", 19)), ErrMalformed, "PING of 19 bytes"},
