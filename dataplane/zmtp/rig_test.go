@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // longest bounds every wait of a test for real sockets and processes.
@@ -127,7 +129,7 @@ func descriptors(t testing.TB) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		t.Skipf("descriptors cannot be counted: %v", err)
+		require.Skip(t, "procfs", err.Error())
 	}
 	return len(list)
 }

@@ -193,8 +193,8 @@ func (s *Server) once(slot *slot, c *conn) (stage string, err error) {
 	if err := c.send(envelope, reply.Frames, reply.Stamp, nil); err != nil {
 		return "reply", err
 	}
-	s.counters.requests.Add(1)
 	s.slots.wait(slot, time.Now())
+	s.counters.requests.Add(1)
 	return "", nil
 }
 

@@ -241,9 +241,50 @@ func TestFullServerLetsGoOfWhoWaitedLongest(t *testing.T) {
 	mustEnd(t, silent)
 	mustWrite(t, idle, m)
 	mustRead(t, idle, len(m))
-	eventually(t, "two are left", func() bool { return s.Stats().Open == 2 })
+	eventually(t, "two are left", func() bool { return s.Stats().Open == 2 && s.Stats().Requests == 3 })
 	if diff := cmp.Diff(Stats{Open: 2, Accepted: 5, Requests: 3, Evicted: 2}, s.Stats()); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
+	}
+}
+
+func TestConnectionThatWasServedGivesWay(t *testing.T) {
+	noLeaks(t)
+	s := listen(t, "127.0.0.1:0", Config{Limits: Limits{ConnectionsMax: 1, Idle: time.Hour}, Handle: echo})
+	for i := range 3 {
+		c := dialRaw(t, s)
+		m := message("", "hi")
+		mustWrite(t, c, reqHello, m)
+		mustRead(t, c, len(routerHello)+len(m))
+		eventually(t, "the request is over", func() bool { return s.Stats().Requests == uint64(2*i+1) })
+		ask(t, s)
+		mustEnd(t, c)
+		eventually(t, "the other one, too", func() bool { return s.Stats().Open == 0 && s.Stats().Requests == uint64(2*i+2) })
+	}
+	if diff := cmp.Diff(Stats{Accepted: 6, Requests: 6, Evicted: 3}, s.Stats()); diff != "" {
+		t.Errorf("stats (-want +got):\n%s", diff)
+	}
+}
+
+func TestContextThatEndsWithTheReplyCostsTheConnectionOnly(t *testing.T) {
+	noLeaks(t)
+	s := listen(t, "127.0.0.1:0", Config{Handle: echo})
+	ctx, cancel := context.WithCancel(t.Context())
+	calls := 0
+	c, err := Client{Now: func() clock.Instant {
+		if calls++; calls == 2 { // the reply's first byte is there, and all others of it with it
+			cancel()
+		}
+		return 0
+	}}.Dial(t.Context(), s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if reply, _, err := c.Request(ctx, []byte("hi")); err != nil || string(reply[0]) != "hi" {
+		t.Fatalf("reply %q, error %v", reply, err)
+	}
+	if _, _, err := c.Request(t.Context(), []byte("hi")); !errors.Is(err, ErrClosed) {
+		t.Errorf("error %v, want %v: the old deadline would end it", err, ErrClosed)
 	}
 }
 

@@ -161,6 +161,25 @@ func TestHandlersAreToldTheRequestsDeadline(t *testing.T) {
 	})
 }
 
+func TestConnectionsHandedOverHaveNoDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, heard := newPipeListener(), make(chan string, 1)
+		s := serve(l, Config{Handle: echo, Other: func(_ context.Context, c net.Conn) {
+			all, _ := io.ReadAll(c)
+			heard <- string(all)
+		}})
+		c := l.dial()
+		mustWrite(t, c, []byte("wire"))
+		time.Sleep(24 * time.Hour)
+		mustWrite(t, c, []byte(" still up"))
+		c.Close()
+		if got := <-heard; got != "wire still up" {
+			t.Errorf("heard %q", got)
+		}
+		s.Close()
+	})
+}
+
 func TestFailedAcceptsAreRetriedWithPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipeListener()
@@ -180,6 +199,15 @@ func TestFailedAcceptsAreRetriedWithPatience(t *testing.T) {
 		c := l.dial()
 		greet(t, c)
 		exchange(t, c)
+		c.Close()
+		synctest.Wait() // the next accept waits already
+		mended.Store(false)
+		before := s.Stats().AcceptErrors
+		c = l.dial() // and lets this one in
+		time.Sleep(100 * time.Millisecond)
+		if n := s.Stats().AcceptErrors - before; n < 4 || n > 6 {
+			t.Errorf("%d accepts in 100 ms after one that went well, want about 5: patience begins anew", n)
+		}
 		c.Close()
 		s.Close()
 	})
