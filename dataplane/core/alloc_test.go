@@ -88,12 +88,12 @@ func TestAMillionBusyStepsAllocateNothing(t *testing.T) {
 		if l.p.core.Step() != nil || l.d.core.Step() != nil {
 			t.Fatal("step failed")
 		}
-		for _, e := range evs[:l.d.host.Poll(evs[:])] {
+		for _, e := range evs[:l.d.host.Poll(evs[:], l.now)] {
 			if e.Kind == record.EvReadDone {
 				done++
 			}
 		}
-		for _, e := range evs[:l.p.host.Poll(evs[:])] {
+		for _, e := range evs[:l.p.host.Poll(evs[:], l.now)] {
 			if e.Kind == record.EvFreed {
 				freed++
 			}

@@ -31,7 +31,6 @@ type Config struct {
 	HandoverMax      time.Duration
 	ReadTimeout      time.Duration
 	QuarantineWait   time.Duration
-	HealWait         time.Duration
 	StallCover       time.Duration
 	FenceSpin        time.Duration
 	IdleTick         time.Duration

@@ -23,7 +23,6 @@ func TestDefaultsAreThoseOfTheDesign(t *testing.T) {
 		"handover_max":          {c.HandoverMax, 10 * time.Second},
 		"read_timeout":          {c.ReadTimeout, 120 * time.Second},
 		"quarantine_error_wait": {c.QuarantineWait, 30 * time.Second},
-		"heal_wait":             {c.HealWait, 5 * time.Second},
 		"expect_max":            {c.ExpectMax, 300 * time.Second},
 		"stall_cover":           {c.StallCover, 30 * time.Second},
 	} {

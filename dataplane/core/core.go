@@ -166,6 +166,10 @@ func (c *Core) step() (err error) {
 	if c.closed {
 		return ErrClosed
 	}
+	// Edge S1: stepping is set before poisoned is looked at; pairs with S2 in kvl_poll, which sees poisoned and then waits
+	// for stepping to be 0 before it tells ends from the slots. So no end is told by both.
+	atomic.StoreUint32(&c.mem.Control.Stepping, 1)
+	defer atomic.StoreUint32(&c.mem.Control.Stepping, 0)
 	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
 		return ErrPoisoned
 	}
@@ -181,12 +185,16 @@ func (c *Core) failSafe(err *error) {
 	if what == nil {
 		return
 	}
-	c.leases.FenceAll()
-	c.mem.Control.PoisonNs = uint64(c.clock())
-	atomic.StoreUint32(&c.mem.Control.Poisoned, 1)
 	c.broken = fmt.Sprintf("%v\n%s", what, debug.Stack())
-	c.notify()
-	*err = ErrPoisoned
+	c.leases.FenceAll()
+	defer func() {
+		_ = recover() // the ring may be what is broken
+		c.mem.Control.PoisonNs = uint64(c.clock())
+		atomic.StoreUint32(&c.mem.Control.Poisoned, 1)
+		c.notify()
+		*err = ErrPoisoned
+	}()
+	c.plane.Flush() // ends whose slots have gone back already
 }
 
 // Broken is what the panic said that poisoned the context, "" if none did.

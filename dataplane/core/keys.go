@@ -52,7 +52,6 @@ var keys = []key{
 	sec("handover_max", "stock owner: time between its grant and our arrival that is believed, in s; a third of the duration", func(c *Config) *time.Duration { return &c.HandoverMax }, 0, day),
 	sec("read_timeout", "a read without an end is given up after this, in s; 4 x duration", func(c *Config) *time.Duration { return &c.ReadTimeout }, time.Millisecond, day),
 	sec("quarantine_error_wait", "local blocks of a read that the transport failed stay aside this long, in s; one duration, at least 30", func(c *Config) *time.Duration { return &c.QuarantineWait }, 0, day),
-	sec("heal_wait", "a broken connection with an open transfer is renewed anyway after this, in s; a quarter of the extension", func(c *Config) *time.Duration { return &c.HealWait }, 0, day),
 	sec("stall_cover", "pump: beats go on without a pass for this long, in s; one duration", func(c *Config) *time.Duration { return &c.StallCover }, 0, day),
 	sec("fence_spin", "a step waits at most this long for fence reads, in s", func(c *Config) *time.Duration { return &c.FenceSpin }, 0, 10*time.Millisecond),
 	sec("idle_tick", "inline: kvl_wait_fd fires this often while anything is held, in s", func(c *Config) *time.Duration { return &c.IdleTick }, time.Millisecond, time.Minute),
@@ -115,7 +114,6 @@ func (c *Config) derive(given map[string]json.RawMessage) {
 	unless("handover_max", &c.HandoverMax, c.Duration/3)
 	unless("read_timeout", &c.ReadTimeout, 4*c.Duration)
 	unless("quarantine_error_wait", &c.QuarantineWait, max(c.Duration, 30*time.Second))
-	unless("heal_wait", &c.HealWait, c.Extension()/4)
 	unless("stall_cover", &c.StallCover, c.Duration)
 	if _, said := given["long_ids_max"]; !said {
 		c.LongIDsMax = max(64, c.RequestsMax/100)

@@ -168,7 +168,7 @@ func (l *lab) stepOne(n *node) {
 	}
 	var buf [16]record.Event
 	for {
-		k := n.host.Poll(buf[:])
+		k := n.host.Poll(buf[:], l.now)
 		n.evs = append(n.evs, buf[:k]...)
 		if k < len(buf) {
 			return

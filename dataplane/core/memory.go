@@ -45,7 +45,8 @@ func (c *Config) overflowBytes() int {
 	return 0 +
 		c.RequestsMax*2*handleRecord + // cancel and revoke, each once per lease
 		c.TrackedMax*handleRecord + // untrack, once per tracked request
-		rejectBytes
+		rejectBytes +
+		ringbuf.RecordBytesMax // the fill at the wrap
 }
 
 // NewMemory maps the memory of a context: what the C library does for its own.

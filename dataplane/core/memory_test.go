@@ -12,6 +12,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // resident is this process's resident memory in bytes.
@@ -19,7 +20,7 @@ func resident(t *testing.T) int64 {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
-		t.Skipf("no /proc/self/statm: %v", err)
+		require.Skip(t, "procfs", err.Error())
 	}
 	pages, err := strconv.ParseInt(string(bytes.Fields(data)[1]), 10, 64)
 	if err != nil {
@@ -32,7 +33,7 @@ func resident(t *testing.T) int64 {
 // and events together (design 13: at most 256 bytes a lease; the issue: at most 256 MiB).
 func TestAMillionLeasesStayWithin256MiBOfTheProcess(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes seconds")
+		t.Skip("-short: takes seconds and 256 MiB")
 	}
 	const leases = 1_000_000
 	debugFree()
@@ -73,7 +74,7 @@ func TestAMillionLeasesStayWithin256MiBOfTheProcess(t *testing.T) {
 	var evs [1024]record.Event
 	freed := 0
 	for {
-		n := p.host.Poll(evs[:])
+		n := p.host.Poll(evs[:], l.now)
 		if n == 0 && p.core.leases.Ending() == 0 {
 			break
 		}

@@ -20,7 +20,8 @@ func (c *Config) leaseConfig(seed uint64) lease.Config {
 func (c *Config) readConfig() read.Config {
 	return read.Config{
 		ReadsMax: c.ReadsMax, RunsMax: c.ReadRunsMax, DescsStepMax: c.DescsStepMax, RowsStepMax: c.RowsStepMax,
-		ReadTimeout: c.ReadTimeout, QuarantineErrorWait: c.QuarantineWait, FenceSpin: c.FenceSpin, PeersMax: c.EnginesMax,
+		ReadTimeout: c.ReadTimeout, QuarantineErrorWait: c.QuarantineWait, FenceSpin: c.FenceSpin,
+		PeersMax: c.EnginesMax + 64, // agents of engines that came back under another boot stay until their transfers end
 	}
 }
 
@@ -28,7 +29,8 @@ func (c *Config) heartbeatConfig(self heartbeat.Identity) heartbeat.Config {
 	return heartbeat.Config{
 		Self: self, Duration: c.Duration, Tracks: c.TrackedMax, Engines: c.EnginesMax, HandoverMax: c.HandoverMax,
 		ReadTimeout: c.ReadTimeout, BatchBytesMax: c.BatchBytesMax, RowsStepMax: c.RowsStepMax,
-		UnheardBytesMax: uint64(c.UnheardBytesMax), Seed: self.Epoch,
+		UnheardBytesMax: uint64(c.UnheardBytesMax), RunsMax: c.ReadRunsMax,
+		LongIDs: max(64, c.TrackedMax/64), Seed: self.Epoch,
 	}
 }
 

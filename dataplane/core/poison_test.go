@@ -29,9 +29,11 @@ func TestAPanicInAStepFencesEveryRowBeforeAnythingIsToldAndStopsTheCore(t *testi
 	l := newLab(t, `{}`)
 	bad := &faulty{}
 	there := blocks(3, 8)
-	_, remote := l.grant("r1", 7, there)
+	lease, remote := l.grant("r1", 7, there)
 	track := l.track(remote, "d-r1", 70)
 	l.run(10*time.Second, 30*time.Millisecond)
+	unnamed, _ := l.grant("r2", 8, blocks(20, 8))
+	l.run(60*time.Millisecond, 30*time.Millisecond)
 
 	bad.Transport = l.p.core.tr
 	l.p.core.plane.WrapTransport(bad)
@@ -56,6 +58,28 @@ func TestAPanicInAStepFencesEveryRowBeforeAnythingIsToldAndStopsTheCore(t *testi
 	}
 	if err := l.p.core.Step(); !errors.Is(err, ErrPoisoned) {
 		t.Errorf("a broken core steps again: %v", err)
+	}
+	// The host is told from the slots: r1's reader has spoken natively, so it is told at once; r2's nobody has named.
+	l.p.evs = nil
+	told := func() []record.Event {
+		var buf [8]record.Event
+		return append([]record.Event(nil), buf[:l.p.host.Poll(buf[:], l.now)]...)
+	}
+	first := told()
+	if len(first) != 2 || first[0].Kind != record.EvPoisoned || first[1].Kind != record.EvFreed ||
+		first[1].Handle != uint64(lease) || first[1].Status != record.FreedPoisoned || first[1].User != 7 || first[1].Value0 != 8 {
+		t.Errorf("told at once: %+v", first)
+	}
+	l.now = l.now.Add(l.p.core.cfg.Duration - time.Millisecond)
+	if early := told(); len(early) != 0 {
+		t.Errorf("told before one duration has passed: %+v", early)
+	}
+	l.now = l.now.Add(2 * time.Millisecond)
+	if second := told(); len(second) != 1 || second[0].Handle != uint64(unnamed) || second[0].Status != record.FreedPoisoned {
+		t.Errorf("told after one duration: %+v", second)
+	}
+	if more := told(); len(more) != 0 {
+		t.Errorf("told twice: %+v", more)
 	}
 	// D finds out by the fence alone: P's software answers nothing any more.
 	l.read(track, blocks(40, 8), there)

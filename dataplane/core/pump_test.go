@@ -36,7 +36,7 @@ func (n *node) await(t *testing.T, kind uint16) record.Event {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
 		var buf [16]record.Event
-		n.evs = append(n.evs, buf[:n.host.Poll(buf[:])]...)
+		n.evs = append(n.evs, buf[:n.host.Poll(buf[:], n.core.clock())]...)
 		if got := n.take(kind); len(got) > 0 {
 			return got[0]
 		}

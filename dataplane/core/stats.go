@@ -41,6 +41,7 @@ func flatten(all map[string]any, prefix string, s any) {
 }
 
 func snake(name string) string {
+	name = strings.ReplaceAll(name, "IDs", "Ids") // else the plural s would be a word
 	var b strings.Builder
 	for i, r := range name {
 		if unicode.IsUpper(r) && i > 0 && (unicode.IsLower(rune(name[i-1])) || i+1 < len(name) && unicode.IsLower(rune(name[i+1]))) {

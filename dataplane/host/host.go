@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/siphash"
 	"github.com/kvlease/kvlease/ringbuf"
@@ -32,6 +33,7 @@ type Host struct {
 	wake       func() // ends the pump's sleep
 	leases     alloc
 	tracks     alloc
+	poison     poisonReport
 }
 
 // alloc hands out slots: those never used first, then what the core gave back.
@@ -158,8 +160,8 @@ func (h *Host) Key(lease record.Handle) uint64 {
 	return siphash.Sum64(h.mem.Secret[0], h.mem.Secret[1], p[:])
 }
 
-// Poll takes up to len(out) events.
-func (h *Host) Poll(out []record.Event) int {
+// Poll takes up to len(out) events. now is CLOCK_BOOTTIME; it matters only once the core is broken.
+func (h *Host) Poll(out []record.Event, now clock.Instant) int {
 	n := 0
 	for n < len(out) {
 		_, rec, ok := h.events.Next()
@@ -171,6 +173,9 @@ func (h *Host) Poll(out []record.Event) int {
 	}
 	if n > 0 {
 		h.events.Release()
+	}
+	if n < len(out) && atomic.LoadUint32(&h.mem.Control.Poisoned) != 0 && atomic.LoadUint32(&h.mem.Control.Stepping) == 0 {
+		n += h.pollPoisoned(out[n:], now)
 	}
 	return n
 }

@@ -60,19 +60,15 @@ func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
 	if rec == nil {
 		return 0, ErrFull
 	}
-	// The core forgets an expectation by the same compare-and-swap; the loser of the two takes the other way.
-	expected := g.Expected != 0 && atomic.CompareAndSwapUint64(&h.mem.Slots[slot].State,
-		record.State(use, record.Expected), record.State(use, record.Granted))
-	if !expected {
+	if g.Expected == 0 || !h.claim(&g) {
 		var ok bool
 		if slot, use, ok = h.takeLease(); !ok {
 			h.ring.Discard()
 			return 0, ErrFull
 		}
+		h.fill(slot, &g)
 		atomic.StoreUint64(&h.mem.Slots[slot].State, record.State(use, record.Granted))
 	}
-	s := &h.mem.Slots[slot]
-	s.User, s.Blocks = g.User, g.Blocks
 	lease := record.NewHandle(slot, use)
 	record.PutGrant(rec, record.Grant{
 		Lease: lease, Key: h.Key(lease), User: g.User, TTLNs: uint64(g.TTL), SaidNs: uint64(now),
@@ -80,6 +76,25 @@ func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
 	}, g.ID)
 	h.publish()
 	return lease, nil
+}
+
+// claim turns an expectation into a grant. It reports false if the expectation has lapsed or was cancelled: the core
+// forgets it by the same compare-and-swap, and the loser of the two takes the other way.
+func (h *Host) claim(g *Grant) bool {
+	word, was := &h.mem.Slots[g.Expected.Slot()].State, record.State(g.Expected.Use(), record.Expected)
+	if atomic.LoadUint64(word) != was {
+		return false
+	}
+	h.fill(g.Expected.Slot(), g)
+	return atomic.CompareAndSwapUint64(word, was, record.State(g.Expected.Use(), record.Granted))
+}
+
+// fill puts what the report of a broken core needs into the slot before its state says Granted: no step may ever see the
+// record. Until the core knows better a reader that does not check the fence may get the parameters (L12).
+func (h *Host) fill(slot uint32, g *Grant) {
+	s := &h.mem.Slots[slot]
+	s.User, s.Blocks = g.User, g.Blocks
+	atomic.StoreUint32(&s.Flags, record.Unchecked)
 }
 
 // Cancel ends an expectation or a grant whose parameters never left. Said twice it does nothing more.

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 func TestNoCallAllocates(t *testing.T) {
@@ -81,7 +82,7 @@ func resident(t *testing.T) int64 {
 	t.Helper()
 	raw, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
-		t.Skipf("no /proc/self/statm: %v", err)
+		require.Skip(t, "procfs", err.Error())
 	}
 	var size, pages int64
 	if _, err := fmt.Sscan(string(raw), &size, &pages); err != nil {

@@ -116,7 +116,10 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 
 	fence := t.base + uint64(g.Lease.Use())
 	if at := atomic.LoadUint64(&row.Fence); at == record.FenceClosed {
-		t.end(s, k, t.closedReason(), now)
+		// Poisoned: the host tells the end from the slot, for readers that do not check the fence one duration later (L12).
+		if reason := t.closedReason(); reason != record.FreedPoisoned {
+			t.end(s, k, reason, now)
+		}
 		return Ended
 	} else if at > fence {
 		t.Counters.EndedBefore++

@@ -77,8 +77,8 @@ func (t *Table) RenewEntries(es []Entry, r Reader, now clock.Instant, out []Outc
 }
 
 // warm says that a heartbeat has nothing to do but to extend.
-func (k *hot) warm(key, who uint64) bool {
-	return k.key == key && k.who == who && k.a&(phaseMask|namedNative|isFixed) == phaseHeld|namedNative
+func (h *hot) warm(key, who uint64) bool {
+	return h.key == key && h.who == who && h.a&(phaseMask|namedNative|isFixed) == phaseHeld|namedNative
 }
 
 func (t *Table) renewCool(e Entry, k *hot, who uint64, now clock.Instant) Outcome {

@@ -29,7 +29,6 @@ type side struct {
 	core *core.Core
 	host *host.Host
 	kv   []byte
-	evs  []record.Event
 }
 
 func openSide(t *testing.T, id, drive string) *side {
@@ -76,7 +75,7 @@ func openSide(t *testing.T, id, drive string) *side {
 
 func (s *side) poll(buf []record.Event, kind uint16) int {
 	n := 0
-	for _, e := range buf[:s.host.Poll(buf)] {
+	for _, e := range buf[:s.host.Poll(buf, core.Now())] {
 		if e.Kind == kind {
 			n++
 		}

@@ -199,7 +199,7 @@ func (n *Node) carryOut(c *jsonl.Command) (jsonl.Report, error) {
 
 func (n *Node) poll() {
 	for {
-		k := n.engine.host.Poll(n.events[:])
+		k := n.engine.host.Poll(n.events[:], core.Now())
 		for i := range n.events[:k] {
 			n.onEvent(&n.events[i])
 		}
