@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // decodeSide is an agent of this process with memory and a loaded peer in another one.
@@ -284,10 +285,10 @@ func TestAResetConnectionHealsByDropAndLoad(t *testing.T) {
 	}
 	haveNIXL(t)
 	if _, err := exec.LookPath("ss"); err != nil {
-		t.Skip("no ss (package iproute2) to reset a connection with")
+		require.Skip(t, "ss", "no ss (package iproute2) to reset a connection with")
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("resetting a connection with ss -K needs root")
+		require.Skip(t, "root", "resetting a connection with ss -K needs it")
 	}
 	const size = 1 << 16
 	r := startPeer(t, peerSetup{Agent: "prefill", Bytes: size})
@@ -297,7 +298,7 @@ func TestAResetConnectionHealsByDropAndLoad(t *testing.T) {
 	}
 	r.until("the connection", func() bool { return len(r.notifs) == 1 })
 	if n := resetConnections(t, r.cmd.Process.Pid); n == 0 {
-		t.Skip("ss -K found or could reset no connection (CONFIG_INET_DIAG_DESTROY)")
+		require.Skip(t, "inet-diag-destroy", "ss -K found or could reset no connection (CONFIG_INET_DIAG_DESTROY)")
 	}
 	waitUntil(t, "a send to fail", func() bool { return errors.Is(a.Send(to, []byte("HB:lost")), transport.ErrPeer) })
 	for range 20 {

@@ -10,18 +10,16 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/transporttest"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
-// realNIXL opens an agent of the real library or skips, naming what is missing. KVLEASE_REQUIRE=nixl makes that a failure.
+// realNIXL opens an agent of the real library or skips, naming what is missing.
 func realNIXL(t testing.TB, cfg Config) *Agent {
 	t.Helper()
 	cfg.Folders = []string{".."}
 	a, err := Open(cfg)
 	if err != nil {
-		if os.Getenv("KVLEASE_REQUIRE") == "nixl" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		require.Skip(t, "nixl", err.Error())
 	}
 	return a
 }
@@ -30,10 +28,7 @@ func realNIXL(t testing.TB, cfg Config) *Agent {
 func haveNIXL(t testing.TB) {
 	t.Helper()
 	if _, _, err := openLibrary(search{env: getenv("KVLEASE_NIXL"), maps: mappedFiles(), folders: []string{".."}}); err != nil {
-		if os.Getenv("KVLEASE_REQUIRE") == "nixl" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		require.Skip(t, "nixl", err.Error())
 	}
 }
 
