@@ -126,7 +126,7 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 	case e.native.n > 0:
 		e.rowEnd = e.native.start()
 		if !t.postRows(i, now) {
-			t.pushRows(i)
+			t.pushEngine(&t.rowQueue, i)
 		}
 	case quiet:
 		t.probe(i, now)

@@ -45,10 +45,7 @@ type engine struct {
 
 	beatEnd, rowEnd cursor // of the round under way in the list of the same name
 	beatList        uint8  // 0: no round; 1: native, then 2: stock
-	inRows          bool
-	rowsNext        uint32 // next engine in a row round
-	inReady         bool
-	readyNext       uint32        // next engine with reads that can start
+	queued          [queueKinds]queueLink
 	lastRound       clock.Instant // start of the last round
 	rounds          uint32        // since it was loaded
 	beatRetry       uint32
@@ -64,8 +61,6 @@ type engine struct {
 	up               bool // the host takes it for connected
 	pendUp, pendDown bool
 	downCount        uint64
-	eventNext        uint32
-	queued           bool
 }
 
 // engineOf gives the engine of a live handle, or none.
@@ -97,7 +92,7 @@ func (t *Tracker) adopt(i, use uint32) {
 		use: use, state: Idle, user: t.reg.desc[i].user,
 		native: emptyDense(), stock: emptyDense(), strange: emptyList(), aside: emptyList(), waiting: emptyRequests(),
 		owed:    [owedKinds]list{emptyList(), emptyList(), emptyList()},
-		beatEnd: cursor{chunk: none}, rowEnd: cursor{chunk: none}, rowsNext: none, readyNext: none, eventNext: none,
+		beatEnd: cursor{chunk: none}, rowEnd: cursor{chunk: none},
 	}
 	t.gauges.Idle++
 }

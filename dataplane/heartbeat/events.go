@@ -28,19 +28,9 @@ func (t *Tracker) event(u uint32, what uint8) {
 }
 
 func (t *Tracker) queueEngineEvent(i uint32) {
-	e := &t.engines[i]
-	if e.queued {
-		return
+	if t.pushEngine(&t.eventQueue, i) {
+		t.gauges.Events++
 	}
-	e.queued = true
-	e.eventNext = none
-	if t.engineTail == none {
-		t.engineHead = i
-	} else {
-		t.engines[t.engineTail].eventNext = i
-	}
-	t.engineTail = i
-	t.gauges.Events++
 }
 
 // putEvents hands out what waits, engines first, at most EventsStepMax.
@@ -48,8 +38,8 @@ func (t *Tracker) putEvents() {
 	for range t.cfg.EventsStepMax { // the rest stays in its slots for the next step
 		var ok bool
 		switch {
-		case t.engineHead != none:
-			ok = t.putEngine(t.engineHead)
+		case t.eventQueue.head != none:
+			ok = t.putEngine(t.eventQueue.head)
 		case t.eventHead != none:
 			ok = t.putRequest(t.eventHead)
 		default:
@@ -80,11 +70,7 @@ func (t *Tracker) putEngine(i uint32) bool {
 		}
 		e.pendUp = false
 	}
-	e.queued = false
-	t.engineHead = e.eventNext
-	if t.engineHead == none {
-		t.engineTail = none
-	}
+	t.popEngine(&t.eventQueue)
 	t.gauges.Events--
 	return true
 }

@@ -103,57 +103,65 @@ func (t *Tracker) unlinkOrder(l *list, m uint32) {
 }
 
 // engineQueue is a first-in first-out queue of engines, each in it at most once.
-type engineQueue struct{ head, tail uint32 }
-
-func emptyQueue() engineQueue { return engineQueue{none, none} }
-
-func (t *Tracker) pushRows(i uint32) {
-	e := &t.engines[i]
-	if e.inRows {
-		return
-	}
-	e.inRows = true
-	e.rowsNext = none
-	if t.rowQueue.tail == none {
-		t.rowQueue.head = i
-	} else {
-		t.engines[t.rowQueue.tail].rowsNext = i
-	}
-	t.rowQueue.tail = i
+type engineQueue struct {
+	head, tail uint32
+	kind       int // which link of an engine it uses
 }
 
-func (t *Tracker) popRows() uint32 {
-	i := t.rowQueue.head
-	e := &t.engines[i]
-	e.inRows = false
-	if t.rowQueue.head = e.rowsNext; t.rowQueue.head == none {
-		t.rowQueue.tail = none
+// Kinds of queues.
+const (
+	queueRows   = iota // a row round goes on in a later step
+	queueReady         // reads that wait for the engine can start
+	queueEvents        // its events wait for the host
+	queueKinds
+)
+
+// queueLink is an engine's place in a queue.
+type queueLink struct {
+	next uint32
+	in   bool
+}
+
+func (e *engine) inQueue() bool {
+	for _, l := range e.queued {
+		if l.in {
+			return true
+		}
+	}
+	return false
+}
+
+func emptyQueue(kind int) engineQueue { return engineQueue{none, none, kind} }
+
+// pushEngine reports false for an engine that is in the queue already.
+func (t *Tracker) pushEngine(q *engineQueue, i uint32) bool {
+	l := &t.engines[i].queued[q.kind]
+	if l.in {
+		return false
+	}
+	*l = queueLink{next: none, in: true}
+	if q.tail == none {
+		q.head = i
+	} else {
+		t.engines[q.tail].queued[q.kind].next = i
+	}
+	q.tail = i
+	return true
+}
+
+func (t *Tracker) popEngine(q *engineQueue) uint32 {
+	i := q.head
+	l := &t.engines[i].queued[q.kind]
+	l.in = false
+	if q.head = l.next; q.head == none {
+		q.tail = none
 	}
 	return i
 }
 
 // ready notes that reads which wait for an engine can start.
 func (t *Tracker) ready(i uint32) {
-	e := &t.engines[i]
-	if e.inReady || e.waiting.n == 0 || e.state != Connected {
-		return
+	if e := &t.engines[i]; e.waiting.n > 0 && e.state == Connected {
+		t.pushEngine(&t.readyQueue, i)
 	}
-	e.inReady = true
-	e.readyNext = none
-	if t.readyQueue.tail == none {
-		t.readyQueue.head = i
-	} else {
-		t.engines[t.readyQueue.tail].readyNext = i
-	}
-	t.readyQueue.tail = i
-}
-
-func (t *Tracker) popReady() uint32 {
-	i := t.readyQueue.head
-	e := &t.engines[i]
-	e.inReady = false
-	if t.readyQueue.head = e.readyNext; t.readyQueue.head == none {
-		t.readyQueue.tail = none
-	}
-	return i
 }

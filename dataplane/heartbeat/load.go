@@ -39,7 +39,7 @@ func (t *Tracker) loadOne(i uint32, now clock.Instant) bool {
 		return false
 	}
 	if e.state == Removing {
-		if e.open > 0 || e.queued || e.inRows || e.inReady || !t.reg.giveBack(i) {
+		if e.open > 0 || e.inQueue() || !t.reg.giveBack(i) {
 			t.loads.set(i, now.Add(time.Millisecond))
 			return false
 		}

@@ -105,15 +105,6 @@ func (b *bulk) step(d time.Duration) {
 	b.k.Step(b.now)
 }
 
-// rounds counts heartbeat messages while the clock goes on by d in steps of each.
-func (b *bulk) rounds(d, each time.Duration) uint64 {
-	before := b.tr.sends
-	for end := b.now.Add(d); b.now < end; {
-		b.step(each)
-	}
-	return b.tr.sends - before
-}
-
 func TestStepsAllocateNothing(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

@@ -17,11 +17,11 @@ const (
 	owedKinds
 )
 
-func (r *remote) owedKind() int {
+func (m *remote) owedKind() int {
 	switch {
-	case !r.native:
+	case !m.native:
 		return owedStock
-	case r.read:
+	case m.read:
 		return owedComplete
 	}
 	return owedRelease

@@ -313,7 +313,7 @@ const startsStepMax = 64
 func (t *Tracker) stepWaiting(now clock.Instant) bool {
 	tried := t.readyQueue.head != none
 	for n := 0; t.readyQueue.head != none && n < startsStepMax; {
-		i := t.popReady()
+		i := t.popEngine(&t.readyQueue)
 		e := &t.engines[i]
 		for e.waiting.head != none && n < startsStepMax && e.state == Connected {
 			n++

@@ -18,9 +18,9 @@ func (t *Tracker) stepRows(now clock.Instant) {
 	t.rowLooks = 4 * t.cfg.RowsStepMax
 	last := t.rowQueue.tail
 	for t.rowQueue.head != none {
-		i := t.popRows()
+		i := t.popEngine(&t.rowQueue)
 		if !t.postRows(i, now) {
-			t.pushRows(i)
+			t.pushEngine(&t.rowQueue, i)
 		}
 		if i == last {
 			return

@@ -36,18 +36,19 @@ type Tracker struct {
 	loads dueHeap // next load, healing or removal
 	ends  dueHeap // next message about what has ended
 
-	rowQueue, readyQueue   engineQueue
-	waitOrder              requestList
-	owedOrder              list
-	strangeOrder           list
-	eventHead, eventTail   uint32 // requests
-	engineHead, engineTail uint32
-	rowsLeft, rowLooks     int
-	leavings               int
-	parked                 []transport.Peer // agents that wait to be dropped
-	parkedAt               int
-	draining               bool
-	muted                  bool
+	rowQueue             engineQueue
+	readyQueue           engineQueue
+	eventQueue           engineQueue
+	waitOrder            requestList
+	owedOrder            list
+	strangeOrder         list
+	eventHead, eventTail uint32 // requests
+	rowsLeft, rowLooks   int
+	leavings             int
+	parked               []transport.Peer // agents that wait to be dropped
+	parkedAt             int
+	draining             bool
+	muted                bool
 
 	buf []byte       // the message under construction
 	ev  record.Event // the event under construction: a local one would be moved to the heap
@@ -82,9 +83,9 @@ func New(
 		pool:  newChunkPool((n+chunkLen-1)/chunkLen + 2*min(cfg.Engines, n)),
 		runs:  newRunPool(cfg.RunsMax),
 		beats: newDueHeap(cfg.Engines), loads: newDueHeap(cfg.Engines), ends: newDueHeap(cfg.Engines),
-		rowQueue: emptyQueue(), readyQueue: emptyQueue(), waitOrder: emptyRequests(),
+		rowQueue: emptyQueue(queueRows), readyQueue: emptyQueue(queueReady), waitOrder: emptyRequests(),
 		owedOrder: emptyList(), strangeOrder: emptyList(),
-		eventHead: none, eventTail: none, engineHead: none, engineTail: none,
+		eventHead: none, eventTail: none, eventQueue: emptyQueue(queueEvents),
 		parked: make([]transport.Peer, 0, parkedMax),
 		buf:    make([]byte, 0, cfg.BatchBytesMax),
 	}, nil
