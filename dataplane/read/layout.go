@@ -57,12 +57,12 @@ func (l *Layout) check() string {
 	return ""
 }
 
-// pairs gives what keeps region r of a peer from filling region l of ours, or "".
-func (l *Region) pairs(r *Region) string {
+// pairs gives what keeps a peer's region from filling this one of ours, or "".
+func (r *Region) pairs(remote *Region) string {
 	switch {
-	case l.BlockLen != r.BlockLen:
+	case r.BlockLen != remote.BlockLen:
 		return "regions differ in block length"
-	case l.Group != r.Group:
+	case r.Group != remote.Group:
 		return "regions differ in group"
 	}
 	return ""

@@ -54,33 +54,30 @@ func (m *Machine) poll() {
 	}
 	m.cutAt = none
 	taken := 0
-	// Downwards: an end moves the last transfer into its place, which has been looked at unless the walk began below it;
-	// then it is seen by the next step.
-	for i := from; i >= 0; i-- {
-		if st := m.ends[i]; st != transport.Pending {
-			if taken == m.cfg.EndsStepMax {
-				m.cutAt = int32(i)
-				m.Counters.EndsCut++
-				return
-			}
-			taken++
-			m.ended(m.liveOf[i], st)
-			last := len(m.live) // the place that moved down
-			m.ends[i] = m.ends[last]
-		}
+	if m.takeEnds(from, 0, &taken) {
+		m.takeEnds(len(m.live)-1, from+1, &taken)
 	}
-	for i := len(m.live) - 1; i > from; i-- {
-		if st := m.ends[i]; st != transport.Pending {
-			if taken == m.cfg.EndsStepMax {
-				m.cutAt = int32(i)
-				m.Counters.EndsCut++
-				return
-			}
-			taken++
-			m.ended(m.liveOf[i], st)
-			m.ends[i] = m.ends[len(m.live)]
+}
+
+// takeEnds applies the ends that m.ends tells of the places from to to. It reports false once the step has had its number
+// of them; the next one goes on there. Downwards: an end moves the last transfer into its place, which has been looked at
+// unless the walk began below it; then it is seen by the next step.
+func (m *Machine) takeEnds(from, to int, taken *int) bool {
+	for i := from; i >= to; i-- {
+		st := m.ends[i]
+		if st == transport.Pending {
+			continue
 		}
+		if *taken == m.cfg.EndsStepMax {
+			m.cutAt = int32(i)
+			m.Counters.EndsCut++
+			return false
+		}
+		*taken++
+		m.ended(m.liveOf[i], st)
+		m.ends[i] = m.ends[len(m.live)] // of the transfer that moved here
 	}
+	return true
 }
 
 // timeouts ends the reads whose last post is longer ago than ReadTimeout.

@@ -99,28 +99,13 @@ func (m *Machine) freeXferOf(x int32) {
 // ended takes the end of a pending transfer that the transport reports.
 func (m *Machine) ended(x int32, st transport.Status) {
 	t := &m.xfers[x]
-	late := false
-	switch t.kind {
-	case xferRow:
-		late = m.rows[t.owner].late
-	default:
-		late = m.jobs[t.owner].state == jobReported
-	}
-	if late {
+	if m.late(t) {
 		m.gauges.Held--
 		m.Counters.LateEnds++
 	}
 	if st == transport.Failed {
 		m.Counters.Failures++
-		m.setAside(x, m.now.Add(m.cfg.QuarantineErrorWait))
-		switch t.kind {
-		case xferData:
-			m.dataFailed(t)
-		case xferFence:
-			m.fenceFailed(t)
-		case xferRow:
-			m.rowFailed(t.owner)
-		}
+		m.failed(x, m.now.Add(m.cfg.QuarantineErrorWait))
 		return
 	}
 	m.unlive(x)
@@ -139,6 +124,27 @@ func (m *Machine) ended(x int32, st transport.Status) {
 	case xferFence:
 		m.freeXferOf(x)
 		m.fenceEnded(&end)
+	}
+}
+
+// late says that the outcome of the row read or read that a transfer belongs to has been reported already.
+func (m *Machine) late(t *xfer) bool {
+	if t.kind == xferRow {
+		return m.rows[t.owner].late
+	}
+	return m.jobs[t.owner].state == jobReported
+}
+
+// failed sets a transfer aside until then and tells whom it belongs to.
+func (m *Machine) failed(x int32, until clock.Instant) {
+	m.setAside(x, until)
+	switch t := &m.xfers[x]; t.kind {
+	case xferData:
+		m.dataFailed(t)
+	case xferFence:
+		m.fenceFailed(t)
+	case xferRow:
+		m.rowFailed(t.owner)
 	}
 }
 
@@ -199,18 +205,10 @@ func (m *Machine) Abandon(p transport.Peer, now clock.Instant) int {
 			m.gauges.Abandoned++
 			continue
 		}
-		if t.kind == xferRow && m.rows[t.owner].late || t.kind != xferRow && m.jobs[t.owner].state == jobReported {
+		if m.late(t) {
 			m.gauges.Held--
 		}
-		m.setAside(int32(x), clock.Never)
-		switch t.kind {
-		case xferData:
-			m.dataFailed(t)
-		case xferFence:
-			m.fenceFailed(t)
-		case xferRow:
-			m.rowFailed(t.owner)
-		}
+		m.failed(int32(x), clock.Never)
 	}
 	return n
 }
