@@ -174,38 +174,28 @@ func (p *pack) bin() []byte {
 
 // array reads an array's header: up to most elements, and no more than there are bytes left.
 func (p *pack) array(most int) int {
-	var n uint64
-	switch c := p.byte(); {
-	case p.err != nil:
-		return 0
-	case c >= 0x90 && c <= 0x9f:
-		n = uint64(c & 0x0f)
-	case c == 0xdc:
-		n = p.be(2)
-	case c == 0xdd:
-		n = p.be(4)
-	default:
-		p.fail(ErrType)
-	}
-	return p.count(n, 1, most)
+	return p.count(p.header(0x90, 0xdc), 1, most)
 }
 
 // mapLen reads a map's header: up to most pairs, and no more than there are bytes left.
 func (p *pack) mapLen(most int) int {
-	var n uint64
+	return p.count(p.header(0x80, 0xde), 2, most)
+}
+
+// header reads a count that stands in the low half of the byte short, or as 16 bits after wide, or as 32 after wide+1.
+func (p *pack) header(short, wide byte) uint64 {
 	switch c := p.byte(); {
 	case p.err != nil:
 		return 0
-	case c >= 0x80 && c <= 0x8f:
-		n = uint64(c & 0x0f)
-	case c == 0xde:
-		n = p.be(2)
-	case c == 0xdf:
-		n = p.be(4)
-	default:
-		p.fail(ErrType)
+	case c&0xf0 == short:
+		return uint64(c & 0x0f)
+	case c == wide:
+		return p.be(2)
+	case c == wide+1:
+		return p.be(4)
 	}
-	return p.count(n, 2, most)
+	p.fail(ErrType)
+	return 0
 }
 
 // count checks a number of items of at least least bytes each before anybody makes room for them.
