@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // field is one line of cmd/libkvlease/test/offsets.c.
@@ -97,21 +98,13 @@ var goConstants = []struct {
 	{"KVL_READ_TIMEOUT", ReadTimeout}, {"KVL_READ_CANCELLED", ReadCancelled}, {"KVL_READ_LOST", ReadLost},
 }
 
-// required reports whether KVLEASE_REQUIRE says that something is on this machine.
-func required(what string) bool {
-	return strings.Contains(","+os.Getenv("KVLEASE_REQUIRE")+",", ","+what+",")
-}
-
 func TestTheMemoryIsWhatTheCLibraryTakesItFor(t *testing.T) {
 	cc := os.Getenv("CC")
 	if cc == "" {
 		cc = "cc"
 	}
 	if _, err := exec.LookPath(cc); err != nil {
-		if required("cc") {
-			t.Fatal(err)
-		}
-		t.Skipf("no C compiler: %v", err)
+		require.Skip(t, "cc", err.Error())
 	}
 	program := filepath.Join(t.TempDir(), "offsets")
 	var errText bytes.Buffer
