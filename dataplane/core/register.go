@@ -71,8 +71,8 @@ func checkRegions(regions []Region) error {
 			what = "blocks is 0"
 		case r.BlockLen == 0 || r.BlockStride < r.BlockLen || r.BlockStride >= 1<<40:
 			what = fmt.Sprintf("block_len %d and block_stride %d: the length must be positive and the stride at least as long", r.BlockLen, r.BlockStride)
-		case r.Group < -1:
-			what = fmt.Sprintf("group is %d, allowed: -1 (all) or a group's number", r.Group)
+		case r.Group < -1 || r.Group >= read.GroupsMax:
+			what = fmt.Sprintf("group is %d, allowed: -1 (all) to %d", r.Group, read.GroupsMax-1)
 		case r.Bytes < extent:
 			what = fmt.Sprintf("bytes is %d, %d blocks need %d", r.Bytes, r.Blocks, extent)
 		case r.Addr+r.Bytes < r.Addr:

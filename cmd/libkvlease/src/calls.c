@@ -1,6 +1,11 @@
 /* Calls that are checked here and carried out by the core. */
 #include "internal.h"
 
+/* As docs/protocol.md bounds the handshake map, and dataplane/read the groups of a layout. */
+#define HANDSHAKE_MAX (1u << 20)
+#define REGIONS_MAX 4096u
+#define REGION_GROUPS 32
+
 /* A core's failure leaves its text in the thread's error text; a hook without text gets the status's name. */
 static int32_t done(const char *call, int32_t st)
 {
@@ -43,8 +48,8 @@ static int32_t check_region(const kvl_region_t *r, uint32_t i)
 		return kvl_fail(KVL_ERR_INVALID, "regions[%u]: %u blocks do not fit into its bytes", i, r->blocks);
 	if (r->mem != KVL_MEM_DRAM && r->mem != KVL_MEM_VRAM)
 		return kvl_fail(KVL_ERR_INVALID, "regions[%u].mem: not a KVL_MEM_*", i);
-	if (r->group < -1 || r->group >= (int32_t)KVL_GROUPS_MAX)
-		return kvl_fail(KVL_ERR_INVALID, "regions[%u].group: -1 to %u", i, KVL_GROUPS_MAX - 1);
+	if (r->group < -1 || r->group >= REGION_GROUPS)
+		return kvl_fail(KVL_ERR_INVALID, "regions[%u].group: -1 to %d", i, REGION_GROUPS - 1);
 	if (!kvl_bytes_ok(r->name, 0, 4096))
 		return kvl_fail(KVL_ERR_INVALID, "regions[%u].name: at most 4096 bytes", i);
 	return KVL_OK;
@@ -54,8 +59,8 @@ KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, uint32
 {
 	int32_t st = KVL_OK;
 	KVL_ENTER(ctx);
-	if (n == 0 || n > 65536 || regions == NULL || (uintptr_t)regions % _Alignof(kvl_region_t) != 0)
-		return kvl_fail(KVL_ERR_INVALID, "regions: NULL, not aligned, none, or more than 65536");
+	if (n == 0 || n > REGIONS_MAX || regions == NULL || (uintptr_t)regions % _Alignof(kvl_region_t) != 0)
+		return kvl_fail(KVL_ERR_INVALID, "regions: NULL, not aligned, none, or more than %u", REGIONS_MAX);
 	for (uint32_t i = 0; i < n && st == KVL_OK; i++)
 		st = check_region(&regions[i], i);
 	if (st != KVL_OK)
@@ -140,8 +145,8 @@ KVL_API int32_t kvl_engine_handshake(kvl_ctx_t *ctx, kvl_engine_t engine, uint32
 	KVL_ENTER(ctx);
 	if (engine == 0)
 		return kvl_fail(KVL_ERR_INVALID, "engine: is 0");
-	if (!kvl_bytes_ok(map, 1, 16u << 20))
-		return kvl_fail(KVL_ERR_INVALID, "map: 1 byte to 16 MiB");
+	if (!kvl_bytes_ok(map, 1, HANDSHAKE_MAX))
+		return kvl_fail(KVL_ERR_INVALID, "map: 1 byte to 1 MiB");
 	BEGIN(ctx, KVL_CALL_ENGINE_HANDSHAKE);
 	st = done("engine_handshake", kvl_core.engine_handshake(ctx->core, engine, rank, map.data, map.len, kvl_error_text(),
 								 KVL_ERR_TEXT));

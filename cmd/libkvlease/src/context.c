@@ -124,16 +124,6 @@ static int32_t make_control(kvl_ctx_t *ctx)
 	return KVL_OK;
 }
 
-/* A row shows base + g while use g may be read, from before the first grant on. */
-static void make_board(kvl_ctx_t *ctx, uint64_t base, uint64_t epoch)
-{
-	kvl_board_header_t *head = (kvl_board_header_t *)(void *)ctx->board;
-	kvl_row_t *rows = (kvl_row_t *)(void *)(ctx->board + sizeof *head);
-	*head = (kvl_board_header_t){.version = 1, .base = base, .epoch = epoch};
-	for (uint32_t i = 0; i < ctx->sizes.leases; i++)
-		rows[i].fence = base;
-}
-
 static int32_t make_memory(kvl_ctx_t *ctx, kvl_core_args_t *args, uint8_t **rings, uint8_t **overflows)
 {
 	uint64_t random[4];
@@ -158,7 +148,6 @@ static int32_t make_memory(kvl_ctx_t *ctx, kvl_core_args_t *args, uint8_t **ring
 		return kvl_fail(KVL_ERR_NOMEM, "the completion ring cannot be made");
 	args->epoch = random[2] | 1;
 	args->base = random[3] >> 2;
-	make_board(ctx, args->base, args->epoch);
 	args->control = ctx->control;
 	args->slots = ctx->slots;
 	args->tracks = ctx->tracks;

@@ -67,7 +67,7 @@ static void put_groups(text_t *t, const kvl_blocks_t *groups, uint32_t n)
 	put(t, "]", 1);
 }
 
-/* The epoch stands on the board, since a registration makes a new one. */
+/* The epoch comes from the board, where the core has written what readers will compare it with. */
 static void put_lease(text_t *t, const kvl_ctx_t *ctx, uint32_t slot, uint32_t g)
 {
 	const kvl_board_header_t *head = (const kvl_board_header_t *)(const void *)ctx->board;

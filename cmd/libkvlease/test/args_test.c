@@ -146,6 +146,7 @@ static void context_calls_check_their_arguments(void)
 	REGION(block_len, 513, "block_stride");
 	REGION(mem, 2, "mem");
 	REGION(group, -2, "group");
+	REGION(group, 32, "group");
 	REGION(name.len, 5, "name");
 	expect("device", kvl_register(ctx, &(kvl_region_t){.addr = 1, .bytes = 1, .block_len = 1, .block_stride = 1, .blocks = 1, .device = 99}, 1),
 	       KVL_ERR_TRANSPORT, "device: 99");
@@ -177,6 +178,7 @@ static void context_calls_check_their_arguments(void)
 	BAD(kvl_engine_handshake(ctx, 0, 0, str("map")), "engine");
 	BAD(kvl_engine_handshake(ctx, e, 0, (kvl_bytes_t){NULL, 4}), "map");
 	BAD(kvl_engine_handshake(ctx, e, 0, (kvl_bytes_t){"", 0}), "map");
+	BAD(kvl_engine_handshake(ctx, e, 0, (kvl_bytes_t){junk, (1u << 20) + 1}), "map");
 	BAD(kvl_engine_handshake(ctx, e, 3, str("map")), "rank");
 	BAD(kvl_handshake_get(ctx, 0, buf, 64, NULL), "len_out");
 	BAD(kvl_handshake_get(ctx, 0, NULL, 64, &len), "buf");

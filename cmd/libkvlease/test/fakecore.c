@@ -61,6 +61,7 @@ EXPORT int32_t kvlgo_open(const kvl_core_args_t *args, int64_t *core_out, char *
 		kvl_ring_consumer_init(&f->overflows[i], args->overflows[i], kvl_ring_bytes(f->sizes.overflow_bytes));
 	}
 	kvl_ring_producer_init(&f->events, args->events, kvl_ring_bytes(f->sizes.events_bytes));
+	((kvl_board_header_t *)(void *)args->board)->epoch = args->epoch;
 	args->control->duration_ns = number(args->config, args->config_len, "duration_ms", 1000) * 1000000ull;
 	cores[cores_n++ % 64] = f;
 	*core_out = (int64_t)(intptr_t)f;

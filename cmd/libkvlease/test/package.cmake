@@ -16,8 +16,7 @@ if(PKG_CONFIG)
   file(GLOB_RECURSE pc ${WORK}/usr/*/kvlease.pc)
   get_filename_component(dir ${pc} DIRECTORY)
   get_filename_component(lib ${dir} DIRECTORY)
-  # The prefix is where it was configured for; here it was installed elsewhere.
-  execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${dir} ${PKG_CONFIG} --define-variable=prefix=${WORK}/usr --cflags --libs kvlease
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${dir} ${PKG_CONFIG} --cflags --libs kvlease
     OUTPUT_VARIABLE flags RESULT_VARIABLE rc OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(NOT rc EQUAL 0)
     message(FATAL_ERROR "pkg-config does not find kvlease in ${dir}")
