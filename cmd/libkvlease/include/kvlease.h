@@ -186,85 +186,160 @@ typedef struct kvl_read {
  * Open a context: one engine rank with its agent, leases, tracking and reads. Opens libkvlease-core.so from the folder of
  * libkvlease.so (or KVLEASE_CORE). Takes about 0.5 s the first time with the nixl transport. Open after fork.
  *
- * @param config   [in] JSON object, UTF-8; the README lists the keys. Unknown keys are errors.
+ * @param config   [in] JSON object, UTF-8, at most 1 MiB; the README lists the keys. Unknown keys are errors.
  * @param len      [in] bytes of config.
  * @param ctx_out  [out] set on success.
  * @param err      [out] text of the error, zero-terminated, cut to err_cap; may be NULL with err_cap 0.
- * @return KVL_OK, KVL_ERR_CONFIG, KVL_ERR_UNAVAILABLE, KVL_ERR_NOMEM, KVL_ERR_TRANSPORT, KVL_ERR_INVALID.
+ * @return KVL_OK; KVL_ERR_CONFIG, KVL_ERR_UNAVAILABLE, KVL_ERR_NOMEM, KVL_ERR_TRANSPORT, KVL_ERR_INVALID, KVL_ERR_FORKED:
+ *         nothing is open, err says what is wrong.
  */
 KVL_API int32_t kvl_open(const char *config, size_t len, kvl_ctx_t **ctx_out, char *err, size_t err_cap);
 
 /**
- * Close a context. Reads in flight keep their memory: while one may still write, KVL_ERR_BUSY is returned after the
- * timeout and the context stays open. Leases still held end as KVL_FREED_CLOSED and can be polled until the call that succeeds.
- * After success the handle is gone.
+ * Close a context. Waits at most timeout_ns for reads of ours, since a transfer may still write their local blocks; steps by
+ * itself meanwhile. From the call on, new work gets KVL_ERR_CLOSED. On success every row is fenced, leases still held end
+ * without an event (drain and poll first to hear of each), and ctx is gone.
+ *
+ * @return KVL_OK; KVL_ERR_BUSY: a read may still write, or another thread is inside: the context stays open, step on.
  */
 KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns);
 
-/** Tell every peer what will never be read or served, end all leases that may be ended, wait for readers at most timeout_ns. New work gets KVL_ERR_CLOSED. */
+/**
+ * Get ready to exit: new work gets KVL_ERR_CLOSED, owners are told what will not be read here, and each tracked request that
+ * is not being read gets KVL_EV_LEASE_GONE. Then waits at most timeout_ns, stepping by itself, until no lease is held, no
+ * request tracked and no message owed. Our own leases are not cut short: they end when read, or at their deadline.
+ *
+ * @return KVL_OK: nothing is left; KVL_ERR_TIMEOUT: something is ("alive" of kvl_stats): poll, untrack, call again or close;
+ *         KVL_ERR_BUSY, KVL_ERR_POISONED.
+ */
 KVL_API int32_t kvl_drain(kvl_ctx_t *ctx, uint64_t timeout_ns);
 
 KVL_API const char *kvl_version(void);     /* "0.1.0"; no context needed */
 KVL_API uint32_t kvl_abi_version(void);    /* KVL_ABI_VERSION of the library that was loaded */
-KVL_API const char *kvl_status_name(int32_t status);
+KVL_API const char *kvl_status_name(int32_t status); /* "KVL_ERR_FULL"; "unknown status" for other numbers */
 
-/** Text of the calling thread's last error on any context; "" if none. Valid until the thread's next call. */
+/** Text of the calling thread's last failed call on any context, "" if none. Valid until the thread's next call. */
 KVL_API const char *kvl_last_error(void);
 
 /* ---- producers --------------------------------------------------------------------------------------------------- */
 
-/** Give the calling thread a submission ring (at most producers_max). All calls about one request go through the producer of its first. Lives as long as the context. */
+/** Give the calling thread a submission ring. All calls about one request go through the producer of its first. Lives as long as the context. KVL_ERR_FULL: producers_max are open. */
 KVL_API int32_t kvl_producer_open(kvl_ctx_t *ctx, kvl_producer_t **producer_out);
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/** Register the KV cache with the transport, once, before peers connect. All or nothing. */
+/**
+ * Register the KV cache with the transport, once, before peers connect: all of it or nothing. It must stay mapped until
+ * kvl_unregister or kvl_close has succeeded.
+ *
+ * @param regions  [in] n regions, 1 to 4,096, that do not overlap; copied.
+ * @return KVL_OK; KVL_ERR_INVALID: the text names the region, or memory is registered already; KVL_ERR_TRANSPORT;
+ *         KVL_ERR_CLOSED, KVL_ERR_POISONED, KVL_ERR_BUSY.
+ */
 KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, uint32_t n);
 
-/** Fence and end every lease, wait for own reads, destroy the agent; only then may the memory be unmapped. KVL_ERR_BUSY: a read is still in flight, nothing was unregistered. */
+/**
+ * Fence and end every lease (KVL_FREED_CLOSED) and destroy the agent; after success, and only then, the memory may be unmapped.
+ * What is left to do with the context is to poll and close it.
+ *
+ * @return KVL_OK; KVL_ERR_BUSY: a read of ours is in flight, nothing was unregistered; KVL_ERR_INVALID: nothing is registered.
+ */
 KVL_API int32_t kvl_unregister(kvl_ctx_t *ctx);
 
 /* ---- peers ------------------------------------------------------------------------------------------------------- */
 
-/** Name a remote engine. The same id gives the same handle while the engine is known. */
+/**
+ * Name a remote engine. The same id gives the same handle while the engine is known.
+ *
+ * @return KVL_OK; KVL_ERR_FULL: engines_max are known; KVL_ERR_INVALID: also for our own id, and for more than one rank;
+ *         KVL_ERR_CLOSED, KVL_ERR_POISONED, KVL_ERR_BUSY.
+ */
 KVL_API int32_t kvl_engine_add(kvl_ctx_t *ctx, const kvl_engine_desc_t *desc, kvl_engine_t *engine_out);
+
+/** Forget a remote engine. Its tracked requests are lost: KVL_EV_LEASE_GONE, reads of them end as KVL_READ_LOST. KVL_ERR_STALE: it is not known. */
 KVL_API int32_t kvl_engine_remove(kvl_ctx_t *ctx, kvl_engine_t engine);
 
-/** Hand in the handshake map of one rank of an engine, when it travelled out of band. Loaded by the next steps. */
+/**
+ * Hand in the handshake map of one rank of an engine, when it travelled out of band. Checked here, loaded by the next steps
+ * (KVL_EV_ENGINE_UP). A map with another boot epoch or metadata than the one known makes the engine a new one.
+ *
+ * @param map  [in] msgpack, 1 byte to 1 MiB; copied.
+ * @return KVL_OK; KVL_ERR_INVALID: it cannot be read, is another engine's, does not fit our cache, or kvl_register has not
+ *         been called; KVL_ERR_STALE: the engine is not known.
+ */
 KVL_API int32_t kvl_engine_handshake(kvl_ctx_t *ctx, kvl_engine_t engine, uint32_t rank, kvl_bytes_t map);
 
-/** Our own handshake map of a rank (msgpack, with the kvlease key), after kvl_register. KVL_ERR_SPACE: *len_out is the length needed. */
+/**
+ * Our own handshake map of a rank (msgpack, with the kvlease key).
+ *
+ * @param len_out  [out] bytes written; with KVL_ERR_SPACE the bytes needed.
+ * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_INVALID: before kvl_register, or there is no such rank.
+ */
 KVL_API int32_t kvl_handshake_get(kvl_ctx_t *ctx, uint32_t rank, void *buf, size_t cap, size_t *len_out);
 
-/* ---- owner (prefill) --------------------------------------------------------------------------------------------- */
+/* ---- owner (prefill): one producer per context, the first that expects or grants; others get KVL_ERR_PRODUCER ------ */
 
-/** A request has started to run here: messages about it that come before the grant are kept. Ends by kvl_grant, kvl_cancel or expect_max. */
+/**
+ * A request has started to run here: messages about it that come before the grant are kept. Ends by kvl_grant, kvl_cancel, or
+ * expect_max after it (KVL_EV_EXPECT_LAPSED). Stays in C: one ring record.
+ *
+ * @param id  [in] 1..KVL_ID_MAX bytes; copied.
+ * @return KVL_OK; KVL_ERR_FULL: nothing changed, go on without; KVL_ERR_INVALID, KVL_ERR_PRODUCER, KVL_ERR_CLOSED, KVL_ERR_POISONED.
+ */
 KVL_API int32_t kvl_expect(kvl_producer_t *p, kvl_bytes_t id, kvl_lease_t *lease_out);
 
-/** Hold the blocks of a finished request under a lease from now on. Stays in C: one ring record. KVL_ERR_FULL: nothing changed, free the blocks yourself. */
+/**
+ * Hold the blocks of a finished request under a lease from now on, until its KVL_EV_FREED. Stays in C: one ring record.
+ *
+ * @param grant  [in] copied. With `expected` the lease is that one, unless it has lapsed meanwhile.
+ * @return KVL_OK; KVL_ERR_FULL: nothing changed, free the blocks yourself; KVL_ERR_INVALID, KVL_ERR_PRODUCER, KVL_ERR_CLOSED,
+ *         KVL_ERR_POISONED.
+ */
 KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease_t *lease_out);
 
-/** The parameters never left: end the expectation or the grant. A cancelled grant is reported as freed (revoked). Never refused for room. */
+/** The parameters never left: end the expectation or the grant. A cancelled grant is reported as freed (revoked). Never refused for room. KVL_ERR_STALE: it has ended. */
 KVL_API int32_t kvl_cancel(kvl_producer_t *p, kvl_lease_t lease);
 
-/** Take the blocks back. Carried out at once if every reader checks the fence, else the deadline decides. Never refused for room. */
+/** Take the blocks back: at once if every reader checks the fence, else when that turns out, else at the deadline. Never refused for room. KVL_ERR_STALE: it has ended. */
 KVL_API int32_t kvl_revoke(kvl_producer_t *p, kvl_lease_t lease);
 
-/** Take back leases of readers that check the fence, worth least first, until about blocks_wanted blocks are free. */
+/** Take back leases of readers that check the fence, worth least first, until about blocks_wanted blocks are free. Any producer. KVL_ERR_FULL: call again after a step. */
 KVL_API int32_t kvl_pressure(kvl_producer_t *p, uint32_t blocks_wanted);
 
-/** Transfer parameters for a granted lease: the JSON object of vLLM's kv_transfer_params with the kvlease key. Zero-terminated; *len_out without the zero. */
+/**
+ * Transfer parameters for a granted lease: the JSON object of vLLM's kv_transfer_params with the kvlease key. Stays in C, any thread.
+ *
+ * @param grant    [in] as it was granted; its id must be UTF-8.
+ * @param buf      [out] zero-terminated.
+ * @param len_out  [out] bytes without the zero; with KVL_ERR_SPACE what they would be.
+ * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_STALE: the lease has ended, or is only expected; KVL_ERR_INVALID, KVL_ERR_POISONED.
+ */
 KVL_API int32_t kvl_params(kvl_ctx_t *ctx, kvl_lease_t lease, const kvl_grant_t *grant, char *buf, size_t cap, size_t *len_out);
 
-/** Only the value of the "kvlease" key, for engines that make the rest themselves. */
+/** Only the value of the "kvlease" key, for engines that make the rest themselves. Otherwise as kvl_params. */
 KVL_API int32_t kvl_params_key(kvl_ctx_t *ctx, kvl_lease_t lease, char *buf, size_t cap, size_t *len_out);
 
 /* ---- reader (decode) --------------------------------------------------------------------------------------------- */
 
-/** Read transfer parameters. Needs no context. buf takes strings and block ids; KVL_ERR_SPACE: *need_out is the size needed. KVL_ERR_INVALID: kvl_last_error names the key. */
+/**
+ * Read transfer parameters. Needs no context; any thread.
+ *
+ * @param json      [in] len bytes of UTF-8, at most 4 MiB; ABI.md says how strictly.
+ * @param buf       [out] strings and block ids that remote_out points to; keep it as long as remote_out.
+ * @param need_out  [out] with KVL_ERR_SPACE the size of buf that is needed.
+ * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_INVALID: kvl_last_error names the key.
+ */
 KVL_API int32_t kvl_params_read(const char *json, size_t len, kvl_remote_t *remote_out, void *buf, size_t cap, size_t *need_out);
 
-/** Start heartbeats for a request from the next step on. Stays in C: no allocation, no lock, one ring record. */
+/**
+ * Start heartbeats for a request from the next step on. Stays in C: no allocation, no lock, one ring record.
+ *
+ * @param engine    [in] from kvl_engine_add; if it is not known any more, KVL_EV_LEASE_GONE says so.
+ * @param remote    [in] from kvl_params_read; copied.
+ * @param local_id  [in] the engine's own id, up to KVL_ID_MAX bytes; copied.
+ * @return KVL_OK; KVL_ERR_FULL: no room in ring or table (tracked_max), call again after a step; KVL_ERR_INVALID,
+ *         KVL_ERR_CLOSED, KVL_ERR_POISONED.
+ */
 KVL_API int32_t kvl_track(kvl_producer_t *p, kvl_engine_t engine, const kvl_remote_t *remote, kvl_bytes_t local_id, uint64_t user, kvl_track_t *track_out);
 
 /** The request ended or was aborted: stop heartbeats, tell the owner if it was not read. Never refused for room. A read in flight is cancelled: its blocks come back by event. KVL_ERR_STALE: it has ended, its event is there or was. */
@@ -273,35 +348,46 @@ KVL_API int32_t kvl_untrack(kvl_producer_t *p, kvl_track_t track);
 /** Refused before admission: tell the owner at once that nobody will read. KVL_ERR_FULL only when the ring and 1 MiB of overflow are full of rejects. */
 KVL_API int32_t kvl_reject(kvl_producer_t *p, kvl_engine_t engine, const kvl_remote_t *remote);
 
-/** Read the blocks of a tracked request. One outcome event; then the tracking has ended. */
+/**
+ * Read the blocks of a tracked request. One outcome event; then the tracking has ended. Stays in C: ring records.
+ *
+ * @param read  [in] positions of local blocks lie within those of the remote ones of the same group; copied.
+ * @return KVL_OK; KVL_ERR_FULL: no room in the ring, call again after a step; KVL_ERR_BUSY: it is being read; KVL_ERR_STALE: it
+ *         has ended; KVL_ERR_INVALID: also for more runs than an empty ring holds; KVL_ERR_PRODUCER, KVL_ERR_CLOSED, KVL_ERR_POISONED.
+ */
 KVL_API int32_t kvl_read(kvl_producer_t *p, kvl_track_t track, const kvl_read_t *read);
 
 /* ---- loop -------------------------------------------------------------------------------------------------------- */
 
-/** inline mode: run one step now. pump mode: the same as kvl_pass. */
+/** inline mode: run one step now. pump mode: the same as kvl_pass. KVL_ERR_BUSY: another thread steps, drains or closes; KVL_ERR_POISONED. */
 KVL_API int32_t kvl_step(kvl_ctx_t *ctx);
 
-/** pump mode: the forward loop is alive; the pump beats for it while passes are no further apart than stall_cover. */
+/** pump mode: the forward loop is alive; the pump beats for it while passes are no further apart than stall_cover. Stays in C. */
 KVL_API int32_t kvl_pass(kvl_ctx_t *ctx);
 
-/** The engine will not step on purpose for at most max_ns: beats go on as if it did (pump mode). */
+/** The engine will not step on purpose for at most max_ns: beats go on as if it did (pump mode). Stays in C. */
 KVL_API int32_t kvl_pause(kvl_ctx_t *ctx, uint64_t max_ns);
 
-/** Take up to n events of event_size bytes each (64). @return number of events, or a negative status. */
+/** Take up to n events of event_size bytes each (64). Stays in C. @return number of events, or a negative status. */
 KVL_API int32_t kvl_poll(kvl_ctx_t *ctx, kvl_event_t *events, size_t event_size, uint32_t n);
 
-/** A descriptor that is readable when kvl_poll has events or, in inline mode, kvl_step has work (each idle_tick). Owned by the context. */
+/**
+ * A descriptor for poll(2), readable while kvl_poll has events and, in inline mode, when kvl_step has work: something was
+ * submitted since the last step, and every idle_tick while anything is held. Owned by the context; do not read or close it.
+ *
+ * @return KVL_OK; KVL_ERR_BUSY: the first call must not meet a step or poll; KVL_ERR_NOMEM.
+ */
 KVL_API int32_t kvl_wait_fd(kvl_ctx_t *ctx, int *fd_out);
 
 /* ---- failure and watching ---------------------------------------------------------------------------------------- */
 
-/** Close every row for ever: no reader will accept data of this context any more. Async-signal-safe, any thread. */
+/** Close every row for ever: no reader will accept data of this context any more. The context is poisoned. Async-signal-safe, any thread. */
 KVL_API int32_t kvl_fence_all(kvl_ctx_t *ctx);
 
-/** Counters as JSON. KVL_ERR_SPACE: *len_out is the length needed. */
+/** Counters and gauges as one flat JSON object, zero-terminated. KVL_ERR_SPACE: *len_out is the length without the zero. */
 KVL_API int32_t kvl_stats(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *len_out);
 
-/** The configuration in force, defaults filled in, as JSON. */
+/** The configuration in force, defaults filled in, as JSON. Otherwise as kvl_stats. */
 KVL_API int32_t kvl_config_json(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *len_out);
 
 #ifdef __cplusplus
