@@ -324,9 +324,10 @@ KVL_API int32_t kvl_params_key(kvl_ctx_t *ctx, kvl_lease_t lease, char *buf, siz
 /**
  * Read transfer parameters. Needs no context; any thread.
  *
- * @param json      [in] len bytes of UTF-8, at most 4 MiB; ABI.md says how strictly.
- * @param buf       [out] strings and block ids that remote_out points to; keep it as long as remote_out.
- * @param need_out  [out] with KVL_ERR_SPACE the size of buf that is needed.
+ * @param json        [in] len bytes of UTF-8, at most 4 MiB; ABI.md says how strictly.
+ * @param remote_out  [in] its size, set by the caller; [out] the rest.
+ * @param buf         [out] strings and block ids that remote_out points to; keep it as long as remote_out.
+ * @param need_out    [out] with KVL_ERR_SPACE the size of buf that is needed.
  * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_INVALID: kvl_last_error names the key.
  */
 KVL_API int32_t kvl_params_read(const char *json, size_t len, kvl_remote_t *remote_out, void *buf, size_t cap, size_t *need_out);
