@@ -7,13 +7,15 @@ import (
 	"unicode"
 )
 
-// Stats are all counters and gauges as one flat JSON object, keys as group_counter_name.
+// Stats are all counters and gauges as one flat JSON object, keys as group_name. Groups of counters: none (the plane),
+// lease, beat, read; of gauges: tracker, reads.
 func (c *Core) Stats() []byte {
 	c.mu.Lock()
 	all := map[string]any{
 		"steps":       c.plane.Counters.Steps,
 		"held":        c.leases.Held(),
 		"held_blocks": c.leases.Blocks(),
+		"lingering":   c.leases.Lingering(),
 		"alive":       c.plane.Alive(),
 		"reads_open":  c.reads.Open(),
 	}
@@ -21,7 +23,8 @@ func (c *Core) Stats() []byte {
 	flatten(all, "lease_", c.leases.Counters)
 	flatten(all, "beat_", c.tracker.Counters())
 	flatten(all, "read_", c.reads.Counters)
-	flatten(all, "beat_", c.tracker.Gauges())
+	flatten(all, "reads_", c.reads.Gauges())
+	flatten(all, "tracker_", c.tracker.Gauges())
 	c.mu.Unlock()
 	out, err := json.Marshal(all)
 	if err != nil { // integers only

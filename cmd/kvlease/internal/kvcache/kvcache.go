@@ -49,9 +49,6 @@ func New(layers, blocks uint32) (*Cache, error) {
 // Layer is the memory of one layer.
 func (c *Cache) Layer(layer uint32) []byte { return c.base[layer] }
 
-// BlockBytes are the bytes of one block over all layers.
-func (c *Cache) BlockBytes() uint64 { return uint64(c.Layers) * BlockLen }
-
 // mixed is the end of splitmix64: a bijection in which every bit of the input moves about half of the output.
 func mixed(x uint64) uint64 {
 	x ^= x >> 30

@@ -1,0 +1,47 @@
+package core
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// What ARCHITECTURE.md calls a counter or a gauge can be read, and no two parts of the plane write under one name.
+func TestTheStatisticsHoldEveryCounterAndGauge(t *testing.T) {
+	l := newLab(t, `{}`)
+	var got map[string]any
+	if err := json.Unmarshal(l.p.core.Stats(), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{}
+	add := func(prefix string, s any) {
+		group := map[string]any{}
+		flatten(group, prefix, s)
+		for name := range group {
+			if want[name] {
+				t.Errorf("%s: written twice", name)
+			}
+			want[name] = true
+		}
+	}
+	c := l.p.core
+	add("", c.plane.Counters)
+	add("lease_", c.leases.Counters)
+	add("beat_", c.tracker.Counters())
+	add("tracker_", c.tracker.Gauges())
+	add("read_", c.reads.Counters)
+	add("reads_", c.reads.Gauges())
+	for _, name := range []string{"held", "held_blocks", "lingering", "alive", "reads_open"} {
+		if want[name] {
+			t.Errorf("%s: written twice", name)
+		}
+		want[name] = true
+	}
+	for name := range want {
+		if _, ok := got[name]; !ok {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d names, want %d", len(got), len(want))
+	}
+}
