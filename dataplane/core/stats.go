@@ -12,7 +12,6 @@ import (
 func (c *Core) Stats() []byte {
 	c.mu.Lock()
 	all := map[string]any{
-		"steps":       c.plane.Counters.Steps,
 		"held":        c.leases.Held(),
 		"held_blocks": c.leases.Blocks(),
 		"lingering":   c.leases.Lingering(),
