@@ -73,7 +73,7 @@ build-go:
 	$(GO) build -o $(BUILD)/kvlease ./cmd/kvlease
 
 # One tree per purpose: lib is what is used, c, asan and tsan are tests.
-CMAKE_lib  := -DBUILD_TESTING=OFF
+CMAKE_lib  := -DBUILD_TESTING=OFF -DKVL_CORE="$(abspath $(BUILD))/libkvlease-core.so"
 CMAKE_c    :=
 CMAKE_asan := -DKVL_SANITIZE=address,undefined
 CMAKE_tsan := -DKVL_SANITIZE=thread
