@@ -144,32 +144,6 @@ static void on_read(uint64_t re, struct request *r)
 	}
 }
 
-static void on_handshake(uint64_t re)
-{
-	static uint8_t map[32768];
-	static char hex[2 * sizeof map + 1];
-	size_t len = 0;
-	int32_t st = kvl_handshake_get(ctx, 0, map, sizeof map, &len);
-	if (st != KVL_OK) {
-		say_refused(re, st, "kvl_handshake_get");
-		return;
-	}
-	hex_encode(map, len, hex);
-	say("{\"re\":%llu,\"ok\":true,\"handshake\":\"%s\",\"t_ns\":%llu}", (unsigned long long)re, hex, (unsigned long long)now_ns());
-}
-
-static void on_stats(uint64_t re)
-{
-	static char stats[65536];
-	size_t len = 0;
-	int32_t st = kvl_stats(ctx, stats, sizeof stats, &len);
-	if (st != KVL_OK) {
-		say_refused(re, st, "kvl_stats");
-		return;
-	}
-	say("{\"re\":%llu,\"ok\":true,\"stats\":%.*s,\"t_ns\":%llu}", (unsigned long long)re, (int)len, stats, (unsigned long long)now_ns());
-}
-
 /* False: quit. */
 static int on_command(const char *line, size_t len)
 {
@@ -185,11 +159,11 @@ static int on_command(const char *line, size_t len)
 	if (strcmp(cmd, "quit") == 0)
 		return 0;
 	if (strcmp(cmd, "handshake") == 0) {
-		on_handshake(re);
+		answer_handshake(ctx, re);
 		return 1;
 	}
 	if (strcmp(cmd, "stats") == 0) {
-		on_stats(re);
+		answer_stats(ctx, re);
 		return 1;
 	}
 	if (strcmp(cmd, "engine") == 0) {
@@ -289,19 +263,6 @@ static void on_event(const kvl_event_t *e)
 	}
 }
 
-static void poll_events(void)
-{
-	kvl_event_t events[64];
-	int32_t n;
-	do {
-		n = kvl_poll(ctx, events, sizeof events[0], 64);
-		if (n < 0)
-			die("kvl_poll: %s: %s", kvl_status_name(n), kvl_last_error());
-		for (int32_t i = 0; i < n; i++)
-			on_event(&events[i]);
-	} while (n == 64);
-}
-
 int main(int argc, char **argv)
 {
 	struct options o = options_read(argc, argv, "D", "A decode engine stand-in: tracks requests, reads their blocks, checks every byte.");
@@ -334,18 +295,10 @@ int main(int argc, char **argv)
 		st = o.pump ? kvl_pass(ctx) : kvl_step(ctx);
 		if (st != KVL_OK && st != KVL_ERR_POISONED) /* poisoned: the ends still come by kvl_poll */
 			die("%s: %s: %s", o.pump ? "kvl_pass" : "kvl_step", kvl_status_name(st), kvl_last_error());
-		poll_events();
+		poll_events(ctx, on_event);
 		forward_pass(pass_end);
 	}
 
-	/* Leaving in order: owners are told what will never be read, the ends are heard, then the context closes. */
-	st = kvl_drain(ctx, 500000000u);
-	if (st != KVL_OK && st != KVL_ERR_TIMEOUT)
-		fprintf(stderr, "kvl_drain: %s: %s\n", kvl_status_name(st), kvl_last_error());
-	poll_events();
-	st = kvl_close(ctx, 2000000000u);
-	if (st != KVL_OK)
-		die("kvl_close: %s: %s", kvl_status_name(st), kvl_last_error());
-	say("{\"ev\":\"bye\",\"t_ns\":%llu}", (unsigned long long)now_ns());
+	engine_leave(ctx, on_event);
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* What the two example engines share: a KV cache whose every byte can be checked, options, a forward loop's clock.
  *
- * This is the engine's side: kvlease comes in only in cache_register and engine_open.
+ * This is the engine's side. kvlease comes in at cache_register and engine_open, and where both engines ask it the same.
  */
 #ifndef ENGINE_H
 #define ENGINE_H
@@ -258,6 +258,62 @@ static inline void say_ready(const struct options *o, const char *role, const st
 	    "\"block_bytes\":%llu,\"t_ns\":%llu}",
 	    role, quoted(o->engine_id), quoted(kvl_version()), o->pump ? "pump" : "inline", (int)getpid(), c->blocks,
 	    (unsigned long long)(c->block_len * c->layers), (unsigned long long)now_ns());
+}
+
+/* ---- commands and calls that both engines have ---------------------------------------------------------------------------- */
+
+/* Our handshake map, for the other side. */
+static inline void answer_handshake(kvl_ctx_t *ctx, uint64_t re)
+{
+	static uint8_t map[32768];
+	static char hex[2 * sizeof map + 1];
+	size_t len = 0;
+	int32_t st = kvl_handshake_get(ctx, 0, map, sizeof map, &len);
+	if (st != KVL_OK) {
+		say_refused(re, st, "kvl_handshake_get");
+		return;
+	}
+	hex_encode(map, len, hex);
+	say("{\"re\":%llu,\"ok\":true,\"handshake\":\"%s\",\"t_ns\":%llu}", (unsigned long long)re, hex, (unsigned long long)now_ns());
+}
+
+static inline void answer_stats(kvl_ctx_t *ctx, uint64_t re)
+{
+	static char stats[65536];
+	size_t len = 0;
+	int32_t st = kvl_stats(ctx, stats, sizeof stats, &len);
+	if (st != KVL_OK) {
+		say_refused(re, st, "kvl_stats");
+		return;
+	}
+	say("{\"re\":%llu,\"ok\":true,\"stats\":%.*s,\"t_ns\":%llu}", (unsigned long long)re, (int)len, stats, (unsigned long long)now_ns());
+}
+
+/* Whatever has happened since the last time. */
+static inline void poll_events(kvl_ctx_t *ctx, void (*on_event)(const kvl_event_t *e))
+{
+	kvl_event_t events[64];
+	int32_t n;
+	do {
+		n = kvl_poll(ctx, events, sizeof events[0], 64);
+		if (n < 0)
+			die("kvl_poll: %s: %s", kvl_status_name(n), kvl_last_error());
+		for (int32_t i = 0; i < n; i++)
+			on_event(&events[i]);
+	} while (n == 64);
+}
+
+/* Leaving in order: peers are told, the ends are heard, then the context closes. */
+static inline void engine_leave(kvl_ctx_t *ctx, void (*on_event)(const kvl_event_t *e))
+{
+	int32_t st = kvl_drain(ctx, 500000000u);
+	if (st != KVL_OK && st != KVL_ERR_TIMEOUT)
+		fprintf(stderr, "kvl_drain: %s: %s\n", kvl_status_name(st), kvl_last_error());
+	poll_events(ctx, on_event);
+	st = kvl_close(ctx, 2000000000u);
+	if (st != KVL_OK)
+		die("kvl_close: %s: %s", kvl_status_name(st), kvl_last_error());
+	say("{\"ev\":\"bye\",\"t_ns\":%llu}", (unsigned long long)now_ns());
 }
 
 /* Set by SIGTERM and SIGINT; looked at once per pass. */
