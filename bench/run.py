@@ -168,9 +168,9 @@ class Bench:
         turns([self.pair("idle", rounds=2)], self.rounds, self.samples)
 
     def latency(self):
-        n = 4 if self.quick else 30
+        n = 4 if self.quick else 25
         ways = [self.pair("latency", drive="inline", pass_ms=30, lease=1.5, rounds=n), self.pair("latency", drive="pump", pass_ms=30, lease=1.5, rounds=n)]
-        turns(ways, 2 if self.quick else 5, self.samples)
+        turns(ways, 2 if self.quick else 3, self.samples)
 
     def kill(self):
         turns([self.pair("kill", rounds=8, lease=3, pass_ms=5)], 2 if self.quick else 5, self.samples)
