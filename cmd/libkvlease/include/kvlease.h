@@ -303,7 +303,7 @@ KVL_API int32_t kvl_cancel(kvl_producer_t *p, kvl_lease_t lease);
 /** Take the blocks back: at once if every reader checks the fence, else when that turns out, else at the deadline. Never refused for room. KVL_ERR_STALE: it has ended. */
 KVL_API int32_t kvl_revoke(kvl_producer_t *p, kvl_lease_t lease);
 
-/** Take back leases of readers that check the fence, worth least first, until about blocks_wanted blocks are free. Any producer. KVL_ERR_FULL: call again after a step. */
+/** Take leases back until about blocks_wanted blocks are free: first those that linger past their deadline for a stock reader, then those whose readers check the fence, longest known first. Any producer. KVL_ERR_FULL: call again after a step. */
 KVL_API int32_t kvl_pressure(kvl_producer_t *p, uint32_t blocks_wanted);
 
 /**
