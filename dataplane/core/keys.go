@@ -32,6 +32,8 @@ func yes(name, doc string, f func(*Config) *bool) key {
 
 const day = 24 * time.Hour
 
+//go:generate env KVLEASE_UPDATE=1 go test -count=1 -run TestTheREADMEsTableOfKeysIsTrue .
+
 // keys is the whole configuration. Names are vLLM's where vLLM has one.
 var keys = []key{
 	str("engine_id", "id of this engine, as peers and routers name it; random if empty", func(c *Config) *string { return &c.EngineID }),
