@@ -143,7 +143,8 @@ func testConcurrent(t *testing.T, p *pair) {
 	go func() { // B forgets and reloads A, which does not disturb what A sends to B or reads from it
 		peer := toA
 		for i := range rounds {
-			if err := p.B.Drop(peer); err != nil {
+			err := p.B.Drop(peer) // its own: the loop below sets the outer one
+			if err != nil {
 				done <- err
 				return
 			}
