@@ -1,109 +1,13 @@
 package cnixl
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 
-	"github.com/kvlease/kvlease/cnixl/fake"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/transporttest"
 )
-
-// fakeDir is removed by TestMain.
-var fakeDir string
-
-// fakePath builds the fake once per process.
-var fakePath = sync.OnceValues(func() (string, error) {
-	var err error
-	if fakeDir, err = os.MkdirTemp("", "kvlease-fake"); err != nil {
-		return "", err
-	}
-	return fake.Build(fakeDir, "libfakenixl.so")
-})
-
-// script gives the fake commands; a test ends with a clean script.
-type script struct {
-	t    *testing.T
-	path string
-}
-
-func newScript(t *testing.T) *script {
-	t.Helper()
-	path, err := fakePath()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &script{t, path}
-	s.do("reset")
-	t.Cleanup(func() { s.do("reset") })
-	return s
-}
-
-func (s *script) do(format string, args ...any) int {
-	s.t.Helper()
-	r, err := fake.Control(s.path, fmt.Sprintf(format, args...))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return r
-}
-
-func (s *script) open(cfg Config) *Agent {
-	s.t.Helper()
-	cfg.Path = s.path
-	a, err := Open(cfg)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() {
-		s.do("reset")
-		if err := a.Close(); err != nil {
-			s.t.Error(err)
-		}
-	})
-	return a
-}
-
-// linked is two agents of the fake with memory, a loaded at b and b at a.
-type linked struct {
-	*script
-	a, b       *Agent
-	memA, memB []byte
-	toB        transport.Peer
-}
-
-func newLinked(t *testing.T) *linked {
-	t.Helper()
-	s := newScript(t)
-	l := &linked{script: s, a: s.open(Config{Agent: "D"}), b: s.open(Config{Agent: "P"}), memA: memory(1 << 16), memB: memory(1 << 16)}
-	for at, mem := range map[*Agent][]byte{l.a: l.memA, l.b: l.memB} {
-		if err := at.Register([]transport.Region{{Addr: address(mem), Bytes: uint64(len(mem))}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	blob, err := l.b.Metadata()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l.toB, err = l.a.Load(blob); err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-func (l *linked) spec(n int) *transport.ReadSpec {
-	s := &transport.ReadSpec{Peer: l.toB}
-	for i := range uint64(n) {
-		s.Descs = append(s.Descs, transport.Desc{Local: address(l.memA) + 64*i, Remote: address(l.memB) + 64*i, Len: 64})
-	}
-	return s
-}
 
 func TestTheFakeKeepsTheContract(t *testing.T) {
 	transporttest.Run(t, func(t *testing.T) transporttest.Pair {
@@ -123,75 +27,6 @@ func TestTheFakeKeepsTheContract(t *testing.T) {
 			CutA:  func() { s.do("cut decode-0 prefill-0") },
 		}
 	})
-}
-
-func TestAFailureWhileOpeningIsNamedAndLeavesNothing(t *testing.T) {
-	s := newScript(t)
-	for _, call := range []string{
-		"create_configured_agent", "get_plugin_params", "create_backend", "create_notif_map", "create_xfer_dlist", "create_opt_args",
-		"opt_args_set_has_notif",
-	} {
-		s.do("fail %s 1 -2", call)
-		if _, err := Open(Config{Agent: "one", Path: s.path}); !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), s.path) {
-			t.Errorf("%s fails: %v, want ErrUnavailable with the file", call, err)
-		}
-	}
-	for range 3 * 64 { // more than there are places for agents
-		s.do("fail create_backend 1 -2")
-		if _, err := Open(Config{Agent: "one", Path: s.path}); !errors.Is(err, transport.ErrUnavailable) {
-			t.Fatal(err)
-		}
-	}
-	s.open(Config{Agent: "one"})
-	if _, err := Open(Config{Agent: "one", Path: s.path}); !errors.Is(err, transport.ErrUnavailable) {
-		t.Errorf("second agent of a name: %v", err)
-	}
-}
-
-func TestAConfigurationThatCannotBeIsRefused(t *testing.T) {
-	s := newScript(t)
-	for _, cfg := range []Config{
-		{Agent: ""}, {Agent: strings.Repeat("n", 256)}, {Agent: "a\x00b"}, {Agent: "a", PeersMax: 8191}, {Agent: "a", PeersMax: -1},
-		{Agent: "a", ReadsMax: -1}, {Agent: "a", ReadsMax: 1 << 21}, {Agent: "a", RegionsMax: -1},
-	} {
-		cfg.Path = s.path
-		if a, err := Open(cfg); !errors.Is(err, transport.ErrInvalid) || a != nil {
-			t.Errorf("%+v: %v, want ErrInvalid", cfg, err)
-		}
-	}
-}
-
-func TestASymbolThatIsMissingIsNamed(t *testing.T) {
-	path, err := fakePath()
-	if err != nil {
-		t.Fatal(err)
-	}
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	for _, symbol := range Symbols() {
-		old := append(append([]byte{0}, symbol...), 0)
-		renamed := bytes.Clone(old)
-		renamed[len(renamed)-2] ^= 1
-		file := filepath.Join(dir, "without_"+symbol+".so")
-		if err := os.WriteFile(file, bytes.ReplaceAll(whole, old, renamed), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		_, err := Open(Config{Agent: "a", Path: file})
-		if !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), symbol) {
-			t.Errorf("without %s: %v, want ErrUnavailable with file and symbol", symbol, err)
-		}
-	}
-}
-
-func TestAStubIsUnavailable(t *testing.T) {
-	s := newScript(t)
-	s.do("stub 1")
-	if _, err := Open(Config{Agent: "a", Path: s.path}); !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), "stub") {
-		t.Errorf("%v, want ErrUnavailable that speaks of a stub", err)
-	}
 }
 
 func TestTheFirstBackendErrorLosesThePeerUntilItIsLoadedAgain(t *testing.T) {

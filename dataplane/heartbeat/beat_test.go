@@ -1,7 +1,6 @@
 package heartbeat
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
-	"github.com/kvlease/kvlease/dataplane/transport"
-	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -228,146 +225,6 @@ func TestTheLastOfSharedRequestsCompletesIfAnyOfThemHasReadAndReleasesElse(t *te
 	}
 }
 
-// C12
-func TestACutConnectionIsHealedBeforeTheNextHeartbeatIsMissed(t *testing.T) {
-	r := newRig(t, nil)
-	o := r.owner("P", false)
-	e := r.connect(o)
-	h := r.track(e, o, 1, 0)
-	r.run(sec(6), time.Second)
-	before := o.count("renew")
-	r.hub.Cut("D", "P")
-	r.run(sec(15), time.Second)
-	if n := o.count("renew") - before; n < 1 {
-		t.Errorf("%d heartbeats between the cut at 6 and 15, want at least 1", n)
-	}
-	c := r.k.Counters()
-	if c.Disconnects < 1 || c.Heals != 1 {
-		t.Errorf("%d disconnects, %d heals; want at least 1, and 1", c.Disconnects, c.Heals)
-	}
-	r.wantEngine(e, "up down up")
-	r.wantSaid(h, "")
-	r.run(sec(60), time.Second)
-	if c := r.k.Counters(); c.Heals != 1 {
-		t.Errorf("%d heals by 60, want still 1", c.Heals)
-	}
-}
-
-func TestASendThatFindsNoRoomIsTriedAgainWithinTheInterval(t *testing.T) {
-	r := newRig(t, nil)
-	o := r.owner("P", false)
-	e := r.connect(o)
-	r.track(e, o, 1, 0)
-	r.run(sec(1), 100*time.Millisecond)
-	before := o.count("renew")
-	for range 3 {
-		r.d.FailNext(loopback.OpSend, transport.ErrFull)
-	}
-	r.run(sec(7.5), 100*time.Millisecond)
-	c := r.k.Counters()
-	if c.SendFailed != 3 || c.Disconnects != 0 {
-		t.Errorf("%d sends failed, %d disconnects; want 3, 0", c.SendFailed, c.Disconnects)
-	}
-	if n := o.count("renew") - before; n != 1 {
-		t.Errorf("%d heartbeats by 7.5, want the one that was due at 5", n)
-	}
-	r.wantEngine(e, "up")
-}
-
-// C45, and a bounded number of sends to it.
-func TestADeadEngineFailsReadsAtOnceAndCostsAFewLooks(t *testing.T) {
-	r := newRig(t, nil)
-	o := r.owner("P", false)
-	e := r.connect(o)
-	h, other := r.track(e, o, 1, 0), r.track(e, o, 2, 0)
-	r.run(sec(10), time.Second)
-	r.hub.Kill("P")
-	r.run(sec(20), time.Second)
-	r.read(h, record.Run{N: 1})
-	r.run(sec(26), time.Second)
-	r.wantSaid(h, "failed(3)")
-	before := r.k.Counters()
-	r.run(sec(20+600), time.Second)
-	after := r.k.Counters()
-	if n := after.Loads - before.Loads; n > 25 {
-		t.Errorf("%d loads in ten minutes, want at most 25", n)
-	}
-	if n := after.SendFailed - before.SendFailed; n > 25 {
-		t.Errorf("%d failed sends in ten minutes, want at most 25", n)
-	}
-	r.k.Untrack(other, r.now)
-	r.run(r.now.Add(10*time.Minute), time.Second)
-	r.wantRest()
-	if g := r.k.Gauges(); g.Broken != 1 {
-		t.Errorf("engine states %+v, want one broken", g)
-	}
-	quiet := r.k.Counters().Loads
-	r.run(r.now.Add(10*time.Minute), time.Second)
-	if n := r.k.Counters().Loads - quiet; n != 0 {
-		t.Errorf("%d loads of an engine that nobody needs", n)
-	}
-}
-
-// C52
-func TestAFailedLoadIsTriedAgainWithWaitsCappedAtTheInterval(t *testing.T) {
-	r := newRig(t, nil)
-	o := r.owner("P", false)
-	e := r.connect(o)
-	r.track(e, o, 1, 0)
-	var tries []clock.Instant
-	loads := uint64(0)
-	for range 5 { // down until 8 or so
-		r.d.FailNext(loopback.OpLoad, errors.New("nobody there"))
-	}
-	for r.now < sec(8) {
-		r.step(r.now.Add(50 * time.Millisecond))
-		if c := r.k.Counters(); c.LoadsFailed > loads {
-			loads = c.LoadsFailed
-			tries = append(tries, r.now)
-		}
-	}
-	for i := 2; i < len(tries); i++ {
-		if a, b := tries[i-1].Sub(tries[i-2]), tries[i].Sub(tries[i-1]); b < a || b > 5100*time.Millisecond {
-			t.Errorf("waits of %v and then %v, want growing ones up to 5 s", a, b)
-		}
-	}
-	if len(tries) != 4 {
-		t.Fatalf("%d tries in 8 s, want 4: at 0, 0.6, 1.9, 4.4", len(tries))
-	}
-	r.run(sec(9.5), 50*time.Millisecond)
-	if o.count("renew") != 0 {
-		t.Error("a heartbeat before the fifth failure")
-	}
-	r.run(sec(14.6), 50*time.Millisecond)
-	if o.count("renew") != 1 {
-		t.Errorf("%d heartbeats within an interval of the fifth failure, want 1", o.count("renew"))
-	}
-}
-
-// C53
-func TestAnEngineThatNeverAnswersDelaysNoOther(t *testing.T) {
-	r := newRig(t, nil)
-	dead, live := r.owner("P1", false), r.owner("P2", false)
-	e1, e2 := r.add(dead), r.connect(live)
-	a, b := r.track(e1, dead, 1, 0), r.track(e2, live, 1, 0)
-	r.read(a, record.Run{N: 1})
-	r.run(sec(50), time.Second)
-	if n := live.count("renew"); n < 10 || n > 11 {
-		t.Errorf("%d heartbeats to the live one in 50 s, want 10 or 11", n)
-	}
-	r.read(b, record.Run{N: 1})
-	r.run(sec(52), time.Second)
-	r.wantSaid(b, "done")
-	r.wantSaid(a, "")
-	// C43: the one that waits ends at the read time-out, four durations after it was asked for.
-	r.run(sec(119), time.Second)
-	r.wantSaid(a, "")
-	r.run(sec(122), time.Second)
-	r.wantSaid(a, "failed(6)")
-	r.run(sec(300), time.Second)
-	r.wantRest()
-}
-
 func TestAStepNeverWaitsForTheRegistry(t *testing.T) {
 	r := newRig(t, nil)
 	o := r.owner("P", false)
@@ -382,19 +239,6 @@ func TestAStepNeverWaitsForTheRegistry(t *testing.T) {
 	r.run(sec(5), time.Second)
 	if o.count("renew") != 1 {
 		t.Errorf("%d heartbeats after it was let go, want 1", o.count("renew"))
-	}
-}
-
-func TestAtMostOneBlobIsLoadedAStep(t *testing.T) {
-	r := newRig(t, nil)
-	for i := range 5 {
-		r.connect(r.owner(fmt.Sprint("P", i), false))
-	}
-	for i := range 5 {
-		r.step(sec(float64(i+1) / 100))
-		if c := r.k.Counters(); c.Loads != uint64(i+1) {
-			t.Errorf("%d loads after %d steps", c.Loads, i+1)
-		}
 	}
 }
 
