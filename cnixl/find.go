@@ -61,17 +61,13 @@ func find(s search) (Library, error) {
 	return Library{Version: "unknown", How: "loader"}, nil
 }
 
-// looked tells where find has looked when the loader had nothing either.
+// looked tells where find has looked when the loader had nothing either: nothing was named.
 func (s search) looked() string {
-	env := "KVLEASE_NIXL is not set"
-	if s.env != "" {
-		env = "KVLEASE_NIXL=" + s.env
-	}
 	folders := "no folders given"
 	if len(s.folders) > 0 {
-		folders = "no unpacked wheel in " + strings.Join(s.folders, ", ") + " (nor in nixl or third_party/nixl below)"
+		folders = "no wheel in " + strings.Join(s.folders, ", ") + ", nor in nixl, third_party/nixl below"
 	}
-	return env + "; no NIXL mapped in this process; " + folders
+	return "nixl_path, KVLEASE_NIXL not set; none mapped in this process; " + folders
 }
 
 // capiAt finds the library at a path that is the file, its folder or an unpacked wheel.

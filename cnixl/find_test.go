@@ -101,7 +101,7 @@ func TestWithoutNIXLTheErrorSaysWhereItWasLookedFor(t *testing.T) {
 	if err == nil {
 		t.Skip("the loader finds a NIXL on this machine")
 	}
-	for _, want := range []string{"KVLEASE_NIXL is not set", "no NIXL mapped", "/opt/one, /opt/two", "loader: " + capiName} {
+	for _, want := range []string{"KVLEASE_NIXL not set", "none mapped", "/opt/one, /opt/two", "loader: " + capiName} {
 		if !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nwant ErrUnavailable that says %q", err, want)
 		}
