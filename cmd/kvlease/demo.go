@@ -1,17 +1,22 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/demo"
+	"github.com/kvlease/kvlease/cnixl"
 )
 
 type demoCmd struct {
@@ -52,7 +57,17 @@ func (c *demoCmd) Run(w *world) error {
 	if err != nil {
 		return err
 	}
+	svg := c.Svg
+	if svg == "" {
+		svg = filepath.Join(filepath.Dir(programs.Node[0]), "demo.svg")
+	}
+	if err := writable(svg); err != nil {
+		return err
+	}
 	nameParts()
+	if err := findNIXL(w.ctx, programs.Node); err != nil {
+		return err
+	}
 	narrate := w.stdout
 	if c.JSON {
 		narrate = w.stderr
@@ -66,7 +81,7 @@ func (c *demoCmd) Run(w *world) error {
 	if w.ctx.Err() != nil {
 		return errors.New("interrupted; every engine was ended")
 	}
-	if err := c.draw(result); err != nil {
+	if err := draw(result, svg); err != nil {
 		return err
 	}
 	fmt.Fprintf(narrate, "timeline: %s\n", result.SVG)
@@ -80,15 +95,7 @@ func (c *demoCmd) Run(w *world) error {
 	return result.Verdict()
 }
 
-func (c *demoCmd) draw(result *demo.Result) error {
-	path := c.Svg
-	if path == "" {
-		exe, err := os.Executable()
-		if err != nil {
-			return err
-		}
-		path = filepath.Join(filepath.Dir(exe), "demo.svg")
-	}
+func draw(result *demo.Result, path string) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("the timeline cannot be written: %w", err)
@@ -144,6 +151,34 @@ func nameParts() {
 			return
 		}
 	}
+}
+
+// findNIXL says once, and before anything runs, what each engine would die of.
+func findNIXL(ctx context.Context, node []string) error {
+	lib, err := cnixl.Find(cnixl.Config{Folders: nixlFolders()})
+	if err != nil || lib.File != "" {
+		return err
+	}
+	var said bytes.Buffer // the loader may know one: an engine with nothing to do tells
+	engine := exec.CommandContext(ctx, node[0], append(node[1:], "--role", "prefill")...)
+	engine.Stderr = &said
+	if engine.Run() == nil || ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("%s (make deps fetches one)", strings.TrimPrefix(strings.TrimSpace(said.String()), "kvlease: "))
+}
+
+// writable finds out before the scenes run, not after them.
+func writable(path string) error {
+	_, missing := os.Stat(path)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return fmt.Errorf("the timeline cannot be written: %w; name another file by --svg", err)
+	}
+	if missing != nil {
+		os.Remove(path)
+	}
+	return f.Close()
 }
 
 func regular(path string) bool {

@@ -75,13 +75,13 @@ func run(args []string, w world) int {
 		return exited
 	}
 	if err != nil {
-		fmt.Fprintf(w.stderr, "kvlease: %s; see kvlease --help\n", oneLine(err))
+		fmt.Fprintf(w.stderr, "kvlease: %s; see %s --help\n", oneLine(err), helped(args))
 		return exitUsage
 	}
 	if err := parsed.Run(&w); err != nil {
 		var usage usageError
 		if errors.As(err, &usage) {
-			fmt.Fprintf(w.stderr, "kvlease: %s; see kvlease --help\n", oneLine(err))
+			fmt.Fprintf(w.stderr, "kvlease: %s; see %s --help\n", oneLine(err), helped(args))
 			return exitUsage
 		}
 		fmt.Fprintln(w.stderr, "kvlease:", err)
@@ -106,5 +106,14 @@ func parse(parser *kong.Kong, args []string) (ctx *kong.Context, err error) {
 
 // usageError is a wrong argument that the parser could not see.
 type usageError struct{ error }
+
+// helped is the command whose help speaks of these arguments.
+func helped(args []string) string {
+	switch args[0] {
+	case "demo", "node", "version":
+		return "kvlease " + args[0]
+	}
+	return "kvlease"
+}
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

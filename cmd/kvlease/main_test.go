@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -78,6 +80,33 @@ func TestVersionSaysWhereAMissingNIXLWasNamed(t *testing.T) {
 	code, stdout, _ := invoke(t, "", "version")
 	if code != exitOK || !strings.Contains(stdout, "not found") || !strings.Contains(stdout, "/nowhere") {
 		t.Errorf("code %d\n%s", code, stdout)
+	}
+}
+
+func TestTheDemoSaysBeforeItRunsWhatWouldFailAfterwards(t *testing.T) {
+	t.Setenv("KVLEASE_NIXL", "/nowhere")
+	programs := t.TempDir()
+	for _, name := range []string{"prefill", "decode"} {
+		if err := os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\nexit 3\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	svg := filepath.Join(t.TempDir(), "demo.svg")
+	for _, tc := range []struct {
+		name, svg, want string
+	}{
+		{name: "a NIXL that is not there", svg: svg, want: "/nowhere"},
+		{name: "a picture that cannot be written", svg: "/nowhere/demo.svg", want: "--svg"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			code, stdout, stderr := invoke(t, "", "demo", "--examples", programs, "--svg", tc.svg)
+			if code != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, tc.want) {
+				t.Errorf("code %d\n%s\n%s", code, stdout, stderr)
+			}
+			if _, err := os.Stat(tc.svg); err == nil {
+				t.Errorf("%s was made", tc.svg)
+			}
+		})
 	}
 }
 
