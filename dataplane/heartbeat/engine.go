@@ -40,8 +40,8 @@ type engine struct {
 	aside         list
 	owed          [owedKinds]list
 	owedN         int
-	waiting       requestList // reads that wait for it
-	requests      int         // tracked requests
+	waiting       list // reads that wait for it
+	requests      int  // tracked requests
 
 	beatEnd, rowEnd cursor // of the round under way in the list of the same name
 	beatList        uint8  // 0: no round; 1: native, then 2: stock
@@ -90,7 +90,7 @@ func (t *Tracker) engineOf(handle uint64) uint32 {
 func (t *Tracker) adopt(i, use uint32) {
 	t.engines[i] = engine{
 		use: use, state: Idle, user: t.reg.desc[i].user,
-		native: emptyDense(), stock: emptyDense(), strange: emptyList(), aside: emptyList(), waiting: emptyRequests(),
+		native: emptyDense(), stock: emptyDense(), strange: emptyList(), aside: emptyList(), waiting: emptyList(),
 		owed:    [owedKinds]list{emptyList(), emptyList(), emptyList()},
 		beatEnd: cursor{chunk: none}, rowEnd: cursor{chunk: none},
 	}

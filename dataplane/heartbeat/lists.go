@@ -34,7 +34,7 @@ func (t *Tracker) estrange(m uint32, now clock.Instant) {
 		t.leaveWaiting(u) // it must not stand in the way of reads that can start
 	}
 	t.remotes.push(&t.engines[r.engine].strange, m)
-	t.pushOrder(&t.strangeOrder, m)
+	t.remotes.pushAge(&t.strangeOrder, m)
 }
 
 // setAside ends the heartbeats of a remote that still has users. Its engine must find it when it goes.
@@ -64,42 +64,13 @@ func (t *Tracker) displaceAt(m uint32, end *cursor) {
 		}
 	case inStrange:
 		t.remotes.unlink(&e.strange, m)
-		t.unlinkOrder(&t.strangeOrder, m)
+		t.remotes.unlinkAge(&t.strangeOrder, m)
 	case inAside:
 		t.remotes.unlink(&e.aside, m)
 	case inOwed:
 		t.unowe(m)
 	}
 	r.place = nowhere
-}
-
-// pushOrder and unlinkOrder keep the remotes of one kind by age.
-func (t *Tracker) pushOrder(l *list, m uint32) {
-	r := &t.remotes.all[m]
-	r.orderNext, r.orderPrev = none, l.tail
-	if l.tail == none {
-		l.head = m
-	} else {
-		t.remotes.all[l.tail].orderNext = m
-	}
-	l.tail = m
-	l.n++
-}
-
-func (t *Tracker) unlinkOrder(l *list, m uint32) {
-	r := &t.remotes.all[m]
-	if r.orderPrev == none {
-		l.head = r.orderNext
-	} else {
-		t.remotes.all[r.orderPrev].orderNext = r.orderNext
-	}
-	if r.orderNext == none {
-		l.tail = r.orderPrev
-	} else {
-		t.remotes.all[r.orderNext].orderPrev = r.orderPrev
-	}
-	r.orderNext, r.orderPrev = none, none
-	l.n--
 }
 
 // engineQueue is a first-in first-out queue of engines, each in it at most once.

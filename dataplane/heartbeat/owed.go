@@ -34,7 +34,7 @@ func (t *Tracker) owe(m uint32, now clock.Instant) {
 	r.deadline = now.Add(t.cfg.ReadTimeout)
 	t.remotes.push(&e.owed[r.owedKind()], m)
 	e.owedN++
-	t.pushOrder(&t.owedOrder, m)
+	t.remotes.pushAge(&t.owedOrder, m)
 	t.gauges.Owed++
 	switch e.state {
 	case Connected:
@@ -52,7 +52,7 @@ func (t *Tracker) unowe(m uint32) {
 	e := &t.engines[r.engine]
 	t.remotes.unlink(&e.owed[r.owedKind()], m)
 	e.owedN--
-	t.unlinkOrder(&t.owedOrder, m)
+	t.remotes.unlinkAge(&t.owedOrder, m)
 	t.gauges.Owed--
 	r.place = nowhere
 }

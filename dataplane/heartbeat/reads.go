@@ -225,14 +225,7 @@ func (t *Tracker) wait(u uint32) {
 	}
 	e := &t.engines[r.engine]
 	q.inWait = true
-	q.waitNext, q.waitPrev = none, e.waiting.tail
-	if e.waiting.tail == none {
-		e.waiting.head = u
-	} else {
-		t.requests[e.waiting.tail].waitNext = u
-	}
-	e.waiting.tail = u
-	e.waiting.n++
+	push(&e.waiting, t.requests, u, (*request).ofWait)
 	t.ready(r.engine)
 }
 
@@ -252,19 +245,7 @@ func (t *Tracker) leaveWaiting(u uint32) {
 		return
 	}
 	q.inWait = false
-	l := &t.engines[t.remotes.all[q.remote].engine].waiting
-	if q.waitPrev == none {
-		l.head = q.waitNext
-	} else {
-		t.requests[q.waitPrev].waitNext = q.waitNext
-	}
-	if q.waitNext == none {
-		l.tail = q.waitPrev
-	} else {
-		t.requests[q.waitNext].waitPrev = q.waitPrev
-	}
-	q.waitNext, q.waitPrev = none, none
-	l.n--
+	unlink(&t.engines[t.remotes.all[q.remote].engine].waiting, t.requests, u, (*request).ofWait)
 }
 
 // unwait takes a read out of all lists of waiting ones.
@@ -275,34 +256,14 @@ func (t *Tracker) unwait(u uint32) {
 		return
 	}
 	q.inOrder = false
-	l := &t.waitOrder
-	if q.orderPrev == none {
-		l.head = q.orderNext
-	} else {
-		t.requests[q.orderPrev].orderNext = q.orderNext
-	}
-	if q.orderNext == none {
-		l.tail = q.orderPrev
-	} else {
-		t.requests[q.orderNext].orderPrev = q.orderPrev
-	}
-	q.orderNext, q.orderPrev = none, none
-	l.n--
+	unlink(&t.waitOrder, t.requests, u, (*request).ofAge)
 	t.gauges.Waiting--
 }
 
 func (t *Tracker) pushWaitOrder(u uint32) {
 	q := &t.requests[u]
 	q.inOrder = true
-	l := &t.waitOrder
-	q.orderNext, q.orderPrev = none, l.tail
-	if l.tail == none {
-		l.head = u
-	} else {
-		t.requests[l.tail].orderNext = u
-	}
-	l.tail = u
-	l.n++
+	push(&t.waitOrder, t.requests, u, (*request).ofAge)
 }
 
 // startsStepMax bounds the waiting reads that one step starts.

@@ -25,11 +25,10 @@ type remote struct {
 	told       bool // the completion leaves, or has left, with a READ
 	unsendable bool // there was no room for its id, or the stock format cannot carry it: no message names it
 	indexed    bool
-	next, prev uint32 // strangers or owed of its engine
+	links             // strangers, aside or owed of its engine; next also of free ones
 	chunk, at  uint32 // in a dense list
 	deadline   clock.Instant
-	orderNext  uint32 // strangers, or owed, of all engines, oldest first
-	orderPrev  uint32
+	age        links // strangers, or owed, of all engines, oldest first
 
 	// Native: what the rows have shown.
 	sent    uint32        // heartbeats sent
@@ -163,7 +162,7 @@ func (r *remotes) take(v *identity, hash uint64) (i uint32, longFull bool) {
 	*m = remote{
 		serial: (m.serial + 1) & serialMask, hash: hash, engine: v.engine,
 		native: v.native, slot: v.slot, gen: v.gen, epoch: v.epoch, key: v.key,
-		firstUser: none, next: none, prev: none, orderNext: none, orderPrev: none,
+		firstUser: none, links: links{none, none}, age: links{none, none},
 	}
 	if !r.setID(m, v.id) {
 		return i, true
@@ -247,38 +246,12 @@ func (r *remotes) idOf(m *remote) []byte {
 	return m.id[:m.idLen]
 }
 
-// list is a doubly linked list of remotes by next and prev.
-type list struct {
-	head, tail uint32
-	n          int
-}
+func (m *remote) ofEngine() *links { return &m.links }
+func (m *remote) ofAge() *links    { return &m.age }
 
-func emptyList() list { return list{head: none, tail: none} }
+func (r *remotes) push(l *list, i uint32)   { push(l, r.all, i, (*remote).ofEngine) }
+func (r *remotes) unlink(l *list, i uint32) { unlink(l, r.all, i, (*remote).ofEngine) }
 
-func (r *remotes) push(l *list, i uint32) {
-	m := &r.all[i]
-	m.next, m.prev = none, l.tail
-	if l.tail == none {
-		l.head = i
-	} else {
-		r.all[l.tail].next = i
-	}
-	l.tail = i
-	l.n++
-}
-
-func (r *remotes) unlink(l *list, i uint32) {
-	m := &r.all[i]
-	if m.prev == none {
-		l.head = m.next
-	} else {
-		r.all[m.prev].next = m.next
-	}
-	if m.next == none {
-		l.tail = m.prev
-	} else {
-		r.all[m.next].prev = m.prev
-	}
-	m.next, m.prev = none, none
-	l.n--
-}
+// pushAge and unlinkAge keep the remotes of one kind by age.
+func (r *remotes) pushAge(l *list, i uint32)   { push(l, r.all, i, (*remote).ofAge) }
+func (r *remotes) unlinkAge(l *list, i uint32) { unlink(l, r.all, i, (*remote).ofAge) }

@@ -26,9 +26,8 @@ type request struct {
 	lastRuns uint32
 	runsN    uint32
 
-	waitNext, waitPrev   uint32 // of its engine
-	orderNext, orderPrev uint32 // of all, oldest first
-	eventNext            uint32
+	wait, age links // reads that wait: of its engine, and of all, oldest first
+	eventNext uint32
 
 	engine   uint32 // of its read
 	mark     uint64 // bytes sent to the engine before its read
@@ -63,12 +62,8 @@ const (
 	pendBack                // blocks back
 )
 
-type requestList struct {
-	head, tail uint32
-	n          int
-}
-
-func emptyRequests() requestList { return requestList{head: none, tail: none} }
+func (q *request) ofWait() *links { return &q.wait }
+func (q *request) ofAge() *links  { return &q.age }
 
 // at gives the live request of a handle, or none.
 func (t *Tracker) at(h record.Handle) uint32 {
@@ -93,7 +88,7 @@ func (t *Tracker) Track(req *record.TrackReq, remote, _ []byte, now clock.Instan
 	t.gauges.Tracked++
 	t.requests[u] = request{
 		state: reqTracked, use: req.Track.Use(), user: req.User, remote: none, nextUser: none, prevUser: none,
-		runs: none, lastRuns: none, waitNext: none, waitPrev: none, orderNext: none, orderPrev: none, eventNext: none,
+		runs: none, lastRuns: none, wait: links{none, none}, age: links{none, none}, eventNext: none,
 	}
 	i := t.engineOf(req.Engine)
 	if i == none {

@@ -39,7 +39,7 @@ type Tracker struct {
 	rowQueue             engineQueue
 	readyQueue           engineQueue
 	eventQueue           engineQueue
-	waitOrder            requestList
+	waitOrder            list
 	owedOrder            list
 	strangeOrder         list
 	eventHead, eventTail uint32 // requests
@@ -83,7 +83,7 @@ func New(
 		pool:  newChunkPool((n+chunkLen-1)/chunkLen + 2*min(cfg.Engines, n)),
 		runs:  newRunPool(cfg.RunsMax),
 		beats: newDueHeap(cfg.Engines), loads: newDueHeap(cfg.Engines), ends: newDueHeap(cfg.Engines),
-		rowQueue: emptyQueue(queueRows), readyQueue: emptyQueue(queueReady), waitOrder: emptyRequests(),
+		rowQueue: emptyQueue(queueRows), readyQueue: emptyQueue(queueReady), waitOrder: emptyList(),
 		owedOrder: emptyList(), strangeOrder: emptyList(),
 		eventHead: none, eventTail: none, eventQueue: emptyQueue(queueEvents),
 		parked: make([]transport.Peer, 0, parkedMax),
