@@ -3,13 +3,15 @@
 package host
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/record"
-	"github.com/kvlease/kvlease/dataplane/siphash"
 	"github.com/kvlease/kvlease/ringbuf"
 )
 
@@ -31,15 +33,17 @@ type Host struct {
 	ring, over *ringbuf.Producer
 	events     *ringbuf.Consumer
 	wake       func() // ends the pump's sleep
-	leases     alloc
-	tracks     alloc
+	leases     slots
+	tracks     slots
 	poison     poisonReport
 }
 
-// alloc hands out slots: those never used first, then what the core gave back.
-type alloc struct {
+// slots hands out the slots of one kind: those given back first, then those never used.
+type slots struct {
 	fresh, size uint32
-	free        uint32 // local part of the free list
+	free        uint32  // the list taken from given
+	given       *uint32 // where the core gives back
+	words       func(slot uint32) (state *uint64, next *uint32)
 }
 
 // New makes the host side over a context's memory, with the producer of ring 0. wake is called after a publish while
@@ -59,8 +63,10 @@ func New(mem *record.Memory, wake func()) (*Host, error) {
 	}
 	return &Host{
 		mem: mem, ring: ring, over: over, events: events, wake: wake,
-		leases: alloc{size: uint32(len(mem.Slots)), free: record.None},
-		tracks: alloc{size: uint32(len(mem.Tracks)), free: record.None},
+		leases: slots{size: uint32(len(mem.Slots)), free: record.None, given: &mem.Control.LeaseFree,
+			words: func(i uint32) (*uint64, *uint32) { return &mem.Slots[i].State, &mem.Slots[i].Next }},
+		tracks: slots{size: uint32(len(mem.Tracks)), free: record.None, given: &mem.Control.TrackFree,
+			words: func(i uint32) (*uint64, *uint32) { return &mem.Tracks[i].State, &mem.Tracks[i].Next }},
 	}, nil
 }
 
@@ -100,65 +106,62 @@ func (h *Host) say(tag uint32, n int) []byte {
 	if rec == nil {
 		return nil
 	}
-	putU64(rec, h.ring.Position())
+	binary.LittleEndian.PutUint64(rec, h.ring.Position())
 	return rec[8:]
 }
 
-// takeLease gives a free lease slot and its use.
-func (h *Host) takeLease() (slot, use uint32, ok bool) {
-	a := &h.leases
-	if a.free == record.None {
-		a.free = record.TakeFree(&h.mem.Control.LeaseFree)
+// take gives a free slot and its use.
+func (p *slots) take() (slot, use uint32, ok bool) {
+	if p.free == record.None {
+		p.free = record.TakeFree(p.given)
 	}
-	switch {
-	case a.free != record.None:
-		slot = a.free
-		a.free = atomic.LoadUint32(&h.mem.Slots[slot].Next)
-	case a.fresh < a.size:
-		slot = a.fresh
-		a.fresh++
-	default:
-		return 0, 0, false
+	if slot = p.free; slot == record.None {
+		if p.fresh == p.size {
+			return 0, 0, false
+		}
+		slot = p.fresh
+		p.fresh++
+	} else {
+		_, next := p.words(slot)
+		p.free = atomic.LoadUint32(next)
 	}
-	return slot, uint32(atomic.LoadUint64(&h.mem.Slots[slot].State) >> 32), true
+	state, _ := p.words(slot)
+	return slot, uint32(atomic.LoadUint64(state) >> 32), true
 }
 
-func (h *Host) takeTrack() (slot, use uint32, ok bool) {
-	a := &h.tracks
-	if a.free == record.None {
-		a.free = record.TakeFree(&h.mem.Control.TrackFree)
-	}
-	switch {
-	case a.free != record.None:
-		slot = a.free
-		a.free = atomic.LoadUint32(&h.mem.Tracks[slot].Next)
-	case a.fresh < a.size:
-		slot = a.fresh
-		a.fresh++
-	default:
-		return 0, 0, false
-	}
-	return slot, uint32(atomic.LoadUint64(&h.mem.Tracks[slot].State) >> 32), true
+// back undoes take for a slot that no record names yet.
+func (p *slots) back(slot uint32) {
+	_, next := p.words(slot)
+	atomic.StoreUint32(next, p.free)
+	p.free = slot
 }
 
-// backLease undoes takeLease for a slot that no record names yet.
-func (h *Host) backLease(slot uint32) {
-	atomic.StoreUint32(&h.mem.Slots[slot].Next, h.leases.free)
-	h.leases.free = slot
-}
-
-func (h *Host) backTrack(slot uint32) {
-	atomic.StoreUint32(&h.mem.Tracks[slot].Next, h.tracks.free)
-	h.tracks.free = slot
+// sayOnce says tag about a handle whose slot is in one of the states alive. A bit of the slot's state word sees to it that one
+// record at most per kind and use is ever on its way: the overflow has room for that many, so it is never refused.
+func (h *Host) sayOnce(p *slots, tag, bit uint32, handle record.Handle, alive ...uint32) error {
+	if handle == 0 || handle.Slot() >= p.size {
+		return ErrInvalid
+	}
+	word, _ := p.words(handle.Slot())
+	for {
+		old := atomic.LoadUint64(word)
+		if uint32(old>>32) != handle.Use() || !slices.Contains(alive, uint32(old)&record.Mask) {
+			return ErrStale
+		}
+		if uint32(old)&bit != 0 {
+			return nil
+		}
+		if atomic.CompareAndSwapUint64(word, old, old|uint64(bit)) {
+			break
+		}
+	}
+	binary.LittleEndian.PutUint64(h.say(tag, 8), uint64(handle))
+	h.publish()
+	return nil
 }
 
 // Key is what a reader shows to name a use of a slot natively.
-func (h *Host) Key(lease record.Handle) uint64 {
-	var p [8]byte
-	putU32(p[:], lease.Slot())
-	putU32(p[4:], lease.Use())
-	return siphash.Sum64(h.mem.Secret[0], h.mem.Secret[1], p[:])
-}
+func (h *Host) Key(l record.Handle) uint64 { return lease.Key(h.mem.Secret, l.Slot(), l.Use()) }
 
 // Poll takes up to len(out) events. now is CLOCK_BOOTTIME; it matters only once the core is broken.
 func (h *Host) Poll(out []record.Event, now clock.Instant) int {
@@ -178,14 +181,4 @@ func (h *Host) Poll(out []record.Event, now clock.Instant) int {
 		n += h.pollPoisoned(out[n:], now)
 	}
 	return n
-}
-
-func putU64(b []byte, v uint64) {
-	putU32(b, uint32(v))
-	putU32(b[4:], uint32(v>>32))
-}
-
-func putU32(b []byte, v uint32) {
-	_ = b[3]
-	b[0], b[1], b[2], b[3] = byte(v), byte(v>>8), byte(v>>16), byte(v>>24)
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"encoding/binary"
 	"sync/atomic"
 	"time"
 
@@ -28,13 +29,13 @@ func (h *Host) Expect(id []byte) (record.Handle, error) {
 	if err := h.newWork(); err != nil {
 		return 0, err
 	}
-	slot, use, ok := h.takeLease()
+	slot, use, ok := h.leases.take()
 	if !ok {
 		return 0, ErrFull
 	}
 	rec := h.ring.Reserve(record.TagExpect, record.ExpectLen+len(id))
 	if rec == nil {
-		h.backLease(slot)
+		h.leases.back(slot)
 		return 0, ErrFull
 	}
 	lease := record.NewHandle(slot, use)
@@ -62,7 +63,7 @@ func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
 	}
 	if g.Expected == 0 || !h.claim(&g) {
 		var ok bool
-		if slot, use, ok = h.takeLease(); !ok {
+		if slot, use, ok = h.leases.take(); !ok {
 			h.ring.Discard()
 			return 0, ErrFull
 		}
@@ -99,42 +100,12 @@ func (h *Host) fill(slot uint32, g *Grant) {
 
 // Cancel ends an expectation or a grant whose parameters never left. Said twice it does nothing more.
 func (h *Host) Cancel(lease record.Handle) error {
-	return h.sayOnce(record.TagCancel, record.SaidCancel, lease)
+	return h.sayOnce(&h.leases, record.TagCancel, record.SaidCancel, lease, record.Expected, record.Granted)
 }
 
 // Revoke takes a lease back; carried out at once if every reader checks the fence, else its deadline decides.
 func (h *Host) Revoke(lease record.Handle) error {
-	return h.sayOnce(record.TagRevoke, record.SaidRevoke, lease)
-}
-
-// sayOnce marks the slot's state word, so that one record at most per kind and use is ever on its way.
-func (h *Host) sayOnce(tag, bit uint32, lease record.Handle) error {
-	slot := lease.Slot()
-	if lease == 0 || slot >= uint32(len(h.mem.Slots)) {
-		return ErrInvalid
-	}
-	word := &h.mem.Slots[slot].State
-	for {
-		old := atomic.LoadUint64(word)
-		base := uint32(old) & record.Mask
-		if uint32(old>>32) != lease.Use() || (base != record.Expected && base != record.Granted) {
-			return ErrStale
-		}
-		if uint32(old)&bit != 0 {
-			return nil
-		}
-		if atomic.CompareAndSwapUint64(word, old, old|uint64(bit)) {
-			break
-		}
-	}
-	h.handle(tag, lease)
-	return nil
-}
-
-// handle says one record that is never refused; the overflow has room for each kind once per live handle.
-func (h *Host) handle(tag uint32, handle record.Handle) {
-	putU64(h.say(tag, 8), uint64(handle))
-	h.publish()
+	return h.sayOnce(&h.leases, record.TagRevoke, record.SaidRevoke, lease, record.Expected, record.Granted)
 }
 
 // Pressure asks for about blocks blocks back from readers that check the fence.
@@ -146,7 +117,7 @@ func (h *Host) Pressure(blocks uint32) error {
 	if rec == nil {
 		return ErrFull
 	}
-	putU64(rec, uint64(blocks))
+	binary.LittleEndian.PutUint64(rec, uint64(blocks))
 	h.publish()
 	return nil
 }

@@ -34,13 +34,13 @@ func (h *Host) Track(engine uint64, r *Remote, local []byte, user uint64, now cl
 	if err := h.newWork(); err != nil {
 		return 0, err
 	}
-	slot, use, ok := h.takeTrack()
+	slot, use, ok := h.tracks.take()
 	if !ok {
 		return 0, ErrFull
 	}
 	rec := h.ring.Reserve(record.TagTrack, record.TrackLen+len(r.ID)+len(local))
 	if rec == nil {
-		h.backTrack(slot)
+		h.tracks.back(slot)
 		return 0, ErrFull
 	}
 	track := record.NewHandle(slot, use)
@@ -52,26 +52,7 @@ func (h *Host) Track(engine uint64, r *Remote, local []byte, user uint64, now cl
 
 // Untrack ends a tracked request; the owner is told if it was not read. Said twice it does nothing more.
 func (h *Host) Untrack(track record.Handle) error {
-	slot := track.Slot()
-	if track == 0 || slot >= uint32(len(h.mem.Tracks)) {
-		return ErrInvalid
-	}
-	word := &h.mem.Tracks[slot].State
-	for {
-		old := atomic.LoadUint64(word)
-		base := uint32(old) & record.Mask
-		if uint32(old>>32) != track.Use() || (base != record.Tracked && base != record.Reading) {
-			return ErrStale
-		}
-		if old&record.SaidCancel != 0 {
-			return nil
-		}
-		if atomic.CompareAndSwapUint64(word, old, old|record.SaidCancel) {
-			break
-		}
-	}
-	h.handle(record.TagUntrack, track)
-	return nil
+	return h.sayOnce(&h.tracks, record.TagUntrack, record.SaidCancel, track, record.Tracked, record.Reading)
 }
 
 // Reject tells the owner that nobody here will read, without tracking.
