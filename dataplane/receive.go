@@ -11,7 +11,7 @@ import (
 const entriesStepMax = 1 << 15
 
 // message is the notification that is being applied. A long one goes on in the next step; its bytes stay in the inbox,
-// which is not filled again before its last message is done.
+// which is only filled further, and emptied when its last message is done.
 type message struct {
 	open    bool
 	native  bool
@@ -30,12 +30,13 @@ type message struct {
 func (p *Plane) receive(now clock.Instant) {
 	if !p.msg.open && p.inbox.Len() == 0 {
 		p.inbox.Reset()
-		n := uint64(p.tr.Poll(p.inbox))
-		p.polled += n
-		p.arrived = p.polled + uint64(p.tr.Backlog())
-		p.Counters.NotifsReceived += n
-		p.Counters.NotifsTooLong = p.inbox.TooLong
 	}
+	// In each step, also behind a message that takes several: a second look must know of what has arrived by then (L8).
+	n := uint64(p.tr.Poll(p.inbox))
+	p.polled += n
+	p.arrived = p.polled + uint64(p.tr.Backlog())
+	p.Counters.NotifsReceived += n
+	p.Counters.NotifsTooLong = p.inbox.TooLong
 	for left := entriesStepMax; left > 0; {
 		if !p.msg.open {
 			agent, body, ok := p.inbox.Next()

@@ -175,6 +175,34 @@ func TestAHeartbeatOfFourMebibytesIsAppliedOverSeveralSteps(t *testing.T) {
 	}
 }
 
+// L8: what arrives behind a message that takes several steps has arrived. A lease that was looked at once waits for it.
+func TestAHeartbeatBehindAMessageOfSeveralStepsSavesALeaseThatIsDue(t *testing.T) {
+	l := newLab(t, `{}`)
+	a, peer := third(t, l)
+	lease, _ := l.grant("req-1", 7, blocks(0, 8))
+	long := []byte("HB:")
+	for i := 0; len(long) < 4<<20-64; i++ {
+		long = append(long, fmt.Sprintf("nobody-%08d,", i)...)
+	}
+	due := &l.p.core.leases.Counters.Due
+	for end := l.now.Add(40 * time.Second); *due == 0 && l.now < end; {
+		l.step(10 * time.Millisecond)
+	}
+	for _, msg := range [][]byte{append(long, "nobody"...), []byte("HB:req-1")} {
+		if err := a.Send(peer, msg); err != nil {
+			t.Fatal(err)
+		}
+		l.step(time.Millisecond)
+	}
+	l.run(time.Second, 10*time.Millisecond)
+	if cut := l.p.core.plane.Counters.EntriesCut; *due == 0 || cut < 7 {
+		t.Fatalf("%d first looks, %d steps cut: the message did not take the time of the second look", *due, cut)
+	}
+	if freed := l.p.take(record.EvFreed); len(freed) != 0 || l.p.core.leases.Held() != 1 {
+		t.Errorf("lease %#x was freed under a heartbeat that had arrived: %+v", lease, freed)
+	}
+}
+
 // S04: ids with commas are renewed by a stock heartbeat, whose format has no escape for them.
 func TestAStockHeartbeatRenewsIdsWithCommas(t *testing.T) {
 	l := newLab(t, `{}`)
