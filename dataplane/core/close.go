@@ -12,7 +12,7 @@ import (
 // and the context stays open and steps on.
 func (c *Core) Close(timeout time.Duration) error {
 	atomic.StoreUint32(&c.mem.Control.Draining, 1)
-	if err := c.await(timeout, func() bool { return c.reads.Open() == 0 }); err != nil {
+	if err := c.stopReads(timeout); err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return fmt.Errorf("%w: %d transfers of ours have not ended", ErrBusy, c.reads.Open())
@@ -22,16 +22,29 @@ func (c *Core) Close(timeout time.Duration) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return nil
-	}
 	c.endAll()
-	c.closed = true
-	if c.registered == nil && c.handshake == nil && c.regions != nil {
-		return nil // unregistered: the agent is gone
+	return c.leave()
+}
+
+// stopReads waits until no transfer of ours is open and lets no step begin after that: a read that is submitted already
+// must not be posted on an agent that is about to go.
+func (c *Core) stopReads(timeout time.Duration) error {
+	return c.await(timeout, func() bool {
+		c.closed = c.closed || c.reads.Open() == 0
+		return c.closed
+	})
+}
+
+// leave destroys the agent, once. Until that has worked, memory is registered and may be read by peers.
+func (c *Core) leave() error {
+	if !c.gone {
+		if err := c.tr.Close(); err != nil {
+			return fmt.Errorf("%w: %w", ErrTransport, err)
+		}
 	}
+	c.gone = true
 	c.registered, c.handshake = nil, nil
-	return c.tr.Close()
+	return nil
 }
 
 // Drain tells every peer what will never be read or served and waits at most timeout until nothing is left.
@@ -70,9 +83,14 @@ func (c *Core) await(timeout time.Duration, ok func() bool) error {
 }
 
 // endAll fences and ends every lease and publishes what fits; what does not fit is told from the slots as room comes.
+// Of a poisoned context kvl_poll tells the ends, from the slots: nothing is taken from it here (edge S1, as in step).
 func (c *Core) endAll() {
 	c.leases.FenceAll()
-	for c.leases.EndSome(record.FreedClosed, c.clock()) > 0 {
+	atomic.StoreUint32(&c.mem.Control.Stepping, 1)
+	defer atomic.StoreUint32(&c.mem.Control.Stepping, 0)
+	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
+		return
 	}
+	c.leases.EndAll(record.FreedClosed, c.clock())
 	c.plane.PublishEnds()
 }

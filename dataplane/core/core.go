@@ -56,7 +56,8 @@ type Core struct {
 	regions    []Region
 	registered []transport.Region
 	handshake  []byte // our own map, after Register
-	closed     bool
+	closed     bool   // no step begins any more
+	gone       bool   // the agent is destroyed
 	broken     string // what the recovered panic said
 
 	pump *pump

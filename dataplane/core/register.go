@@ -20,6 +20,8 @@ func (c *Core) Register(regions []Region) error {
 	switch {
 	case c.closed:
 		return ErrClosed
+	case c.gone:
+		return fmt.Errorf("%w: the context has unregistered its memory, and its agent is gone: open another context", ErrState)
 	case c.registered != nil:
 		return fmt.Errorf("%w: the context has registered memory: call kvl_unregister first", ErrState)
 	}
@@ -146,8 +148,7 @@ func (c *Core) Unregister() error {
 		return fmt.Errorf("%w: %d transfers of ours have not ended", ErrBusy, n)
 	}
 	c.endAll()
-	c.registered, c.handshake = nil, nil
-	return c.tr.Close()
+	return c.leave()
 }
 
 // OwnHandshake is our handshake map for peers.

@@ -141,6 +141,16 @@ func (t *Table) FenceAll() {
 	publishBarrier()
 }
 
+// EndAll is EndSome over every slot. What is left then are expectations whose grant is on its way to us: it ends when it
+// arrives, since the board is closed.
+func (t *Table) EndAll(reason uint16, now clock.Instant) {
+	for range t.slotsUsed/scanMax + 1 {
+		if t.EndSome(reason, now) == 0 {
+			return
+		}
+	}
+}
+
 func (t *Table) closedReason() uint16 {
 	if atomic.LoadUint32(&t.mem.Control.Poisoned) != 0 || !t.closed {
 		return record.FreedPoisoned // kvl_fence_all, by the host or by a core that broke
