@@ -112,6 +112,29 @@ func TestARequestThatJoinsAStockIdWhoseCompletionIsUnderWayLosesItsLease(t *test
 	r.wantRest()
 }
 
+// The completion leaves with the first READ, and the owner may reuse the blocks while the second one is under way.
+func TestNothingIsReadUnderAStockIdWhoseCompletionRidesOnAnotherRead(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", true)
+	e := r.connect(o)
+	a := r.trackStock(e, "x")
+	r.run(sec(2), time.Second)
+	r.d.HoldReads(true)
+	r.read(a, record.Run{N: 1})
+	r.run(sec(3), time.Second)
+	b := r.trackStock(e, "x")
+	r.read(b, record.Run{N: 1, Local: 4})
+	r.run(sec(4), time.Second)
+	r.wantSaid(b, "failed(2)")
+	r.d.HoldReads(false)
+	r.run(sec(5), time.Second)
+	r.wantSaid(a, "done")
+	if n := o.count("done"); n != 1 {
+		t.Errorf("%d completions, want 1", n)
+	}
+	r.wantRest()
+}
+
 func TestAStaleReadEndsTheLeaseForAllWhoShareItAndTheLastOneReleasesIt(t *testing.T) {
 	r := newRig(t, nil)
 	o := r.owner("P", false)

@@ -68,7 +68,7 @@ func (t *Tracker) start(u uint32, now clock.Instant) bool {
 		return t.finish(u, record.ReadUnproven, now)
 	case e.state != Connected || r.place == inStrange:
 		return false
-	case !r.native && !t.guarded(e, r, now):
+	case !r.native && (r.told || !t.guarded(e, r, now)): // told: the lease ends with the READ of another request
 		t.counters.GuardRefused++
 		return t.finish(u, record.ReadUnproven, now)
 	case r.native && r.slot >= e.facts.rows:
