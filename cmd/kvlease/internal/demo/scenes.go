@@ -125,7 +125,7 @@ func crashD(s *stage) error {
 	s.promise("leases lost before the crash", exactly, 0, float64(early), "")
 	s.promise("leases ended as expired", exactly, requests, float64(expired), "")
 	s.promise("reclaimed after the kill (extension + settle + two steps)", atMost, ms(bound), ms(after), "ms")
-	s.promise("held in vain; fixed "+fixedTimeout.String()+": "+quantity(heldMiBs*fixedTimeout.Seconds(), "MiB·s"), atMost, heldMiBs*bound.Seconds(), heldMiBs*after.Seconds(), "MiB·s")
+	s.promise("held in vain (a time-out of "+fixedTimeout.String()+": "+quantity(heldMiBs*fixedTimeout.Seconds(), "MiB·s")+")", atMost, heldMiBs*bound.Seconds(), heldMiBs*after.Seconds(), "MiB·s")
 
 	s.mark(laneP, timeline.Lease, granted, last, fmt.Sprintf("leases on %d blocks of %d requests", requests*each, requests))
 	s.mark(laneP, timeline.FirstTerm, granted+uint64(s.cfg.Lease), 0, "")
