@@ -66,7 +66,7 @@ static int step_runs(kvl_ctx_t *ctx, uint64_t now)
 	return 0;
 }
 
-/* One pass over the slots: first the leases whose readers all check the fence, then, a lease's life later, the rest
+/* One walk over the slots: first the leases whose readers all check the fence, then, a lease's life later, the rest
  * (L12). A slot is claimed by its state word, so a grant that comes in between is told once or refused. */
 static uint32_t scan(kvl_ctx_t *ctx, kvl_event_t *events, uint32_t n, int unchecked, uint64_t now)
 {

@@ -22,17 +22,17 @@ static const uint8_t required[] = {P_BLOCKS, P_ENGINE, P_REQUEST, P_HOST, P_PORT
 enum { L_V, L_EPOCH, L_SLOT, L_G, L_KEY, L_N };
 static const char *const lease_names[L_N] = {"v", "epoch", "slot", "g", "key"};
 
-/* One pass over the text. The first counts and judges, the second, over the same bytes, fills the caller's buffer. */
-typedef struct pass {
+/* One walk over the text. The first counts and judges, the second, over the same bytes, fills the caller's buffer. */
+typedef struct walk {
 	kvl_json_t j;
 	kvl_remote_t *out;
 	const char *sub;     /* the key within kvlease that an error is about */
 	uint64_t ids, chars; /* counted so far */
 	uint32_t groups;
-	kvl_blocks_t *groups_buf; /* NULL in the first pass */
+	kvl_blocks_t *groups_buf; /* NULL in the first walk */
 	uint32_t *ids_buf;
 	char *chars_buf;
-} pass_t;
+} walk_t;
 
 /* A key and its colon: its place in list, or n. */
 static unsigned read_key(kvl_json_t *j, const char *const *list, unsigned n)
@@ -50,7 +50,7 @@ static unsigned read_key(kvl_json_t *j, const char *const *list, unsigned n)
 }
 
 /* A string that must not be empty, into the buffer. */
-static void read_text(pass_t *p, kvl_bytes_t *out, size_t max)
+static void read_text(walk_t *p, kvl_bytes_t *out, size_t max)
 {
 	char *to = p->chars_buf != NULL ? p->chars_buf + p->chars : NULL;
 	size_t len = kvl_json_string(&p->j, to, to != NULL ? max : 0);
@@ -87,7 +87,7 @@ static uint64_t read_hex(kvl_json_t *j)
 	return v;
 }
 
-static void read_groups(pass_t *p)
+static void read_groups(walk_t *p)
 {
 	kvl_json_want(&p->j, '[');
 	for (int first = 1; kvl_json_more(&p->j, first, ']'); first = 0) {
@@ -122,7 +122,7 @@ static uint64_t find_version(kvl_json_t *j)
 	return 0;
 }
 
-static void read_lease(pass_t *p)
+static void read_lease(walk_t *p)
 {
 	kvl_json_t *j = &p->j, ahead;
 	unsigned seen = 0;
@@ -187,7 +187,7 @@ static void read_lease(pass_t *p)
 	p->out->native = 1;
 }
 
-static void read_value(pass_t *p, unsigned key)
+static void read_value(walk_t *p, unsigned key)
 {
 	kvl_json_t *j = &p->j;
 	kvl_bytes_t mode;
@@ -245,7 +245,7 @@ static int32_t fail_key(const char *name, const char *sub, const char *why)
 	return kvl_fail(KVL_ERR_INVALID, "%s%s%s: %s", name, sub != NULL ? "." : "", sub != NULL ? sub : "", why);
 }
 
-static int32_t run_pass(pass_t *p)
+static int32_t run_pass(walk_t *p)
 {
 	unsigned seen = 0, given = 0;
 	const char *name = NULL;
@@ -287,7 +287,7 @@ KVL_API int32_t kvl_params_read(const char *json, size_t len, kvl_remote_t *remo
 {
 	const kvl_remote_t blank = {.size = sizeof blank, .tp_size = 1};
 	kvl_remote_t out = blank;
-	pass_t p = {.out = &out};
+	walk_t p = {.out = &out};
 	size_t pad, need;
 	int32_t st;
 	if (json == NULL)
@@ -310,7 +310,7 @@ KVL_API int32_t kvl_params_read(const char *json, size_t len, kvl_remote_t *remo
 	*need_out = need + _Alignof(kvl_blocks_t) - 1; /* whatever the buffer's alignment */
 	if (cap < pad || cap - pad < need)
 		return kvl_fail(KVL_ERR_SPACE, "buf: %zu bytes, at least %zu", cap, *need_out);
-	p = (pass_t){.j = kvl_json_over(json, len), .out = &out, .groups = p.groups, .ids = p.ids};
+	p = (walk_t){.j = kvl_json_over(json, len), .out = &out, .groups = p.groups, .ids = p.ids};
 	p.groups_buf = (kvl_blocks_t *)(void *)((char *)buf + pad);
 	p.ids_buf = (uint32_t *)(void *)(p.groups_buf + p.groups);
 	p.chars_buf = (char *)(p.ids_buf + p.ids);
