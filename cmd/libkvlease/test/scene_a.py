@@ -56,6 +56,8 @@ class Read(c.Structure):
     _fields_ = [("size", c.c_uint32), ("groups_n", c.c_uint32), ("local", c.POINTER(Blocks)), ("remote", c.POINTER(Blocks))]
 
 
+if len(sys.argv) != 3:
+    sys.exit(__doc__)
 lib = c.CDLL(sys.argv[1])
 lib.kvl_last_error.restype = lib.kvl_status_name.restype = lib.kvl_version.restype = c.c_char_p
 lib.kvl_poll.argtypes = [c.c_void_p, c.POINTER(Event), c.c_size_t, c.c_uint32]
