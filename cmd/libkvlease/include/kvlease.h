@@ -200,7 +200,8 @@ KVL_API int32_t kvl_open(const char *config, size_t len, kvl_ctx_t **ctx_out, ch
  * itself meanwhile. From the call on, new work gets KVL_ERR_CLOSED. On success every row is fenced, leases still held end
  * without an event (drain and poll first to hear of each), and ctx is gone.
  *
- * @return KVL_OK; KVL_ERR_BUSY: a read may still write, or another thread is inside: the context stays open, step on.
+ * @return KVL_OK; KVL_ERR_BUSY: a read may still write, or another thread is inside: the context stays open, step on;
+ *         KVL_ERR_TRANSPORT: the agent does not go, memory is still registered: call again.
  */
 KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns);
 
@@ -242,7 +243,8 @@ KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, uint32
  * Fence and end every lease (KVL_FREED_CLOSED) and destroy the agent; after success, and only then, the memory may be unmapped.
  * What is left to do with the context is to poll and close it.
  *
- * @return KVL_OK; KVL_ERR_BUSY: a read of ours is in flight, nothing was unregistered; KVL_ERR_INVALID: nothing is registered.
+ * @return KVL_OK; KVL_ERR_BUSY: a read of ours is in flight, nothing has changed; KVL_ERR_INVALID: nothing is registered;
+ *         KVL_ERR_TRANSPORT: leases have ended, but the agent does not go and memory is still registered: call again.
  */
 KVL_API int32_t kvl_unregister(kvl_ctx_t *ctx);
 
