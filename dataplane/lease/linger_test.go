@@ -69,6 +69,47 @@ func TestL9BlocksOfAStockReaderLinger(t *testing.T) {
 		r.wantEnded(record.FreedRevoked, stock)
 		r.wantHeld(ours)
 	})
+	for _, tc := range []struct {
+		name string
+		wait func(r *rig)
+		ripe func(r *rig)
+	}{
+		{"whose deadline has only just passed", func(r *rig) { r.run(at(30.03)) }, func(r *rig) { r.run(at(30.1)) }},
+		{"while messages wait to be applied", func(r *rig) {
+			r.run(at(29.9))
+			r.arrived = 1
+			r.run(at(32))
+		}, func(r *rig) {
+			r.applied = 1
+			r.step()
+		}},
+		{"whose deadline passed while the process stood still", func(r *rig) {
+			r.run(at(20))
+			r.now = at(31)
+			r.step()
+			r.run(at(35.9))
+		}, func(r *rig) { r.run(at(36.1)) }},
+	} {
+		t.Run("pressure leaves one "+tc.name, func(t *testing.T) {
+			r := newRig(t, 4, linger)
+			stock := r.grant("stock")
+			r.run(at(5))
+			r.beat("stock")
+			tc.wait(r)
+			if r.t.Lingering() != 1 {
+				t.Fatal("it does not linger")
+			}
+			if got := r.t.Pressure(1, r.now); got != 0 {
+				t.Errorf("pressure freed %d blocks before the second look", got)
+			}
+			tc.ripe(r)
+			if got := r.t.Pressure(1, r.now); got != 8 {
+				t.Errorf("pressure freed %d blocks after it, want 8", got)
+			}
+			r.wantEnded(record.FreedRevoked, stock)
+			r.wantEmpty()
+		})
+	}
 	t.Run("pressure leaves one that was renewed meanwhile", func(t *testing.T) {
 		r := newRig(t, 4, linger)
 		stock := r.grant("stock")

@@ -5,9 +5,10 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
-// Pressure takes leases back, worth least first: those that linger for a stock reader past their deadline, then those
-// whose readers all check the fence (L12), in the order in which that became known: at the grant or by the first native
-// message, so the longest waiting is first. It tells the blocks freed now; what a bound cuts off is freed by the next sweeps.
+// Pressure takes leases back, worth least first: those that linger for a stock reader and whose deadline has had its two
+// looks (L8), then those whose readers all check the fence (L12), in the order in which that became known: at the grant or by
+// the first native message, so the longest waiting is first. It tells the blocks freed now; what a bound cuts off is freed by
+// the next sweeps.
 func (t *Table) Pressure(blocks uint32, now clock.Instant) uint32 {
 	t.wanted = max(t.wanted, uint64(blocks))
 	return uint32(min(t.takeBack(now), 1<<32-1))
@@ -24,12 +25,17 @@ func (t *Table) takeBack(now clock.Instant) (freed uint64) {
 		}
 		s, ok := t.worth.first(ringLingering)
 		if ok {
-			if at, _ := t.deadline(s, &t.hot[s]); at > past { // renewed since: no longer one of these
+			at, _ := t.deadline(s, &t.hot[s])
+			if at > past { // renewed since: no longer one of these
 				t.hold(s, &t.hot[s], at)
 				continue
 			}
-		} else if s, ok = t.worth.first(ringRevocable); !ok {
-			break
+			ok = at <= t.ripe
+		}
+		if !ok {
+			if s, ok = t.worth.first(ringRevocable); !ok {
+				break
+			}
 		}
 		n := uint64(t.mem.Slots[s].Blocks)
 		t.end(s, &t.hot[s], record.FreedRevoked, now)

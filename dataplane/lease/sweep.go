@@ -31,7 +31,19 @@ func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uin
 	if ends == 0 {
 		t.Counters.SweepCut++ // the rest waits for the next step: held longer is safe
 	}
+	t.ripen(past, gap, arrived, applied)
 	return t.ended - before
+}
+
+// ripen moves the time before which a passed deadline has had both looks, for leases that linger: they are not looked at
+// again before their linger is over, and pressure must not take what a heartbeat on its way would have renewed.
+func (t *Table) ripen(past uint64, gap time.Duration, arrived, applied uint64) {
+	if gap > t.cfg.StallGap {
+		t.calm = past + t.interval
+	}
+	if past >= t.calm && applied >= arrived {
+		t.ripe = past - min(past, t.settle)
+	}
 }
 
 // secondLooks ends what was looked at once and not renewed since, when all that had arrived by now is applied.

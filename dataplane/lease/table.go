@@ -75,6 +75,8 @@ type Table struct {
 	slotsUsed int // slots below this were used at least once
 	gone      goneRing
 	wanted    uint64 // blocks that pressure still wants
+	ripe      uint64 // units: a deadline before this has had both looks
+	calm      uint64 // units: ripe stands still until then, after a stall
 	endCursor int
 	closed    bool
 	touched   uint64 // keeps the loads of RenewIDs
