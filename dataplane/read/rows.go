@@ -23,7 +23,6 @@ type rowSlot struct {
 	posted clock.Instant
 	xfer   int32
 	late   bool // the result was given by time-out; the transport may still write the row
-	short  bool
 }
 
 // ReadRow posts a read of one row (or of its first bytes: a multiple of 8, at most record.RowLen) at once. NextRow gives its result, exactly one.
@@ -67,7 +66,7 @@ func (m *Machine) ReadRow(token uint64, peer transport.Peer, addr uint64, device
 		return st
 	}
 	m.freeRow = m.freeRow[:n-1]
-	m.rows[i] = rowSlot{token: token, posted: m.now, xfer: x, short: length < record.RowLen}
+	m.rows[i] = rowSlot{token: token, posted: m.now, xfer: x}
 	m.peers.find(peer).rows++
 	m.pushXfer(&m.rowTimer, x)
 	m.rowsLeft--

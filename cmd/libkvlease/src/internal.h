@@ -88,7 +88,6 @@ struct kvl_ctx {
 	size_t params_info_len;
 	uint8_t *arena;
 	size_t arena_bytes;
-	size_t events_bytes;
 
 	/* kvl_wait_fd */
 	int epoll_fd; /* -1 until asked for */
@@ -230,6 +229,10 @@ int32_t kvl_on_core_thread(const kvl_early_t *early, int32_t (*fn)(void *arg), v
 /* Loads the core once per process. To be called on the core's thread, under the open lock. */
 int32_t kvl_core_load(const kvl_early_t *early, char *err, size_t cap);
 extern kvl_core_hooks_t kvl_core;
+
+/* ---- room.c ---- */
+/* KVL_ERR_NOMEM and a text if a Go runtime would find too little of something and end the process. */
+int32_t kvl_room_for_core(uint32_t threads, char *err, size_t cap);
 
 /* ---- siphash.c ---- */
 uint64_t kvl_siphash(const uint64_t key[2], uint64_t message);
