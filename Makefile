@@ -32,8 +32,9 @@ export CGO_CFLAGS
 
 # For whatever runs from here: our core, and what must not be skipped.
 export KVLEASE_CORE ?= $(abspath $(BUILD))/libkvlease-core.so
+export KVLEASE_REQUIRE ?= cc,core,procfs$(if $(filter on,$(NIXL)),$(COMMA)nixl)
+COMMA := ,
 ifeq ($(NIXL),on)
-export KVLEASE_REQUIRE ?= nixl,cc
 NIXL_DEPS := third_party/nixl/.kvlease-wheel
 endif
 
