@@ -152,3 +152,30 @@ func TestEventsThatFindNoRoomWaitAndNoneIsLost(t *testing.T) {
 		}
 	}
 }
+
+// Nothing else bounds the number of rejects, so they have a part of the overflow to themselves.
+func TestRejectsLeaveRoomForWhatMayNotBeLost(t *testing.T) {
+	l := newLab(t, `{"ring_bytes":4096,"tracked_max":64,"requests_max":64}`)
+	_, remote := l.grant("r1", 7, blocks(0, 8))
+	l.run(time.Second, 30*time.Millisecond)
+	tracks := fillRing(l, remote)
+	rejects := 0
+	for err := error(nil); err == nil; rejects++ {
+		remote := &host.Remote{ID: fmt.Appendf(nil, "%01000d", rejects)}
+		if err = l.d.host.Reject(l.peer, remote, l.now); err != nil && !errors.Is(err, host.ErrFull) {
+			t.Fatal(err)
+		}
+		if rejects > 1<<16 {
+			t.Fatal("rejects have no bound")
+		}
+	}
+	for _, h := range tracks {
+		if err := l.d.host.Untrack(h); err != nil {
+			t.Fatalf("untrack behind %d rejects: %v", rejects, err)
+		}
+	}
+	l.run(30*time.Second, 30*time.Millisecond)
+	if c := l.d.core.tracker.Counters(); c.Rejected != uint64(rejects-1) || c.Untracked != uint64(len(tracks)) {
+		t.Errorf("%d rejects and %d untracks were heard, want %d and %d", c.Rejected, c.Untracked, rejects-1, len(tracks))
+	}
+}

@@ -33,6 +33,7 @@ type Host struct {
 	ring, over *ringbuf.Producer
 	events     *ringbuf.Consumer
 	wake       func() // ends the pump's sleep
+	rejects    uint64 // bytes of the overflow that they have taken since it was last drained
 	leases     slots
 	tracks     slots
 	poison     poisonReport

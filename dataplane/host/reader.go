@@ -55,15 +55,26 @@ func (h *Host) Untrack(track record.Handle) error {
 	return h.sayOnce(&h.tracks, record.TagUntrack, record.SaidCancel, track, record.Tracked, record.Reading)
 }
 
+// rejectsMax is how many bytes of the overflow rejects may take: the rest is for what may not be lost.
+const rejectsMax = 1 << 20
+
 // Reject tells the owner that nobody here will read, without tracking.
 func (h *Host) Reject(engine uint64, r *Remote, now clock.Instant) error {
 	if !validID(r.ID) || engine == 0 {
 		return ErrInvalid
 	}
-	rec := h.say(record.TagReject, record.TrackLen+len(r.ID))
+	n := record.TrackLen + len(r.ID)
+	if h.over.Drained() {
+		h.rejects = 0
+	} else if h.rejects+uint64(n) > rejectsMax {
+		return ErrFull
+	}
+	before := h.over.Position()
+	rec := h.say(record.TagReject, n)
 	if rec == nil {
 		return ErrFull
 	}
+	h.rejects += h.over.Position() - before
 	record.PutTrack(rec, trackReq(0, engine, r, nil, 0, now), r.ID, nil)
 	h.publish()
 	return nil
