@@ -159,10 +159,13 @@ int32_t kvl_core_load(const kvl_early_t *early, char *err, size_t cap)
 {
 	char path[4096], threads[16];
 	const char *missing;
+	int32_t st;
 	void *lib;
 	int ours;
 	if (loaded)
 		return KVL_OK;
+	if ((st = kvl_room_for_core(early->threads, err, cap)) != KVL_OK)
+		return st;
 	if (!core_path(path, sizeof path)) {
 		snprintf(err, cap, "the path of " CORE_FILE " is too long");
 		return KVL_ERR_UNAVAILABLE;
