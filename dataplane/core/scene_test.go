@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -117,5 +118,34 @@ func TestWhatIsUntrackedBeforeItWasReadIsReleasedAtOnce(t *testing.T) {
 	l.run(200*time.Millisecond, 30*time.Millisecond)
 	if freed := l.p.take(record.EvFreed); len(freed) != 1 || freed[0].Status != record.FreedReleased {
 		t.Fatalf("freed: %+v", freed)
+	}
+}
+
+// Parameters may lose our key on their way (a router that knows only vLLM's). An owner whose readers all check the fence takes
+// blocks back at will, so what is read without the fence proves nothing.
+func TestAnOwnerThatSpeaksKvleaseIsNotReadWithoutItsKey(t *testing.T) {
+	l := newLab(t, `{"all_peers_check":true}`)
+	there, here := blocks(3, 8), blocks(40, 8)
+	_, remote := l.grant("r1", 7, there)
+	l.run(100*time.Millisecond, 30*time.Millisecond)
+	track := l.track(&host.Remote{ID: remote.ID}, "d-r1", 70)
+	if err := l.p.host.Pressure(8); err != nil {
+		t.Fatal(err)
+	}
+	l.stepOne(l.p)
+	if freed := l.p.take(record.EvFreed); len(freed) != 1 || freed[0].Status != record.FreedRevoked {
+		t.Fatalf("freed: %+v", freed)
+	}
+	l.p.fill(8, there)
+	l.read(track, here, there)
+	l.run(time.Second, 30*time.Millisecond)
+	if done := l.d.take(record.EvReadDone); len(done) != 0 {
+		t.Errorf("data of another request was handed out: %d words are wrong", l.d.wrong(7, here))
+	}
+	if failed := l.d.take(record.EvReadFailed); len(failed) != 1 || failed[0].Status != record.ReadUnproven {
+		t.Errorf("failed: %+v", failed)
+	}
+	if n := l.d.core.tracker.Counters().Keyless; n != 1 {
+		t.Errorf("%d counted, want 1", n)
 	}
 }

@@ -36,6 +36,7 @@ type Counters struct {
 	WaitTimeouts                   uint64    // reads whose engine was not reached in ReadTimeout
 	RunsFull                       uint64    // reads refused, as too many runs wait
 	GuardRefused                   uint64    // stock reads outside the time guard, before or after
+	Keyless                        uint64    // reads from a peer that speaks kvlease whose parameters came without its key: nothing could prove them
 	EventsRefused                  uint64    // the completion ring was full; kept for the next step
 	RegistryBusy                   uint64    // steps that found the registry locked
 	LateUsers                      uint64    // requests that joined a stock remote id whose completion had left

@@ -68,6 +68,9 @@ func (t *Tracker) start(u uint32, now clock.Instant) bool {
 		return t.finish(u, record.ReadUnproven, now)
 	case e.state != Connected || r.place == inStrange:
 		return false
+	case !r.native && e.facts.native: // its owner may rely on the fence, and without slot and use there is none to read
+		t.counters.Keyless++
+		return t.finish(u, record.ReadUnproven, now)
 	case !r.native && (r.told || !t.guarded(e, r, now)): // told: the lease ends with the READ of another request
 		t.counters.GuardRefused++
 		return t.finish(u, record.ReadUnproven, now)
