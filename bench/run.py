@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Measures kvlease beside its peers, in turn, in one run. `make bench` calls it; see bench/README.md.
 
-usage: run.py [--quick] [--only SECTION,...] [--readme]
+usage: run.py [--quick] [--only SECTION,...] [--calm SECONDS] [--readme]
 
   --quick    few rounds and the smaller sizes: shows that all of it runs, not how fast it is
   --only     some of: ring, hook, lease, idle, latency, kill, reads, memory
+  --calm     wait before a round while others use the machine, so many seconds in all at most
   --readme   put the table into bench/README.md, too
 
 Environment: KVLEASE_PEERS and KVLEASE_RIGTORP say where peers are that no registry has. A peer that is missing is named in
@@ -110,9 +111,31 @@ def link_kvlease(name, *args):
     return compile_c(name, "-Icmd/libkvlease/include", *args, f"-L{build}", "-lkvlease", "-ldl", f"-Wl,-rpath,{build}")
 
 
-def turns(sources, rounds, samples):
+class Calm:
+    """Waits while others use more than a fifth of the machine; a budget keeps a run finite."""
+
+    def __init__(self, seconds):
+        self.left = seconds
+
+    @staticmethod
+    def ticks():
+        fields = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return fields[3] + fields[4], sum(fields)
+
+    def wait(self):
+        while self.left > 0:
+            idle, total = self.ticks()
+            time.sleep(0.5)
+            self.left -= 0.5
+            idle_now, total_now = self.ticks()
+            if idle_now - idle > 0.8 * (total_now - total):
+                return
+
+
+def turns(sources, rounds, samples, calm):
     """All sources in turn, and the other way round in every second round."""
     for i in range(rounds):
+        calm.wait()
         for s in sources if i % 2 == 0 else reversed(sources):
             s.round(samples)
     for s in sources:
@@ -120,8 +143,9 @@ def turns(sources, rounds, samples):
 
 
 class Bench:
-    def __init__(self, quick):
+    def __init__(self, quick, calm):
         self.quick = quick
+        self.calm = Calm(calm)
         self.rounds = 3 if quick else 7
         self.samples = Samples()
         self.missing = {}  # peer: why
@@ -142,10 +166,10 @@ class Bench:
     def ring(self):
         ours = Once(compile_c("ring", "-Iringbuf/include", "bench/ring/ring_bench.c"))
         spsc = [Once(p) for p in self.peer("rigtorp", lambda: peers.spsc(OUT))]
-        turns([ours, *spsc], self.rounds, self.samples)
+        turns([ours, *spsc], self.rounds, self.samples, self.calm)
 
     def hook(self):
-        turns([Once(link_kvlease("hook", "bench/hook/hook.c"))], self.rounds, self.samples)
+        turns([Once(link_kvlease("hook", "bench/hook/hook.c"))], self.rounds, self.samples, self.calm)
 
     def lease(self):
         sizes = SIZES[:3] if self.quick else SIZES
@@ -159,26 +183,26 @@ class Bench:
             GoBench("bench/plane", "^BenchmarkIdleStep$", "200000x"),
         ]
         etcd = [Live(program, *sizes) for program in self.peer("etcd", peers.lessor)]
-        turns([*ours, *self.vllm(sizes), *etcd], self.rounds, self.samples)
+        turns([*ours, *self.vllm(sizes), *etcd], self.rounds, self.samples, self.calm)
 
     def pair(self, mode, **options):
         return Once(OUT / "pair", mode, *(f"{k}={v}" for k, v in options.items()), timeout=600)
 
     def idle(self):
-        turns([self.pair("idle", rounds=2)], self.rounds, self.samples)
+        turns([self.pair("idle", rounds=2)], self.rounds, self.samples, self.calm)
 
     def latency(self):
         n = 4 if self.quick else 25
         ways = [self.pair("latency", drive="inline", pass_ms=30, lease=1.5, rounds=n), self.pair("latency", drive="pump", pass_ms=30, lease=1.5, rounds=n)]
-        turns(ways, 2 if self.quick else 3, self.samples)
+        turns(ways, 2 if self.quick else 3, self.samples, self.calm)
 
     def kill(self):
-        turns([self.pair("kill", rounds=8, lease=3, pass_ms=5)], 2 if self.quick else 5, self.samples)
+        turns([self.pair("kill", rounds=8, lease=3, pass_ms=5)], 2 if self.quick else 5, self.samples, self.calm)
 
     def reads(self):
         shapes = [(4096, 4096), (65536, 4096), (1 << 20, 1024)]
         for block, blocks in shapes[:2] if self.quick else shapes:
-            turns([self.pair("reads", block=block, blocks=blocks, rounds=self.rounds)], 1, self.samples)
+            turns([self.pair("reads", block=block, blocks=blocks, rounds=1)], self.rounds, self.samples, self.calm)
 
     def memory(self):
         text = run(["go", "test", "-count=1", "-v", "-run", "TestAMillionLeasesStayWithin256MiB", "./dataplane/core"], 300)
@@ -196,6 +220,7 @@ def main():
     ap = argparse.ArgumentParser(usage=__doc__)
     ap.add_argument("--quick", action="store_true")
     ap.add_argument("--only", default=",".join(SECTIONS))
+    ap.add_argument("--calm", type=float, default=0)
     ap.add_argument("--readme", action="store_true")
     a = ap.parse_args()
     chosen = a.only.split(",")
@@ -208,7 +233,7 @@ def main():
     if nixl is not None:
         os.environ.setdefault("KVLEASE_NIXL", str(nixl))
     link_kvlease("pair", "-Icnixl", *(str(p) for p in sorted((ROOT / "bench" / "pair").glob("*.c"))))
-    bench = Bench(a.quick)
+    bench = Bench(a.quick, a.calm)
     loads = report.Loads()
     for name in SECTIONS:
         if name in chosen:
