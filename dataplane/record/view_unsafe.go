@@ -1,8 +1,12 @@
 package record
 
-import "unsafe"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
-// The casts below need 8-byte alignment, which ringbuf gives to every record, and lengths, which each checks.
+// The casts below need 8-byte alignment, which ringbuf gives to every record, and lengths, which each checks. Each length is
+// loaded once: what was checked is what is used, whatever a producer does to a record that it has published.
 
 func tail(rec []byte, head uintptr, n uint64) ([]byte, bool) {
 	if uint64(len(rec)) < uint64(head)+n {
@@ -17,8 +21,9 @@ func AsExpect(rec []byte) (*Expect, []byte, bool) {
 		return nil, nil, false
 	}
 	e := (*Expect)(unsafe.Pointer(&rec[0]))
-	id, ok := tail(rec, unsafe.Sizeof(*e), uint64(e.IDLen))
-	return e, id, ok && e.IDLen > 0 && e.IDLen <= IDMax
+	n := atomic.LoadUint32(&e.IDLen)
+	id, ok := tail(rec, unsafe.Sizeof(*e), uint64(n))
+	return e, id, ok && n > 0 && n <= IDMax
 }
 
 // AsGrant views a record as a Grant and its id.
@@ -27,8 +32,9 @@ func AsGrant(rec []byte) (*Grant, []byte, bool) {
 		return nil, nil, false
 	}
 	g := (*Grant)(unsafe.Pointer(&rec[0]))
-	id, ok := tail(rec, unsafe.Sizeof(*g), uint64(g.IDLen))
-	return g, id, ok && g.IDLen > 0 && g.IDLen <= IDMax
+	n := atomic.LoadUint32(&g.IDLen)
+	id, ok := tail(rec, unsafe.Sizeof(*g), uint64(n))
+	return g, id, ok && n > 0 && n <= IDMax
 }
 
 // AsHandle views CANCEL, REVOKE and UNTRACK.
@@ -61,11 +67,14 @@ func AsTrack(rec []byte) (t *TrackReq, remote, local []byte, ok bool) {
 		return nil, nil, nil, false
 	}
 	t = (*TrackReq)(unsafe.Pointer(&rec[0]))
-	remote, ok = tail(rec, unsafe.Sizeof(*t), uint64(t.RemoteLen))
-	if !ok || t.RemoteLen == 0 || t.RemoteLen > IDMax || t.LocalLen > IDMax {
+	both := atomic.LoadUint32((*uint32)(unsafe.Pointer(&t.RemoteLen))) // and LocalLen behind it
+	lens := *(*[2]uint16)(unsafe.Pointer(&both))
+	n, m := uint64(lens[0]), uint64(lens[1])
+	remote, ok = tail(rec, unsafe.Sizeof(*t), n)
+	if !ok || n == 0 || n > IDMax || m > IDMax {
 		return nil, nil, nil, false
 	}
-	local, ok = tail(rec, unsafe.Sizeof(*t)+uintptr(t.RemoteLen), uint64(t.LocalLen))
+	local, ok = tail(rec, unsafe.Sizeof(*t)+uintptr(n), m)
 	return t, remote, local, ok
 }
 
@@ -75,14 +84,15 @@ func AsRead(rec []byte) (*Read, []Run, bool) {
 		return nil, nil, false
 	}
 	r := (*Read)(unsafe.Pointer(&rec[0]))
-	runs, ok := tail(rec, unsafe.Sizeof(*r), uint64(r.N)*uint64(unsafe.Sizeof(Run{})))
-	if !ok || r.N > RunsMax {
+	n := atomic.LoadUint32(&r.N)
+	runs, ok := tail(rec, unsafe.Sizeof(*r), uint64(n)*uint64(unsafe.Sizeof(Run{})))
+	if !ok || n > RunsMax {
 		return nil, nil, false
 	}
-	if r.N == 0 {
+	if n == 0 {
 		return r, nil, true
 	}
-	return r, unsafe.Slice((*Run)(unsafe.Pointer(&runs[0])), int(r.N)), true
+	return r, unsafe.Slice((*Run)(unsafe.Pointer(&runs[0])), int(n)), true
 }
 
 // AsEvent views a 64-byte event.
