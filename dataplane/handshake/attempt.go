@@ -130,7 +130,7 @@ func (c *Client) finish(a *attempt, out answer, err error) {
 			state = Refused
 		}
 		c.set(e, state)
-		if class == Incompatible && again {
+		if class == Incompatible && a.hash != c.hash {
 			c.later(e, c.gap(e))
 		} else { // a Retry that came meanwhile has to wait, too: whatever it knew, the peer does not answer
 			c.wait(e)
@@ -159,7 +159,7 @@ func (c *Client) refreshed(a *attempt, out answer, err error) {
 	if err != nil {
 		c.counts.refreshFailures[classOf(err)]++
 		e.late++
-		e.due = time.Now().Add(backoff(e.late))
+		e.notYet = time.Now().Add(backoff(e.late))
 		if class := classOf(err); class == WrongEngine || class == Incompatible { // it is another one now
 			e.full = true
 		}

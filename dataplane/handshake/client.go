@@ -58,7 +58,8 @@ const (
 //
 // Fairness: eight attempts are busy at once. One whose peer has been silent for 50 ms may be parked when another engine
 // is due: it goes on waiting, outside the eight, and is cut short only when 256 wait so, the longest first. Engines
-// that were never asked go first. So a hundred dead peers delay a live one by less than a second once, and later not at all.
+// that answered last time go first, then those that were never asked. So a hundred dead peers delay a live one by less
+// than a second when they are all new, and later not at all.
 //
 // Threads: any. Calls hold a lock for moments and do no input or output; one that starts an attempt makes a goroutine.
 // Memory: per engine one result not yet taken, at most 16 MiB of payloads and about 16 times that parsed, in the worst
@@ -77,12 +78,11 @@ type Client struct {
 	hash    string
 	voids   uint64 // VoidClocks so far: samples taken across one say nothing
 	engines map[uint64]*engine
-	firsts  list.List  // of *engine: due, never asked
-	others  list.List  // of *engine: due again
-	results list.List  // of *engine: with a result to take
-	news    bool       // results was empty and is not now
-	active  []*attempt // at most activeMax, oldest first
-	parked  list.List  // of *attempt, at most parkedMax, parked longest first
+	due     [dues]list.List // of *engine: due now
+	results list.List       // of *engine: with a result to take
+	news    bool            // results was empty and is not now
+	active  []*attempt      // at most activeMax, oldest first
+	parked  list.List       // of *attempt, at most parkedMax, parked longest first
 	counts  counts
 }
 
@@ -100,7 +100,7 @@ type engine struct {
 	state   State
 	since   time.Time // in state
 
-	queue    *list.List // firsts or others, with elem; nil: not due
+	queue    *list.List // of Client.due, with elem; nil: not due
 	elem     *list.Element
 	timer    *time.Timer // until it is due again; nil: none runs
 	attempt  *attempt    // running; nil: none
@@ -113,7 +113,7 @@ type engine struct {
 	err      error       // last failure
 	fetched  time.Time   // last success
 	late     int         // refreshes failed in a row
-	due      time.Time   // no refresh before
+	notYet   time.Time   // no refresh before
 
 	offset clock.Offset
 	sums   [][sha256.Size]byte // of the payloads last fetched, per rank asked
@@ -226,7 +226,7 @@ func (c *Client) Retry(handle uint64) error {
 // after refreshes that failed.
 func (c *Client) Refresh(handle uint64) error {
 	return c.with(handle, func(e *engine) {
-		if e.state == Ready && e.attempt == nil && e.queue == nil && e.timer == nil && !time.Now().Before(e.due) {
+		if e.state == Ready && e.attempt == nil && e.queue == nil && e.timer == nil && !time.Now().Before(e.notYet) {
 			c.later(e, c.gap(e))
 		}
 	})

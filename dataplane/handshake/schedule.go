@@ -37,6 +37,14 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
+// Who is asked first, of those that are due. Known ones answer soon, as a rule, and leave the line when they do not.
+const (
+	dueKnown  = iota // the last attempt succeeded
+	dueFirst         // there was none
+	dueFailed        // it failed
+	dues
+)
+
 // errCut ends an attempt that waits for a silent peer while others have no room to wait.
 var errCut = fmt.Errorf("%w: cut short, as %d others wait, too", zmtp.ErrSilent, parkedMax)
 
@@ -59,9 +67,13 @@ func (c *Client) set(e *engine, s State) {
 
 // enqueue makes an engine due now.
 func (c *Client) enqueue(e *engine) {
-	e.queue = &c.others
-	if !e.asked {
-		e.queue = &c.firsts
+	switch {
+	case e.failures > 0:
+		e.queue = &c.due[dueFailed]
+	case e.asked:
+		e.queue = &c.due[dueKnown]
+	default:
+		e.queue = &c.due[dueFirst]
 	}
 	e.elem = e.queue.PushBack(e)
 	if e.full {
@@ -130,14 +142,11 @@ func (c *Client) wait(e *engine) {
 // kick starts what is due, as far as there is room.
 func (c *Client) kick() {
 	for !c.closed {
-		q := &c.firsts
-		if q.Len() == 0 {
-			q = &c.others
-		}
-		if q.Len() == 0 || len(c.active) >= activeMax && !c.makeRoom() {
+		at := slices.IndexFunc(c.due[:], func(q list.List) bool { return q.Len() > 0 })
+		if at < 0 || len(c.active) >= activeMax && !c.makeRoom() {
 			return
 		}
-		c.start(q.Front().Value.(*engine))
+		c.start(c.due[at].Front().Value.(*engine))
 	}
 }
 

@@ -1,0 +1,232 @@
+package handshake
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvlease/kvlease/dataplane/zmtp"
+	"github.com/kvlease/kvlease/internal/require"
+)
+
+// The tests here are against a stand-in of vLLM's own ends (testdata/vllm.py) on libzmq, as pyzmq brings it. It is
+// installed below .deps on first use; dataplane/zmtp does the same.
+
+const pyzmqVersion = "pyzmq==27.*"
+
+var pyzmqPath = sync.OnceValues(func() (string, error) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return "", err
+	}
+	target := filepath.Join(root, ".deps", "pyzmq")
+	there := func() bool {
+		_, err := os.Stat(filepath.Join(target, "zmq"))
+		return err == nil
+	}
+	if there() {
+		return target, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return "", err
+	}
+	fresh, err := os.MkdirTemp(filepath.Dir(target), "pyzmq-") // another test process may do the same
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(fresh)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", fresh, pyzmqVersion).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("pip install %s: %w: %.300s", pyzmqVersion, err, out)
+	}
+	if err := os.Rename(fresh, target); err != nil && !there() {
+		return "", err
+	}
+	return target, nil
+})
+
+// vllm prepares the stand-in. It is killed with the test, or after longest.
+func vllm(t testing.TB, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := pyzmqPath()
+	if err != nil {
+		require.Skip(t, "pyzmq", err.Error())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), longest)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, "python3", append([]string{filepath.Join("testdata", "vllm.py")}, args...)...)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// vllmListens starts the stand-in's listener and gives its address.
+func vllmListens(t testing.TB, host, engine, hash string, pp, tp int) (addr string) {
+	t.Helper()
+	cmd := vllm(t, "listen", host, engine, hash, strconv.Itoa(pp), strconv.Itoa(tp))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		require.Skip(t, "pyzmq", err.Error())
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("vllm.py: %v", err)
+		}
+	})
+	port, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return net.JoinHostPort(strings.Trim(host, "[]"), strings.TrimSpace(port))
+}
+
+// vllmAsks runs one of the stand-in's scenes against a server, and gives the lines before its "ok".
+func vllmAsks(t testing.TB, scene string, s *Server, args ...string) []string {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(s.Addr().String())
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	out, err := vllm(t, append([]string{scene, host, port}, args...)...).Output()
+	text, ok := strings.CutSuffix(string(out), "ok\n")
+	if err != nil || !ok {
+		t.Fatalf("vllm.py %s: %v: %s", scene, err, out)
+	}
+	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+}
+
+func TestWeAskVllmsListener(t *testing.T) {
+	for _, tc := range []struct {
+		host   string
+		pp, tp int
+	}{{"127.0.0.1", 1, 1}, {"127.0.0.1", 1, 4}, {"127.0.0.1", 2, 2}, {"[::1]", 1, 2}} {
+		t.Run(fmt.Sprintf("pp %d tp %d at %s", tc.pp, tc.tp, tc.host), func(t *testing.T) {
+			addr := vllmListens(t, tc.host, "P", hashA, tc.pp, tc.tp)
+			noLeaks(t)
+			c := newClient(t, Config{Hash: hashA})
+			ranks := Ranks(uint32(tc.pp), uint32(tc.tp))
+			if err := c.Want(1, Desc{ID: "P", Addr: addr, Ranks: ranks}); err != nil {
+				t.Fatal(err)
+			}
+			r := next(t, c)
+			if r.Err != nil || len(r.Maps) != len(ranks) {
+				t.Fatalf("result %+v", r)
+			}
+			for i, m := range r.Maps {
+				h := m.Handshake
+				if want := fmt.Sprintf("blob of %d %d", ranks[i].PP, ranks[i].Transfer); m.Rank != ranks[i] || string(h.AgentMetadata) != want ||
+					h.DeviceID != ranks[i].Transfer || h.NumBlocks != 113 || h.Native {
+					t.Errorf("map %d: %s: %+v", i, m.Rank, h)
+				}
+			}
+			wantTrueOffset(t, r.Offset)
+			c.Refresh(1)
+			if r := next(t, c); r.Err != nil || r.Maps != nil || r.Jumped {
+				t.Errorf("refresh: %+v", r)
+			}
+		})
+	}
+}
+
+func TestVllmsListenerIsRefused(t *testing.T) {
+	addr := vllmListens(t, "127.0.0.1", "P", hashA, 1, 1)
+	for _, tc := range []struct {
+		name, engine, hash string
+		ranks              uint32
+		want               Class
+		is                 error
+	}{
+		{"another hash", "P", hashB, 1, Incompatible, ErrIncompatible},
+		{"another engine", "P0", hashA, 1, WrongEngine, ErrWrongEngine},
+		{"a rank too many, of which it dies", "P", hashA, 2, Silent, zmtp.ErrSilent}, // last
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newClient(t, Config{Hash: tc.hash, RankTimeout: time.Second})
+			if err := c.Want(1, Desc{ID: tc.engine, Addr: addr, Ranks: Ranks(1, tc.ranks)}); err != nil {
+				t.Fatal(err)
+			}
+			if r := next(t, c); r.Class != tc.want || !errors.Is(r.Err, tc.is) {
+				t.Errorf("result %+v, want %v", r, tc.want)
+			}
+		})
+	}
+}
+
+func TestVllmsClientAsksUs(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		t.Run(host, func(t *testing.T) {
+			noLeaks(t)
+			s, err := Serve(net.JoinHostPort(host, "0"), ServerConfig{Monotonic: monotonic})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			for _, r := range Ranks(2, 2) {
+				mustSet(t, s, r, Payload{hashA, stockMap("E", r.String())})
+			}
+			lines := vllmAsks(t, "ask", s, "E", hashA, "2", "2")
+			if len(lines) != 4 {
+				t.Fatalf("lines %q", lines)
+			}
+			for i, r := range Ranks(2, 2) {
+				rest, ok := strings.CutPrefix(lines[i], fmt.Sprintf("%d %d %s ", r.PP, r.Transfer, r))
+				var offset, roundTrip int64
+				if _, err := fmt.Sscan(rest, &offset, &roundTrip); !ok || err != nil {
+					t.Fatalf("line %q", lines[i])
+				}
+				// Their clock is ours: perf_counter is CLOCK_MONOTONIC.
+				if most := roundTrip/2 + 2000; offset > most || offset < -most {
+					t.Errorf("%s: offset %d ns of a round trip of %d ns", r, offset, roundTrip)
+				}
+			}
+			if st := s.Stats(); st.Answered != 4 || st.Unexpected+st.Malformed+st.Unknown != 0 {
+				t.Errorf("stats %+v", st)
+			}
+		})
+	}
+}
+
+func TestVllmsClientConnectsTwoHundredTimes(t *testing.T) {
+	noLeaks(t)
+	s := serve(t, ServerConfig{})
+	mustSet(t, s, Rank{}, Payload{hashA, stockMap("E", "")})
+	vllmAsks(t, "connects", s, "200")
+	if st := s.Stats(); st.Answered != 200 || st.Wire.Accepted != 200 || st.Wire.Evicted+st.Wire.Refused != 0 {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+func TestStrangeRequestsOverLibzmqEndNothing(t *testing.T) { // S19
+	noLeaks(t)
+	s := serve(t, ServerConfig{})
+	mustSet(t, s, Rank{}, Payload{hashA, stockMap("E", "")})
+	want := []string{"other answered", "text answered", "nil answered", "rank dropped", "empty dropped", "two dropped", "float dropped", "frames dropped", "nested dropped"}
+	if diff := cmp.Diff(want, vllmAsks(t, "strange", s)); diff != "" {
+		t.Errorf("outcomes (-want +got):\n%s", diff)
+	}
+	if st := s.Stats(); st.Answered != 4 || st.Unexpected != 3 || st.Malformed != 5 || st.Unknown != 1 || st.Wire.Panics != 0 {
+		t.Errorf("stats %+v", st)
+	}
+}
