@@ -39,7 +39,7 @@ type remote struct {
 	rowOpen bool          // a row read is in flight
 	atRisk  bool          // reported in this episode
 	shown   clock.Instant // post of the last row read that showed count
-	certain clock.Instant // the lease stands until then
+	certain clock.Instant // the lease stands until then, by the last renewal that a row has shown; 0: none has
 	rowMark uint64        // bytes sent to the engine before the row read in flight
 
 	// Stock: the guard's chain.

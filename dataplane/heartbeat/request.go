@@ -146,7 +146,6 @@ func (t *Tracker) join(i uint32, req *record.TrackReq, remote []byte, now clock.
 	if r.arrival == 0 || now.Before(r.arrival) {
 		r.arrival = now
 	}
-	r.certain = r.arrival.Add(t.cfg.Duration - t.cfg.HandoverMax) // until a row says better
 	if longFull && !v.native {
 		t.counters.LongIDsFull++
 		r.unsendable, r.gone = true, true

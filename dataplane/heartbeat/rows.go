@@ -173,10 +173,16 @@ func (t *Tracker) unmoved(m, sent uint32, now clock.Instant) {
 		return
 	}
 	r.atRisk = true
-	left := uint64(max(r.certain.Sub(now), 0))
+	left := uint64(max(t.certainEnd(r).Sub(now), 0))
 	for u := r.firstUser; u != none; u = t.requests[u].nextUser {
 		t.counters.AtRisk++
 		t.requests[u].riskLeft = left
 		t.event(u, pendRisk)
 	}
+}
+
+// certainEnd is the time until which a lease stands for certain: by its last renewal or, until then, by its first term, which
+// is the owner's, less the longest hand-over.
+func (t *Tracker) certainEnd(r *remote) clock.Instant {
+	return max(r.certain, r.arrival.Add(t.engines[r.engine].facts.times.duration-t.cfg.HandoverMax))
 }

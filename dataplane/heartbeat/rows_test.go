@@ -96,15 +96,32 @@ func TestTheCertainEndIsTheLastLookThatDidNotShowTheRenewalPlusTheExtension(t *t
 	r.step(sec(0.2)) // row shows 0; heartbeat
 	m := r.k.requests[h.Slot()].remote
 	rm := &r.k.remotes.all[m]
-	if got, want := rm.certain, sec(0).Add(20*time.Second); got != want {
+	if got, want := r.k.certainEnd(rm), sec(0).Add(20*time.Second); got != want {
 		t.Errorf("before any renewal certain until %v, want said + 30 - 10", got.Sub(sec(0)))
 	}
 	r.run(sec(9.2), 500*time.Millisecond) // by now the next row has shown the first heartbeat
-	if got, want := rm.certain, sec(0.2).Add(20*time.Second-10*time.Millisecond); got != want {
+	if got, want := r.k.certainEnd(rm), sec(0.2).Add(20*time.Second-10*time.Millisecond); got != want {
 		t.Errorf("certain until %v, want %v", got.Sub(sec(0)), want.Sub(sec(0)))
 	}
 	if c := r.k.Counters(); c.Renewals != 1 {
 		t.Errorf("%d renewals, want 1", c.Renewals)
+	}
+}
+
+// An owner with shorter leases than ours that never shows a renewal is not certain for as long as our own would be.
+func TestTheFirstTermIsTheOwnersWhoeverTracks(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	o.l, o.deaf = 12*time.Second, true
+	e := r.add(o)
+	h := r.track(e, o, 1, 0) // its duration is not known yet
+	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+	r.run(sec(10), 100*time.Millisecond)
+	r.wantSaid(h, "risk")
+	for i, ev := range r.events {
+		if left := time.Duration(ev.Value0); ev.Kind == record.EvAtRisk && (left > 0 || r.times[i] < sec(4)) {
+			t.Errorf("said at %v with %v left: the first term was certain until 12 - 10", r.times[i].Sub(sec(0)), left)
+		}
 	}
 }
 
