@@ -41,6 +41,7 @@ type Counters struct {
 	RegistryBusy                   uint64    // steps that found the registry locked
 	LateUsers                      uint64    // requests that joined a stock remote id whose completion had left
 	BadParts                       uint64    // parts of a read that did not fit together
+	Retired                        uint64    // tracking slots out of uses
 }
 
 // Gauges are how much of everything there is now.

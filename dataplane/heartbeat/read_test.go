@@ -289,3 +289,25 @@ func TestARefusedEventStaysInItsSlotAndLeavesOnce(t *testing.T) {
 	r.run(sec(16), time.Second)
 	r.wantRest()
 }
+
+func TestATrackingSlotOutOfUsesIsRetired(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Tracks = 1 })
+	o := r.owner("P", false)
+	e := r.connect(o)
+	r.uses[0] = record.None - 2
+	for range 2 {
+		h := r.track(e, o, 1, 0)
+		if h>>32 == 0 {
+			t.Fatalf("handle %#x is none", h)
+		}
+		r.k.Untrack(h, r.now)
+		r.run(r.now.Add(time.Second), 100*time.Millisecond)
+	}
+	if free := record.TakeFree(&r.control.TrackFree); free != record.None {
+		t.Errorf("slot %d is given out for a use that no handle can name", free)
+	}
+	if n := r.k.Counters().Retired; n != 1 {
+		t.Errorf("%d retired, want 1", n)
+	}
+	r.wantRest()
+}

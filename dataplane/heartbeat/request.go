@@ -274,6 +274,10 @@ func (t *Tracker) retire(u uint32) {
 	t.gauges.Tracked--
 	s := &t.tracks[u]
 	atomic.StoreUint64(&s.State, record.State(use+1, record.Free))
+	if use+1 == record.None {
+		t.counters.Retired++ // a handle of one more use would be none
+		return
+	}
 	record.PushFree(&t.control.TrackFree, &s.Next, u)
 }
 
