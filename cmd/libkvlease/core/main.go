@@ -83,6 +83,7 @@ func drop(h int64) {
 	cores.Lock()
 	defer cores.Unlock()
 	cores.list[h-1] = nil
+	collector().Collect()
 }
 
 // statuses is the one table of errors and what C calls them; a test walks it both ways.
@@ -120,10 +121,11 @@ func status(err error) C.int32_t {
 func tuneRuntime(cfg *core.Config) {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(int64(cfg.CoreMemoryMax))
-	collector.Do(func() { core.StartCollector() }) // lives as long as the process: the library is never unloaded
+	collector()
 }
 
-var collector sync.Once
+// collector lives as long as the process: the library is never unloaded.
+var collector = sync.OnceValue(core.StartCollector)
 
 // memoryOf views the memory that the C library has mapped.
 func memoryOf(a *C.kvl_core_args_t, s core.Sizes) *record.Memory {
