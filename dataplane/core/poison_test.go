@@ -2,11 +2,13 @@ package core
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
@@ -89,5 +91,48 @@ func TestAPanicInAStepFencesEveryRowBeforeAnythingIsToldAndStopsTheCore(t *testi
 	}
 	if failed := l.d.take(record.EvReadFailed); len(failed) != 1 || failed[0].Status != record.ReadStale {
 		t.Errorf("outcome: %+v, left %+v", failed, l.d.evs)
+	}
+}
+
+// A lapsed expectation that waits for room in the ring has no blocks; what its slot says of some is of the use before.
+func TestAfterAPoisoningALapsedExpectationIsNotToldAsALease(t *testing.T) {
+	l := newLab(t, `{"events_max":64,"expect_max":40}`)
+	old, _ := l.grant("old", 7, blocks(3, 8))
+	if err := l.p.host.Cancel(old); err != nil {
+		t.Fatal(err)
+	}
+	l.step(time.Millisecond)
+	expected, err := l.p.host.Expect([]byte("e"))
+	if err != nil || expected.Slot() != old.Slot() {
+		t.Fatalf("%#x after %#x: %v", expected, old, err)
+	}
+	for i := range 200 { // they end before it and fill the ring
+		if _, err := l.p.host.Grant(host.Grant{ID: fmt.Appendf(nil, "r%d", i), Blocks: 1, User: 9}, l.now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 500 { // a host that does not poll
+		l.now = l.now.Add(100 * time.Millisecond)
+		if err := l.p.core.Step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c := l.p.core.leases.Counters; c.Lapsed != 1 || l.p.core.leases.Ending() == 0 {
+		t.Fatalf("%d lapsed, %d ends wait", c.Lapsed, l.p.core.leases.Ending())
+	}
+	l.p.core.leases.FenceAll()
+	atomic.StoreUint32(&l.p.core.mem.Control.Poisoned, 1)
+	var buf [512]record.Event
+	n := 0
+	for _, e := range buf[:l.p.host.Poll(buf[:], l.now)] {
+		if e.Kind == record.EvFreed && e.User != 9 {
+			t.Errorf("told as freed: %+v", e)
+		}
+		if e.Kind == record.EvFreed {
+			n++
+		}
+	}
+	if n != 200 {
+		t.Errorf("%d leases told, want 200", n)
 	}
 }

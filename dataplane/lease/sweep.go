@@ -195,7 +195,7 @@ func (t *Table) lapse(s uint32, k *hot, now clock.Instant) {
 	slot := &t.mem.Slots[s]
 	state := atomic.LoadUint64(&slot.State)
 	if state&record.Mask != record.Expected ||
-		!atomic.CompareAndSwapUint64(&slot.State, state, record.State(stateUse(state), record.Ended)) {
+		!atomic.CompareAndSwapUint64(&slot.State, state, record.State(stateUse(state), record.Lapsed)) {
 		k.setEnd(min(units(now.Add(t.cfg.Interval))+1, unitsMax)) // its record is on the way
 		t.timed.drop(s)
 		t.timed.push(t.wheel.bucket(k.end()), s)

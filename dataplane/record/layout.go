@@ -25,6 +25,7 @@ const (
 	Ended    = 3 // leases: the core has ended it, the event is still to come
 	Tracked  = 4 // tracks: track
 	Reading  = 5 // tracks: read was called
+	Lapsed   = 6 // leases: the core has forgotten an expectation, the event is still to come
 	Mask     = 0xFF
 
 	SaidCancel = 0x100 // the host has said cancel or untrack

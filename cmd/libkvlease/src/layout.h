@@ -25,6 +25,7 @@ enum {
 	KVL_S_ENDED = 3,    /* leases: the core has ended it, the event is still to come */
 	KVL_S_TRACKED = 4,  /* tracks: kvl_track */
 	KVL_S_READING = 5,  /* tracks: kvl_read was called */
+	KVL_S_LAPSED = 6,   /* leases: the core has forgotten an expectation, the event is still to come; no lease, no blocks */
 	KVL_S_MASK = 0xFF,
 	KVL_S_CANCEL = 0x100, /* host has said cancel or untrack: said once */
 	KVL_S_REVOKE = 0x200  /* host has said revoke: said once */

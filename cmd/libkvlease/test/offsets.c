@@ -32,7 +32,7 @@ int main(void)
 	S(rec_read), F(rec_read, track), F(rec_read, part), F(rec_read, parts), F(rec_read, n), F(rec_read, zero);
 	S(event), F(event, kind), F(event, reserved), F(event, flags), F(event, status), F(event, rank), F(event, handle),
 		F(event, user), F(event, value0), F(event, value1), F(event, time_ns), F(event, zero);
-	C(KVL_NONE), C(KVL_S_FREE), C(KVL_S_EXPECTED), C(KVL_S_GRANTED), C(KVL_S_ENDED), C(KVL_S_TRACKED), C(KVL_S_READING),
+	C(KVL_NONE), C(KVL_S_FREE), C(KVL_S_EXPECTED), C(KVL_S_GRANTED), C(KVL_S_ENDED), C(KVL_S_TRACKED), C(KVL_S_READING), C(KVL_S_LAPSED),
 		C(KVL_S_MASK), C(KVL_S_CANCEL), C(KVL_S_REVOKE), C(KVL_SF_UNCHECKED), C(KVL_BF_DRAINING), C(KVL_BF_CLOSED);
 	C(KVL_REC_EXPECT), C(KVL_REC_GRANT), C(KVL_REC_CANCEL), C(KVL_REC_REVOKE), C(KVL_REC_PRESSURE), C(KVL_REC_TRACK),
 		C(KVL_REC_UNTRACK), C(KVL_REC_REJECT), C(KVL_REC_READ), C(KVL_READ_RUNS_MAX), C(KVL_ID_MAX), C(KVL_LAYOUT_VERSION);
