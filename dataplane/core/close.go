@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -47,8 +48,9 @@ func (c *Core) leave() error {
 	return nil
 }
 
-// Drain tells every peer what will never be read or served and waits at most timeout until nothing is left.
-// ErrTimeout: something is; Held tells how much.
+// Drain is for an engine that is about to exit. As a reader it tells every owner what it will never read; as an owner it
+// takes no new work, says so on its board, and goes on serving. It waits at most timeout until every owner has been told,
+// every read has ended and every lease has. ErrTimeout: something is left, and the text says what; Close cuts it off.
 func (c *Core) Drain(timeout time.Duration) error {
 	atomic.StoreUint32(&c.mem.Control.Draining, 1)
 	c.mu.Lock()
@@ -56,7 +58,22 @@ func (c *Core) Drain(timeout time.Duration) error {
 	atomic.OrUint32(&header.Flags, record.BoardDraining)
 	c.tracker.Drain(c.clock())
 	c.mu.Unlock()
-	return c.await(timeout, func() bool { return c.plane.Alive() == 0 })
+	err := c.await(timeout, func() bool { return c.drainLeft() == "" })
+	if errors.Is(err, ErrTimeout) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return fmt.Errorf("%w: %s", err, c.drainLeft())
+	}
+	return err
+}
+
+// drainLeft says what keeps a drain waiting, "" if nothing does. Requests that only the host can untrack do not.
+func (c *Core) drainLeft() string {
+	leases, owed := c.leases.Held()+c.leases.Expected(), c.tracker.DrainLeft()
+	if leases == 0 && owed == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d leases are held or expected, %d reads or messages to owners are left", leases, owed)
 }
 
 // await steps until ok or for at most timeout. With a pump the pump steps.

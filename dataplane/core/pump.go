@@ -41,7 +41,7 @@ func startPump(c *Core) (*pump, error) {
 	return p, nil
 }
 
-// run steps until it is told to stop or the core breaks. The thread is its own, so that a pass of the Go scheduler does
+// run steps until it is told to stop or the core breaks. The thread is its own, so that a turn of the Go scheduler does
 // not stand between a heartbeat and its time.
 func (p *pump) run() {
 	runtime.LockOSThread()

@@ -208,9 +208,9 @@ KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns);
 /**
  * Get ready to exit: new work gets KVL_ERR_CLOSED, owners are told what will not be read here, and each tracked request that
  * is not being read gets KVL_EV_LEASE_GONE. Then waits at most timeout_ns, stepping by itself, until no lease is held, no
- * request tracked and no message owed. Our own leases are not cut short: they end when read, or at their deadline.
+ * read in flight and no message owed. Our own leases are not cut short: they end when read, or at their deadline.
  *
- * @return KVL_OK: nothing is left; KVL_ERR_TIMEOUT: something is ("alive" of kvl_stats): poll, untrack, call again or close;
+ * @return KVL_OK: nothing is left; KVL_ERR_TIMEOUT: something is ("held", "tracker_*" of kvl_stats): call again, or close;
  *         KVL_ERR_BUSY, KVL_ERR_POISONED.
  */
 KVL_API int32_t kvl_drain(kvl_ctx_t *ctx, uint64_t timeout_ns);

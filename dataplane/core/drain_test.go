@@ -1,0 +1,63 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+func TestAReaderThatDrainsReleasesAllThatItWillNeverRead(t *testing.T) {
+	l := newLab(t, `{}`)
+	for i := range 3 {
+		_, remote := l.grant(fmt.Sprintf("r%d", i), uint64(i), blocks(uint32(8*i), 8))
+		l.track(remote, "d", uint64(i))
+	}
+	l.run(time.Second, 30*time.Millisecond)
+	if err := l.d.core.Drain(time.Minute); err != nil { // the clock stands: it must end by itself, without an untrack
+		t.Fatalf("drain: %v", err)
+	}
+	l.step(30 * time.Millisecond)
+	if freed := l.p.take(record.EvFreed); len(freed) != 3 || freed[0].Status != record.FreedReleased {
+		t.Errorf("P was told %+v, want three releases", freed)
+	}
+	if gone := l.d.take(record.EvLeaseGone); len(gone) != 3 {
+		t.Errorf("D's host was told %+v, want three leases gone", gone)
+	}
+	if _, err := l.d.host.Track(l.peer, &host.Remote{ID: []byte("x")}, nil, 0, l.now); !errors.Is(err, host.ErrClosed) {
+		t.Errorf("new work after a drain: %v, want ErrClosed", err)
+	}
+}
+
+// C51: what is granted stays until it was read or the bound has passed, and what was cut off is said.
+func TestAnOwnerThatDrainsServesItsReadersUntilTheBound(t *testing.T) {
+	l := newLab(t, `{}`)
+	there, here := blocks(3, 8), blocks(40, 8)
+	_, remote := l.grant("a", 1, there)
+	l.grant("b", 2, blocks(20, 8))
+	track := l.track(remote, "d-a", 1)
+	l.run(time.Second, 30*time.Millisecond)
+	err := l.p.core.Drain(0)
+	if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "2 leases are held") {
+		t.Fatalf("drain = %v, want a time-out that names 2 leases", err)
+	}
+	if _, err := l.p.host.Grant(host.Grant{ID: []byte("c"), Blocks: 1}, l.now); !errors.Is(err, host.ErrClosed) {
+		t.Errorf("grant while draining: %v, want ErrClosed", err)
+	}
+	l.read(track, here, there)
+	l.run(300*time.Millisecond, 30*time.Millisecond)
+	if done := l.d.take(record.EvReadDone); len(done) != 1 || l.d.wrong(1, here) != 0 {
+		t.Errorf("a was not read whole while P drains: %+v", l.d.evs)
+	}
+	if err = l.p.core.Drain(0); !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "1 leases are held") {
+		t.Errorf("drain = %v, want a time-out that names 1 lease", err)
+	}
+	l.run(40*time.Second, 100*time.Millisecond)
+	if err := l.p.core.Drain(0); err != nil {
+		t.Errorf("drain after the last lease has ended: %v", err)
+	}
+}
