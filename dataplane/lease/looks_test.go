@@ -64,6 +64,26 @@ func TestL8AStallMakesTheWaitOneInterval(t *testing.T) {
 	r.wantCount("first looks after a gap", r.c.DueStalled, 1)
 }
 
+func TestL8AStallMakesTheWaitOneIntervalHoweverManyComeUp(t *testing.T) {
+	const n = 100
+	r := newRig(t, n, func(c *Config) { c.SweepMax = 1 }) // 16 first looks a step
+	for i := range n {
+		r.grant(fmt.Sprint(i))
+	}
+	r.run(at(10))
+	r.now = at(40)
+	r.step()
+	r.run(at(44.9))
+	if held := r.t.Held(); held != n {
+		t.Errorf("%d of %d leases were freed within one interval after a stall", n-held, n)
+	}
+	r.wantCount("first looks after a gap", r.c.DueStalled, n)
+	r.run(at(46.5))
+	if held := r.t.Held(); held != 0 {
+		t.Errorf("%d leases are left after it", held)
+	}
+}
+
 func TestL8AFurtherGapStartsNoNewWait(t *testing.T) {
 	r := newRig(t, 4)
 	a := r.grant("a")

@@ -25,22 +25,22 @@ func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uin
 		t.takeBack(now)
 	}
 	past := unitsPast(now)
+	if gap > t.cfg.StallGap {
+		t.stalled, t.calm = past, past+t.interval
+	}
 	ends := t.cfg.SweepMax
 	t.secondLooks(now, past, arrived, applied, &ends)
-	t.firstLooks(now, past, gap, &ends)
+	t.firstLooks(now, past, &ends)
 	if ends == 0 {
 		t.Counters.SweepCut++ // the rest waits for the next step: held longer is safe
 	}
-	t.ripen(past, gap, arrived, applied)
+	t.ripen(past, arrived, applied)
 	return t.ended - before
 }
 
 // ripen moves the time before which a passed deadline has had both looks, for leases that linger: they are not looked at
 // again before their linger is over, and pressure must not take what a heartbeat on its way would have renewed.
-func (t *Table) ripen(past uint64, gap time.Duration, arrived, applied uint64) {
-	if gap > t.cfg.StallGap {
-		t.calm = past + t.interval
-	}
+func (t *Table) ripen(past, arrived, applied uint64) {
 	if past >= t.calm && applied >= arrived {
 		t.ripe = past - min(past, t.settle)
 	}
@@ -119,7 +119,7 @@ func (t *Table) deadline(s uint32, k *hot) (at uint64, stockLast bool) {
 }
 
 // firstLooks turns the wheel to now.
-func (t *Table) firstLooks(now clock.Instant, past uint64, gap time.Duration, ends *int) {
+func (t *Table) firstLooks(now clock.Instant, past uint64, ends *int) {
 	tick := past / t.wheel.tick
 	left := t.cfg.SweepMax * examineFactor
 	for {
@@ -140,14 +140,14 @@ func (t *Table) firstLooks(now clock.Instant, past uint64, gap time.Duration, en
 				return
 			}
 			t.timed.drop(s)
-			t.look(s, now, past, gap, ends)
+			t.look(s, now, past, ends)
 		}
 		t.wheel.empty(b)
 	}
 }
 
 // look is the first look at a slot whose time has come up, if no heartbeat has moved it.
-func (t *Table) look(s uint32, now clock.Instant, past uint64, gap time.Duration, ends *int) {
+func (t *Table) look(s uint32, now clock.Instant, past uint64, ends *int) {
 	k := &t.hot[s]
 	if k.phase() == phaseExpected {
 		if k.end() > past {
@@ -182,7 +182,10 @@ func (t *Table) look(s uint32, now clock.Instant, past uint64, gap time.Duration
 	t.Counters.Due++
 	k.a |= isDue
 	k.setEnd(units(now))
-	if gap > t.cfg.StallGap {
+	if stockLast {
+		at += t.linger
+	}
+	if at <= t.stalled { // also if the bound has put this look off past the step that the stall ended in
 		t.Counters.DueStalled++
 		t.timed.push(t.ring(ringStalled), s)
 		return

@@ -76,6 +76,7 @@ type Table struct {
 	gone      goneRing
 	wanted    uint64 // blocks that pressure still wants
 	ripe      uint64 // units: a deadline before this has had both looks
+	stalled   uint64 // units: when the last stall ended
 	calm      uint64 // units: ripe stands still until then, after a stall
 	endCursor int
 	closed    bool
