@@ -89,7 +89,7 @@ demo: deps build ## the main job: leases over real NIXL between processes, in at
 	$(BUILD)/kvlease demo
 
 .PHONY: bench
-bench: deps build ## every target of the design beside its peer, in one run; QUICK=1 for a short one
+bench: deps build ## every target beside its peer, in one run; QUICK=1 for a short one
 	$(PYTHON) bench/run.py $(if $(QUICK),--quick)
 
 # ---- test ------------------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ func TestAHundredThousandHostileMessagesChangeNothing(t *testing.T) {
 	}
 }
 
-// A heartbeat of 4 MiB costs some steps of bounded length, not the process (design 8).
+// A heartbeat of 4 MiB costs some steps of bounded length, not the process.
 func TestAHeartbeatOfFourMebibytesIsAppliedOverSeveralSteps(t *testing.T) {
 	l := newLab(t, `{}`)
 	a, peer := third(t, l)

@@ -131,7 +131,7 @@ func pow2(n uint64) uint64 {
 	return p
 }
 
-// check holds the rules between keys (design 4).
+// check holds the rules between keys.
 func (c *Config) check() error {
 	if c.Duration <= 3*time.Second && (!c.AllowShortLeases || !c.stepMaxSet) {
 		return fmt.Errorf("key %q is %v s: 3 s or less needs allow_short_leases and step_max, since a pass that outlives the extension loses leases", "kv_lease_duration", c.Duration.Seconds())

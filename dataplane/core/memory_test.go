@@ -30,7 +30,7 @@ func resident(t *testing.T) int64 {
 }
 
 // A million leases with 64-byte ids, granted, renewed and ended, all their ends waiting at once: board, slots, index, rings
-// and events together (design 13: at most 256 bytes a lease; the issue: at most 256 MiB).
+// and events together.
 func TestAMillionLeasesStayWithin256MiBOfTheProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: takes seconds and 256 MiB")

@@ -10,7 +10,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 )
 
-// Periods of the pump (design 2).
+// Periods of the pump.
 const (
 	pumpBusy      = time.Millisecond       // while there was work in the last pumpBusySpan
 	pumpBusySpan  = 100 * time.Millisecond //

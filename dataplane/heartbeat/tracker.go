@@ -1,5 +1,5 @@
 // Package heartbeat is the reader's side of a plane: the engines it reads from, the requests it tracks there, their
-// heartbeats, what the owner's rows answer, and the reads (design 5 and 7).
+// heartbeats, what the owner's rows answer, and the reads.
 package heartbeat
 
 import (

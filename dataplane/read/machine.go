@@ -1,5 +1,5 @@
 // Package read is the transfer machine of a reader rank: it plans descriptors, posts reads, proves them by the fence
-// and never gives memory back while a transfer may still write it (design 7).
+// and never gives memory back while a transfer may still write it.
 //
 // It knows nothing of heartbeats and requests: whoever drives it gives each read a token and hears of the token again.
 // A read is built (Begin, AddSource, AddRuns), committed, and then has exactly one Outcome; if that says BlocksHeld,

@@ -14,7 +14,7 @@ func NewHandle(slot, use uint32) Handle { return Handle((uint64(use)+1)<<32 | ui
 // Slot is the index.
 func (h Handle) Slot() uint32 { return uint32(h) }
 
-// Use is how often the slot was used before; for leases it is g of the design.
+// Use is how often the slot was used before; for leases it is g of the fence (docs/protocol.md).
 func (h Handle) Use() uint32 { return uint32(h>>32) - 1 }
 
 // Bits of a state word: use << 32 | bits.

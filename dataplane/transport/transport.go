@@ -11,7 +11,7 @@ type Peer uint32
 type Xfer uint64
 
 // Status is where a posted read stands. Only Done and Failed are ends, and after Failed the transport may still write
-// into the local memory for a while (design 7): quarantine is the reader's work, not the transport's.
+// into the local memory for a while: quarantine is the reader's work, not the transport's.
 type Status uint8
 
 const (

@@ -83,7 +83,7 @@ func (s *side) poll(buf []record.Event, kind uint16) int {
 	return n
 }
 
-// Zero allocations over real NIXL (design 13): neither Go's nor the shim's own. What NIXL allocates inside its calls is
+// Zero allocations over real NIXL: neither Go's nor the shim's own. What NIXL allocates inside its calls is
 // told by cnixl's package text.
 func TestAHundredThousandStepsOverNIXLAllocateNothing(t *testing.T) {
 	steps := 100_000

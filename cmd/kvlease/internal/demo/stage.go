@@ -14,7 +14,7 @@ import (
 // allowance is what a promise about time gives to a machine that does something else meanwhile.
 const allowance = 250 * time.Millisecond
 
-// Parts of the bounds of design 4, L4 and L8.
+// Parts of the bounds of rules L4 and L8 (ARCHITECTURE.md).
 const (
 	settle = 50 * time.Millisecond // between the two looks at a passed deadline
 	tick   = 10 * time.Millisecond // of the timing wheel
