@@ -200,6 +200,7 @@ func (a *Agent) Poll(in *transport.Inbox) int {
 	a.hub.mu.Lock()
 	defer a.hub.mu.Unlock()
 	if a.closed || a.stopped || !a.alive {
+		a.backlog = 0
 		return 0
 	}
 	n := a.queue.take(in)

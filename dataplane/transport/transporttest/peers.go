@@ -267,7 +267,7 @@ func testKill(t *testing.T, p *pair) {
 }
 
 func testClose(t *testing.T, p *pair) {
-	memA, memB, toB, _ := p.link(1 << 12)
+	memA, memB, toB, toA := p.link(1 << 12)
 	spec := &transport.ReadSpec{Peer: toB, Descs: []transport.Desc{{Local: addr(memA), Remote: addr(memB), Len: 8}}}
 	if p.Hold != nil {
 		p.Hold(true)
@@ -282,6 +282,13 @@ func testClose(t *testing.T, p *pair) {
 		}
 		must(t, p.A.Release(x))
 	}
+	must(t, p.B.Send(toA, []byte("left behind")))
+	full := transport.NewInbox(1, 256)
+	full.Put(nil, []byte("taken"))
+	p.until("a notification to wait for room", func() bool {
+		p.A.Poll(full)
+		return p.A.Backlog() == 1
+	})
 	must(t, p.A.Close())
 	must(t, p.A.Close())
 	if err := p.A.Send(toB, []byte("x")); !errors.Is(err, transport.ErrClosed) {
