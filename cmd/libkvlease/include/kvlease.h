@@ -384,7 +384,7 @@ KVL_API int32_t kvl_wait_fd(kvl_ctx_t *ctx, int *fd_out);
 
 /* ---- failure and watching ---------------------------------------------------------------------------------------- */
 
-/** Close every row for ever: no reader will accept data of this context any more. The context is poisoned. Async-signal-safe, any thread. */
+/** Close every row for ever: no reader will accept data of this context any more. The context is poisoned. Async-signal-safe, any thread; leaves no text for kvl_last_error. */
 KVL_API int32_t kvl_fence_all(kvl_ctx_t *ctx);
 
 /** Counters and gauges as one flat JSON object, zero-terminated. KVL_ERR_SPACE: *len_out is the length without the zero. */

@@ -60,7 +60,9 @@ static void handles_are_checked(void)
 		BAD(kvl_pause(c, 1), "ctx");
 		BAD(kvl_poll(c, &ev, sizeof ev, 1), "ctx");
 		BAD(kvl_wait_fd(c, &fd), "ctx");
-		BAD(kvl_fence_all(c), "ctx");
+		CHECK_STATUS(kvl_unregister(NULL), KVL_ERR_INVALID);
+		CHECK_STATUS(kvl_fence_all(c), KVL_ERR_INVALID); /* a crash handler's call: no text, which may allocate */
+		CHECK_ERROR("ctx: is NULL");
 		BAD(kvl_stats(c, buf, sizeof buf, &len), "ctx");
 		BAD(kvl_config_json(c, buf, sizeof buf, &len), "ctx");
 		q = (kvl_producer_t *)(void *)c;
