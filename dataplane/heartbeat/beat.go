@@ -20,7 +20,7 @@ const (
 
 // startRound sets the first round after a load.
 func (t *Tracker) startRound(i uint32, at clock.Instant) {
-	t.engines[i].rounds = 0
+	t.engines[i].rounds, t.engines[i].rowAt = 0, at
 	t.beats.set(i, at)
 }
 
@@ -118,6 +118,9 @@ const notifOverhead = 4096
 
 func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 	e := &t.engines[i]
+	if now.Sub(e.lastRound) > 2*e.facts.times.interval {
+		e.rowAt = now // nothing was asked meanwhile
+	}
 	e.lastRound = now
 	e.beatList, e.beatEnd = roundNative, e.native.start()
 	quiet := e.readsSeen == 0

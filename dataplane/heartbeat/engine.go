@@ -51,9 +51,10 @@ type engine struct {
 	beatRetry       uint32
 	leaving         bool // we are, and it is to be told
 
-	breaks      uint32 // send errors and reconnects: they end the stock guard's chains
-	sent, heard uint64 // bytes of heartbeats, and of those known to have been taken in
-	readsSeen   uint64 // one-sided reads posted since the last round
+	breaks      uint32        // send errors and reconnects: they end the stock guard's chains
+	sent, heard uint64        // bytes of heartbeats, and of those known to have been taken in
+	readsSeen   uint64        // one-sided reads posted since the last round
+	rowAt       clock.Instant // when a row read of it last ended well, or none had been asked for
 	probing     bool
 	probeSent   uint64
 	open        int // reads of ours begun and not over, blocks held included

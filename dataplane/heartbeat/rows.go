@@ -62,8 +62,12 @@ func (t *Tracker) postRows(i uint32, now clock.Instant) bool {
 			t.rowsLeft--
 			t.counters.Rows++
 		case read.Full:
-			e.rowEnd = saved
 			t.counters.RowsCut++
+			if now.Sub(e.rowAt) > 2*f.times.interval { // it is the owner that keeps the places taken
+				t.unmoved(m, r.sent, now)
+				continue
+			}
+			e.rowEnd = saved
 			return false
 		case read.Refused:
 			t.counters.RowsFailed++
@@ -133,6 +137,7 @@ func (t *Tracker) takeRows(now clock.Instant) {
 			t.heard(i, e.probeSent)
 			continue
 		}
+		e.rowAt = now
 		t.heard(i, t.remotes.all[m].rowMark)
 		if t.remotes.all[m].place == inNative {
 			t.shown(m, &res, now)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
@@ -175,6 +176,26 @@ func TestAnOwnerThatDoesNotAnswerItsRowsIsARiskToo(t *testing.T) {
 	r.hub.Stop("P")
 	r.run(sec(30), 500*time.Millisecond)
 	r.wantSaid(h, "risk")
+}
+
+// More requests than rows may be open to one peer: those whose rows find no room are told as well.
+func TestAnOwnerThatDoesNotAnswerIsARiskForAllItsRequests(t *testing.T) {
+	r := newRigOver(t, nil, func(c *read.Config) { c.RowsPeer = 4 })
+	o := r.owner("P", false)
+	e := r.connect(o)
+	var all []record.Handle
+	for slot := range uint32(20) {
+		all = append(all, r.track(e, o, slot, 0))
+	}
+	r.run(sec(13), 100*time.Millisecond)
+	for _, h := range all {
+		r.wantSaid(h, "")
+	}
+	r.hub.Stop("P")
+	r.run(sec(40), 100*time.Millisecond)
+	for _, h := range all {
+		r.wantSaid(h, "risk")
+	}
 }
 
 func TestTheResultOfARowThatIsNoLongerTrackedChangesNothing(t *testing.T) {
