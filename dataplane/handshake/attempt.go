@@ -123,7 +123,9 @@ func (c *Client) finish(a *attempt, out answer, err error) {
 	if err != nil {
 		class := classOf(err)
 		c.counts.failures[class]++
-		e.failures++
+		if e.failures++; e.failures == 1 {
+			e.failing = now
+		}
 		e.err, e.ended = err, now
 		state := Failed
 		if class == Incompatible {

@@ -25,8 +25,8 @@ type Config struct {
 	// Check, if set, looks at each rank's map once it is known to be the engine's; an error makes the peer incompatible.
 	// It runs on an attempt's goroutine.
 	Check func(engine uint64, r Rank, h *wire.Handshake) error
-	// Notify, if set, is called when Next has something after it had nothing. It runs on any goroutine, holding no lock
-	// of the client, and must not block: it may sit in a caller of Want.
+	// Notify, if set, is called when Next has something after it had nothing. It runs on any goroutine, on several at
+	// once, holding no lock of the client, and must not block: it may sit in a caller of Want.
 	Notify func()
 
 	RankTimeout time.Duration // for one rank, connecting to ask the first one included; 5 s, as vLLM's
@@ -110,6 +110,7 @@ type engine struct {
 	began    time.Time   // last attempt
 	ended    time.Time   // last failure
 	failures int         // in a row
+	failing  time.Time   // the first of them
 	err      error       // last failure
 	fetched  time.Time   // last success
 	late     int         // refreshes failed in a row
@@ -158,7 +159,7 @@ func NewClient(cfg Config) (*Client, error) {
 // Want makes an engine known, from now until Forget. With the same description again it does nothing; with another one
 // it starts anew. Errors: ErrInvalid, ErrFull, ErrClosed.
 func (c *Client) Want(handle uint64, d Desc) error {
-	if d.ID == "" || d.Addr == "" || len(d.Ranks) == 0 || len(d.Ranks) > RanksMax {
+	if d.ID == "" || len(d.ID) > wire.StringMax || d.Addr == "" || len(d.Ranks) == 0 || len(d.Ranks) > RanksMax {
 		return fmt.Errorf("%w: engine %s at %s with %d ranks", ErrInvalid, short(d.ID), short(d.Addr), len(d.Ranks))
 	}
 	c.mu.Lock()

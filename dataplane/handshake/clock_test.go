@@ -183,6 +183,21 @@ func TestAPeerWhoseClockIsAnotherIsToldAsJumped(t *testing.T) {
 	})
 }
 
+func TestAnotherProcessAtTheAddressHasAnotherClock(t *testing.T) {
+	inLab(t, Config{}, func(l *lab) {
+		l.put("P", func(_ context.Context, r *Rank) ([][]byte, error) { // 5 ms off: the two samples could both be true
+			return [][]byte{payload("P", "first"), stamp(clock.RemoteInstant(l.now().Add(ahead + 5*ms)))}, nil
+		})
+		l.want(1, "P", 1)
+		l.sleep(time.Second)
+		l.take()
+		l.put("P", l.engine("P", 20*ms))
+		l.Retry(1)
+		l.sleep(time.Second)
+		wantOffset(l, l.takeOne().Offset, 20*ms)
+	})
+}
+
 func TestSamplesTakenAcrossAJumpOfOurClocksAreNotUsed(t *testing.T) {
 	inLab(t, Config{}, func(l *lab) {
 		l.put("P", l.engine("P", 20*ms))

@@ -305,13 +305,18 @@ func TestAnEngineThatIsKnownOrWaitsHasNoGoroutine(t *testing.T) {
 
 func FuzzAReplyNeverPanicsAndIsWholeOrNothing(f *testing.F) {
 	at := stamp(5e9)
-	f.Add(payload("P", "blob"), at)
-	f.Add(wire.AppendPayload(nil, hashA, nativeMap(0)), at)
-	f.Add(wire.AppendPayload(nil, hashA, nativeMap(1)), at)
-	f.Add(wire.AppendPayload(nil, hashB, stockMap("P", "")), at)
-	f.Add(payload("P2", ""), []byte{0xcb, 0x7f, 0xf8, 0, 0, 0, 0, 0, 0})
-	f.Add(bytes.Repeat([]byte{0x91}, 300), []byte{})
-	f.Fuzz(func(t *testing.T, first, second []byte) {
+	f.Add(payload("P", "blob"), at, false)
+	f.Add(stockMap("P", "blob"), at, true)
+	f.Add(nativeMap(0), at, true)
+	f.Add(wire.AppendPayload(nil, hashA, nativeMap(0)), at, false)
+	f.Add(wire.AppendPayload(nil, hashA, nativeMap(1)), at, false)
+	f.Add(wire.AppendPayload(nil, hashB, stockMap("P", "")), at, false)
+	f.Add(payload("P2", ""), []byte{0xcb, 0x7f, 0xf8, 0, 0, 0, 0, 0, 0}, false)
+	f.Add(bytes.Repeat([]byte{0x91}, 300), []byte{}, false)
+	f.Fuzz(func(t *testing.T, first, second []byte, wrap bool) {
+		if wrap { // past the payload and its hash
+			first = wire.AppendPayload(nil, hashA, first)
+		}
 		x := expectation{engine: "P", hash: hashA}
 		got, err := x.read(Rank{}, [][]byte{first, second})
 		if err != nil {

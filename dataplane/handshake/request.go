@@ -81,7 +81,7 @@ func valueLen(b []byte) (n int, ok bool) {
 		} else {
 			body += count
 		}
-		if body > len(b)-n || left-1 > len(b)-n { // each value has a byte at least
+		if body > len(b)-n {
 			return 0, false
 		}
 		n += body

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvlease/kvlease/dataplane/wire"
 	"github.com/kvlease/kvlease/dataplane/zmtp"
 )
 
@@ -98,6 +101,41 @@ func TestAPeerThatComesUpIsKnownWithinAnIntervalIfRequestsAreTracked(t *testing.
 	})
 }
 
+func TestTheAgeOfAFailureIsThatOfTheFirstInARow(t *testing.T) { // C50
+	inLab(t, Config{}, func(l *lab) {
+		l.want(1, "P", 1)
+		l.sleep(time.Hour)
+		s := l.status(1)
+		if age := time.Since(s.Failing); age != time.Hour || l.Stats().Failing != 1 {
+			t.Errorf("failing for %v, stats %+v", age, l.Stats())
+		}
+		l.put("P", l.engine("P", 0))
+		l.sleep(time.Minute)
+		if s := l.status(1); !s.Failing.IsZero() || l.Stats().Failing != 0 {
+			t.Errorf("status %+v, stats %+v", s, l.Stats())
+		}
+	})
+}
+
+func TestTheMapsOfAnEngineAreBoundedTogether(t *testing.T) {
+	inLab(t, Config{}, func(l *lab) {
+		big := strings.Repeat("x", 1000000)
+		l.put("P", func(_ context.Context, r *Rank) ([][]byte, error) {
+			return [][]byte{payload("P", big), l.stamp()}, nil
+		})
+		l.want(1, "P", 16)
+		l.sleep(0)
+		if r := l.takeOne(); r.Err != nil {
+			t.Errorf("result %+v", r.Err)
+		}
+		l.Want(2, Desc{ID: "P", Addr: "P", Ranks: Ranks(1, 17)})
+		l.sleep(0)
+		if r := l.takeOne(); r.Class != Metadata || !errors.Is(r.Err, wire.ErrTooLong) {
+			t.Errorf("class %v, error %v", r.Class, r.Err)
+		}
+	})
+}
+
 func TestTrackingShortensAWaitThatRunsAlready(t *testing.T) {
 	inLab(t, Config{}, func(l *lab) {
 		l.want(1, "P", 1)
@@ -155,6 +193,9 @@ func TestDeadPeersDoNotDelayLiveOnes(t *testing.T) {
 				}
 				s := l.Stats()
 				t.Logf("again after at most %v; %d attempts, %d at once, %d parked, %d cut", worst, s.Attempts, l.openMost, s.Parkings, s.Cut)
+				if s.Failures[Silent] == 0 || s.Failures[Silent]+s.Fetched+uint64(s.Active+s.Parked) != s.Attempts {
+					t.Errorf("a cut attempt is a silent one, too: %+v", s)
+				}
 				if worst > tc.again {
 					t.Errorf("the live engine was known again after %v, want at most %v", worst, tc.again)
 				}
@@ -316,8 +357,12 @@ func TestAnotherDescriptionStartsAnew(t *testing.T) {
 		}
 		at("a")
 		at("a") // nothing new
+		l.Track(1, true)
 		at("b")
 		at("b")
+		if !l.engines[1].tracked {
+			t.Error("it was tracked")
+		}
 		if r := l.takeOne(); r.Err != nil || len(l.dialed("a")) != 1 || len(l.dialed("b")) != 1 || l.open != 0 {
 			t.Errorf("result %+v, attempts %v and %v, %d open", r, l.dialed("a"), l.dialed("b"), l.open)
 		}
@@ -390,12 +435,12 @@ func TestTheLatestResultOfAnEngineStands(t *testing.T) {
 
 func TestNotifyTellsOfTheFirstResultAndHoldsNoLock(t *testing.T) {
 	var l *lab
-	calls, taken := 0, 0
-	drain := false
+	var calls, taken atomic.Int32
+	var drain atomic.Bool
 	notify := func() {
-		calls++
-		if drain {
-			taken += len(l.take())
+		calls.Add(1)
+		if drain.Load() {
+			taken.Add(int32(len(l.take())))
 		}
 	}
 	inLab(t, Config{Notify: notify}, func(in *lab) {
@@ -404,13 +449,14 @@ func TestNotifyTellsOfTheFirstResultAndHoldsNoLock(t *testing.T) {
 		l.sleep(0)
 		l.want(2, "Q", 1)
 		l.sleep(0)
-		if calls != 1 {
-			t.Errorf("%d calls for two results, want 1", calls)
+		if n := calls.Load(); n != 1 {
+			t.Errorf("%d calls for two results, want 1", n)
 		}
-		taken, drain = len(l.take()), true
+		taken.Store(int32(len(l.take())))
+		drain.Store(true)
 		l.sleep(10 * time.Second)
-		if calls < 4 || taken != 2*4 { // at 0, 1, 3 and 7 seconds
-			t.Errorf("%d calls, %d results taken", calls, taken)
+		if calls.Load() < 4 || taken.Load() != 2*4 { // at 0, 1, 3 and 7 seconds
+			t.Errorf("%d calls, %d results taken", calls.Load(), taken.Load())
 		}
 	})
 }
@@ -484,6 +530,15 @@ func TestAnotherHashOfOursAsksAnew(t *testing.T) {
 		l.sleep(0)
 		if s := l.status(1); s.State != Refused {
 			t.Errorf("a known engine was not compared with the new hash: %+v", s)
+		}
+		l.SetHash(hashA)
+		l.sleep(3 * time.Second)
+		l.Retry(2)
+		l.sleep(500 * ms)
+		l.SetHash(hashB) // while slow's attempt goes well by the old one
+		l.sleep(2500 * ms)
+		if s := l.status(2); s.State != Refused {
+			t.Errorf("an engine fetched meanwhile was not compared with the new hash: %+v", s)
 		}
 	})
 }

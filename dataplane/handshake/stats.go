@@ -16,6 +16,7 @@ type counts struct {
 // Stats are the client's gauges, and its counters since NewClient.
 type Stats struct {
 	Engines [States]int // wanted, by state
+	Failing int         // wanted, and the last attempt failed, whatever their state is now
 	Active  int         // attempts now, but those parked
 	Parked  int         // attempts now that wait for a silent peer while others go on
 	Pending int         // results that were not taken
@@ -43,6 +44,9 @@ func (c *Client) Stats() Stats {
 	}
 	for _, e := range c.engines {
 		s.Engines[e.state]++
+		if e.failures > 0 {
+			s.Failing++
+		}
 	}
 	return s
 }
@@ -54,6 +58,7 @@ type EngineStatus struct {
 	State    State
 	Since    time.Time // in State
 	Failures int       // in a row
+	Failing  time.Time // the first of them; zero: the last attempt succeeded, or there was none
 	Err      error     // of the last attempt; nil: it succeeded, or there was none
 	Class    Class     // of Err
 	Fetched  time.Time // last success; zero: never
@@ -71,6 +76,9 @@ func (c *Client) Engines(dst []EngineStatus) []EngineStatus {
 		s := EngineStatus{
 			Engine: e.handle, ID: e.desc.ID, Addr: e.desc.Addr, State: e.state, Since: e.since, Failures: e.failures,
 			Err: e.err, Class: classOf(e.err), Fetched: e.fetched, Offset: e.offset, OffsetError: -1,
+		}
+		if e.failures > 0 {
+			s.Failing = e.failing
 		}
 		if e.offset.Known() {
 			s.OffsetError = e.offset.ErrorAt(now)

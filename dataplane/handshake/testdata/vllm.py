@@ -204,12 +204,18 @@ def strange(host, port):
         ("frames", [pack([b"get_meta_msg", 0, 0])] * 2),
         ("nested", [b"\x91" * 4000]),
     ):
-        ctx, sock = request(host, port, 500)
+        ctx, sock = request(host, port, 30000)
+        monitor = sock.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         sock.send_multipart(frames)
-        try:
+        poller = zmq.Poller()
+        poller.register(sock, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
+        ready = dict(poller.poll(30000))
+        if sock in ready:
             print(name, "answered" if len(sock.recv_multipart()) == 2 else "odd")
-        except zmq.Again:
-            print(name, "dropped")
+        else:
+            print(name, "dropped" if monitor in ready else "left alone")
+        sock.disable_monitor()
         ctx.destroy(linger=0)
     connects(host, port, 1)
 
