@@ -127,7 +127,9 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 	e.readsSeen = 0
 	switch {
 	case e.native.n > 0:
-		e.rowEnd = e.native.start()
+		if !e.queued[queueRows].in || e.rowEnd.chunk == none { // else the round before is still under way
+			e.rowEnd = e.native.start()
+		}
 		if !t.postRows(i, now) {
 			t.pushEngine(&t.rowQueue, i)
 		}

@@ -198,6 +198,26 @@ func TestAnOwnerThatDoesNotAnswerIsARiskForAllItsRequests(t *testing.T) {
 	}
 }
 
+// Steps that are few for the rows of an interval: the next round goes on where this one stands.
+func TestMoreRowsThanTheStepsOfAnIntervalReadAreAllReadInTurn(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.RowsStepMax = 2 })
+	o := r.owner("P", false)
+	e := r.connect(o)
+	for slot := range uint32(40) {
+		r.track(e, o, slot, 0)
+	}
+	r.run(sec(40), time.Second)
+	read := 0
+	for i := range r.k.remotes.all {
+		if r.k.remotes.all[i].counted {
+			read++
+		}
+	}
+	if read != 40 {
+		t.Errorf("the rows of %d of 40 requests were read in eight intervals", read)
+	}
+}
+
 func TestTheResultOfARowThatIsNoLongerTrackedChangesNothing(t *testing.T) {
 	r := newRig(t, nil)
 	o := r.owner("P", false)
