@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 static agent_t *agents[KVLX_AGENTS_MAX]; /* never freed, so that a late call finds a closed agent and not freed memory */
 
@@ -90,6 +92,19 @@ static int32_t make_backend(agent_t *a, char *text, size_t text_cap)
 	return KVLX_OK;
 }
 
+/* An agent takes 14 to 20 descriptors, and UCX ends the process when it finds none for one of its threads. */
+enum { AGENT_DESCRIPTORS = 32 };
+
+static int descriptors_free(void)
+{
+	int fd[AGENT_DESCRIPTORS], n = 0;
+	while (n < AGENT_DESCRIPTORS && (fd[n] = eventfd(0, EFD_CLOEXEC)) >= 0)
+		n++;
+	for (int i = 0; i < n; i++)
+		close(fd[i]);
+	return n == AGENT_DESCRIPTORS;
+}
+
 static int32_t fill(agent_t *a, const char *name, const kvlx_config_t *config, char *text, size_t text_cap)
 {
 	nixl_agent_config_t c;
@@ -99,6 +114,10 @@ static int32_t fill(agent_t *a, const char *name, const kvlx_config_t *config, c
 	c.num_workers = 1;
 	c.progress_delay_us = config->progress_delay_us;
 	c.listen_delay_us = 100000;
+	if (!descriptors_free()) {
+		kvlx_text(text, text_cap, "NIXL needs %d descriptors for an agent: raise `ulimit -n`", AGENT_DESCRIPTORS);
+		return KVLX_UNAVAILABLE;
+	}
 	int st = a->api->create_configured_agent(name, &c, &a->agent);
 	if (st != NIXL_OK) {
 		kvlx_text(text, text_cap, "NIXL cannot make agent %s (status %d)", name, st);
