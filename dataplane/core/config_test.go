@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 )
 
 func TestDefaultsAreThoseOfTheDesign(t *testing.T) {
@@ -109,4 +111,22 @@ func FuzzParseConfig(f *testing.F) {
 			t.Errorf("accepted a configuration that loses leases: %s", c.JSON())
 		}
 	})
+}
+
+func TestAZeroThatWasAskedForIsNotTheDefault(t *testing.T) {
+	c, err := ParseConfig([]byte(`{"fence_spin":0,"settle":0,"handover_max":0,"stock_linger":0}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, l, h := c.readConfig(), c.leaseConfig(1), c.heartbeatConfig(heartbeat.Identity{Epoch: 1})
+	for name, got := range map[string]time.Duration{
+		"fence_spin": r.FenceSpin, "settle": l.Settle, "handover_max": h.HandoverMax,
+	} {
+		if got != 1 { // 0 is what the parts take for their default
+			t.Errorf("%s is handed on as %v", name, got)
+		}
+	}
+	if l.StockLinger != 0 {
+		t.Errorf("stock_linger is handed on as %v", l.StockLinger)
+	}
 }

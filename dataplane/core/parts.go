@@ -7,11 +7,12 @@ import (
 	"github.com/kvlease/kvlease/dataplane/read"
 )
 
-// The configuration of each part, out of the one of the context.
+// The configuration of each part, out of the one of the context. The parts take 0 for their default; where the context's key
+// may be 0 and means it, they get the least that is more.
 
 func (c *Config) leaseConfig(seed uint64) lease.Config {
 	return lease.Config{
-		Duration: c.Duration, Extension: c.Extension(), Interval: c.Interval(), Settle: c.Settle, StallGap: c.StallGap,
+		Duration: c.Duration, Extension: c.Extension(), Interval: c.Interval(), Settle: max(c.Settle, 1), StallGap: c.StallGap,
 		StockLinger: c.StockLinger, ExpectMax: c.ExpectMax, SweepMax: c.SweepMax, LongIDs: c.LongIDsMax,
 		AllPeersCheck: c.AllPeersCheck, StockPeers: c.StockPeers, Seed: seed,
 	}
@@ -20,14 +21,14 @@ func (c *Config) leaseConfig(seed uint64) lease.Config {
 func (c *Config) readConfig() read.Config {
 	return read.Config{
 		ReadsMax: c.ReadsMax, RunsMax: c.ReadRunsMax, DescsStepMax: c.DescsStepMax, RowsStepMax: c.RowsStepMax,
-		ReadTimeout: c.ReadTimeout, QuarantineErrorWait: c.QuarantineWait, FenceSpin: c.FenceSpin,
+		ReadTimeout: c.ReadTimeout, QuarantineErrorWait: c.QuarantineWait, FenceSpin: max(c.FenceSpin, 1),
 		PeersMax: c.EnginesMax + 64, // agents of engines that came back under another boot stay until their transfers end
 	}
 }
 
 func (c *Config) heartbeatConfig(self heartbeat.Identity) heartbeat.Config {
 	return heartbeat.Config{
-		Self: self, Duration: c.Duration, Tracks: c.TrackedMax, Engines: c.EnginesMax, HandoverMax: c.HandoverMax,
+		Self: self, Duration: c.Duration, Tracks: c.TrackedMax, Engines: c.EnginesMax, HandoverMax: max(c.HandoverMax, 1),
 		ReadTimeout: c.ReadTimeout, BatchBytesMax: c.BatchBytesMax, RowsStepMax: c.RowsStepMax,
 		UnheardBytesMax: uint64(c.UnheardBytesMax), RunsMax: c.ReadRunsMax,
 		LongIDs: max(64, c.TrackedMax/64), Seed: self.Epoch,
