@@ -59,7 +59,8 @@ type engine struct {
 	probeSent   uint64
 	open        int // reads of ours begun and not over, blocks held included
 
-	up               bool // the host takes it for connected
+	downAt           clock.Instant // first failure since it was last heard; 0: none
+	up               bool          // the host takes it for connected
 	pendUp, pendDown bool
 	downCount        uint64
 }

@@ -26,6 +26,9 @@ const loadsLookMax = 8
 // loadOne does what is due for an engine. It reports true if it has called Load.
 func (t *Tracker) loadOne(i uint32, now clock.Instant) bool {
 	e := &t.engines[i]
+	if e.state == Broken {
+		t.loseUnreachable(i, now)
+	}
 	switch {
 	case e.peer == 0:
 	case t.dropPeer(e.peer):
@@ -137,6 +140,9 @@ func (t *Tracker) broken(i uint32, now clock.Instant) {
 		return
 	}
 	e.fails++
+	if e.downAt == 0 {
+		e.downAt = now
+	}
 	t.setState(i, Broken)
 	t.engineDown(i, uint64(e.requests))
 	t.forgetLeaving(e) // who cannot be reached needs no good-bye
@@ -144,6 +150,29 @@ func (t *Tracker) broken(i uint32, now clock.Instant) {
 	t.ends.set(i, clock.Never)
 	e.healAt = now.Add(t.backoff(e))
 	t.loads.set(i, e.healAt)
+}
+
+// loseUnreachable ends what is tracked at an engine that has not been heard for so long that no lease can be left which only
+// we renewed: a first term or the last extension is over, with the jitter and the looks of its owner. Else a request
+// would be recomputed only when its read has timed out, or never.
+func (t *Tracker) loseUnreachable(i uint32, now clock.Instant) {
+	e := &t.engines[i]
+	if e.downAt == 0 {
+		return
+	}
+	over := e.facts.times.duration * 5 / 4
+	for _, d := range [...]*dense{&e.native, &e.stock} {
+		for end := d.start(); ; {
+			_, m, ok := t.pool.next(&end)
+			if !ok {
+				break
+			}
+			if r := &t.remotes.all[m]; max(r.arrival, e.downAt).Add(over) <= now {
+				t.displaceAt(m, &end)
+				t.lose(m, now)
+			}
+		}
+	}
 }
 
 // backoff is how long an engine is left alone after a failure: an eighth of the interval, doubling to one interval, and
@@ -185,6 +214,7 @@ func (t *Tracker) heard(i uint32, mark uint64) {
 
 func (t *Tracker) engineUp(i uint32) {
 	e := &t.engines[i]
+	e.downAt = 0
 	if e.up {
 		return
 	}

@@ -79,6 +79,7 @@ func TestADeadEngineFailsReadsAtOnceAndCostsAFewLooks(t *testing.T) {
 	if n := after.SendFailed - before.SendFailed; n > 25 {
 		t.Errorf("%d failed sends in ten minutes, want at most 25", n)
 	}
+	r.wantSaid(other, "gone")
 	r.k.Untrack(other, r.now)
 	r.run(r.now.Add(10*time.Minute), time.Second)
 	r.wantRest()
@@ -89,6 +90,44 @@ func TestADeadEngineFailsReadsAtOnceAndCostsAFewLooks(t *testing.T) {
 	r.run(r.now.Add(10*time.Minute), time.Second)
 	if n := r.k.Counters().Loads - quiet; n != 0 {
 		t.Errorf("%d loads of an engine that nobody needs", n)
+	}
+}
+
+// No lease of a dead owner is waited for longer than it can live; one that was tracked later has its own first term.
+func TestWhatIsTrackedAtAnEngineThatIsNotHeardIsGoneWhenItsLeaseMustBeOver(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	early := r.track(e, o, 1, 0)
+	r.run(sec(10), time.Second)
+	r.hub.Kill("P") // found out by the heartbeat that is due at 10
+	r.run(sec(30), time.Second)
+	late := r.track(e, o, 2, 0)
+	r.run(sec(47), 250*time.Millisecond)
+	r.wantSaid(early, "")
+	r.run(sec(55), 250*time.Millisecond) // 10 + 30 s and a quarter, and the next look
+	r.wantSaid(early, "gone")
+	r.wantSaid(late, "")
+	r.run(sec(67), 250*time.Millisecond)
+	r.wantSaid(late, "")
+	r.read(late, record.Run{N: 1})
+	r.run(sec(180), 250*time.Millisecond)
+	if got := r.said(late); got != "failed(6)" && got != "failed(3)" {
+		t.Errorf("the later request's read: %q, want one failure", got)
+	}
+}
+
+func TestAnEngineThatComesBackInTimeLosesNothing(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	h := r.track(e, o, 1, 0)
+	r.run(sec(10), time.Second)
+	r.hub.Cut("D", "P")
+	r.run(sec(120), 250*time.Millisecond) // healed within an interval, long before the bound; then the bound passes
+	r.wantSaid(h, "")
+	if c := r.k.Counters(); c.Heals == 0 || c.Lost != 0 {
+		t.Errorf("%d heals and %d lost, want at least one and none", c.Heals, c.Lost)
 	}
 }
 
