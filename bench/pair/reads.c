@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 
 static uint32_t local_ids[BLOCKS_MAX], remote_ids[BLOCKS_MAX];
-static uint64_t seed = 0x9e3779b97f4a7c15u;
+static uint64_t seed; /* by the clock: a pair makes one round */
 
 static uint64_t chance(uint64_t below)
 {
@@ -111,7 +111,8 @@ static uint64_t one_way(int way, const struct plan *plan, struct side *d, const 
 	}
 }
 
-/* One round of one shape: every way reads the same blocks, in an order that turns; the median of a few is the sample. */
+/* One round of one shape: every way reads the same blocks, in random order, since what went before leaves P and its caches
+ * busy or not; the median of a few is the sample. */
 static void one_round(const struct plan *plan, struct side *d, const struct peer *p, const uint8_t *from, uint32_t n, int scattered, int count)
 {
 	static uint64_t took[WAYS][INNER_MAX];
@@ -119,8 +120,10 @@ static void one_round(const struct plan *plan, struct side *d, const struct peer
 	for (uint32_t i = 0; i < inner; i++) {
 		choose(local_ids, n, plan->blocks, scattered);
 		choose(remote_ids, n, plan->blocks, scattered);
+		uint32_t order[WAYS];
+		choose(order, WAYS, WAYS, 1);
 		for (uint32_t k = 0; k < WAYS; k++) {
-			int way = (int)((k + i) % WAYS);
+			int way = (int)order[k];
 			took[way][i] = one_way(way, plan, d, p, from, n);
 		}
 	}
@@ -140,6 +143,7 @@ void reads_run(const struct plan *plan, struct side *d, const struct peer *p)
 	uint8_t *from = mmap(NULL, plan->block_len * plan->blocks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (from == MAP_FAILED)
 		die("no memory");
+	seed = now_ns() | 1;
 	raw_prepare((uint64_t)(uintptr_t)d->kv, p->base, plan->block_len, plan->blocks);
 	for (uint32_t round = 0; round <= plan->rounds; round++) { /* the first warms up */
 		for (uint32_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
