@@ -61,7 +61,7 @@ build: build-c build-go ## libkvlease.so, libkvlease-core.so and the kvlease too
 
 build-c: $(BUILD)/lib/CMakeCache.txt
 	$(CMAKE) --build $(BUILD)/lib --parallel $(JOBS)
-	cp -P $(BUILD)/lib/libkvlease.so* $(BUILD)/
+	cp -P --remove-destination $(BUILD)/lib/libkvlease.so* $(BUILD)/ # not into a file that a process has mapped
 	mkdir -p $(BUILD)/examples
 	for program in prefill decode; do \
 		$(CC) -std=c11 -O2 -Wall -Icmd/libkvlease/include docs/examples/$$program.c -o $(BUILD)/examples/$$program \
@@ -109,8 +109,9 @@ test-static: ## gofmt, go vet, and the pure packages with cgo off
 	CGO_ENABLED=0 $(GO) build ./dataplane/... ./ringbuf/...
 
 .PHONY: test-go
+# One package at a time: crowds of ten thousand connections in one and UCX's ports in another do not go together.
 test-go: deps build | $(BUILD)/test ## all Go tests, real NIXL among them
-	$(GO) test -count=1 $(PACKAGES) 2>&1 | tee $(BUILD)/test/go.log
+	$(GO) test -p 1 -count=1 $(PACKAGES) 2>&1 | tee $(BUILD)/test/go.log
 
 .PHONY: test-race
 # The detector allocates and takes memory itself: tests that count either run in test-go only.

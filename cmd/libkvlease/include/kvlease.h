@@ -293,7 +293,8 @@ KVL_API int32_t kvl_expect(kvl_producer_t *p, kvl_bytes_t id, kvl_lease_t *lease
 /**
  * Hold the blocks of a finished request under a lease from now on, until its KVL_EV_FREED. Stays in C: one ring record.
  *
- * @param grant  [in] copied. With `expected` the lease is that one, unless it has lapsed meanwhile.
+ * @param grant  [in] copied. With `expected` the lease is that one, unless it has lapsed meanwhile. Once regions are
+ *               registered, block ids must be theirs.
  * @return KVL_OK; KVL_ERR_FULL: nothing changed, free the blocks yourself; KVL_ERR_INVALID, KVL_ERR_PRODUCER, KVL_ERR_CLOSED,
  *         KVL_ERR_POISONED.
  */
@@ -354,7 +355,8 @@ KVL_API int32_t kvl_reject(kvl_producer_t *p, kvl_engine_t engine, const kvl_rem
 /**
  * Read the blocks of a tracked request. One outcome event; then the tracking has ended. Stays in C: ring records.
  *
- * @param read  [in] positions of local blocks lie within those of the remote ones of the same group; copied.
+ * @param read  [in] positions of local blocks lie within those of the remote ones of the same group, local ids within the
+ *              registered regions; copied.
  * @return KVL_OK; KVL_ERR_FULL: no room in the ring, call again after a step; KVL_ERR_BUSY: it is being read; KVL_ERR_STALE: it
  *         has ended; KVL_ERR_INVALID: also for more runs than an empty ring holds; KVL_ERR_PRODUCER, KVL_ERR_CLOSED, KVL_ERR_POISONED.
  */

@@ -69,6 +69,23 @@ int32_t kvl_check_groups(const char *what, const kvl_blocks_t *groups, uint32_t 
 	return KVL_OK;
 }
 
+int32_t kvl_check_ids(kvl_ctx_t *ctx, const char *what, const kvl_blocks_t *groups, uint32_t n)
+{
+	if (!KVL_LOAD(&ctx->registered, ACQUIRE))
+		return KVL_OK;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t limit = i < KVL_REGION_GROUPS ? KVL_LOAD(&ctx->block_limits[i], RELAXED) : 0;
+		if (groups[i].n != 0 && limit == 0)
+			return kvl_fail(KVL_ERR_INVALID, "%s[%u]: no region has group %u", what, i, i);
+		for (uint32_t k = 0; k < groups[i].n; k++) {
+			if (groups[i].ids[k] >= limit)
+				return kvl_fail(KVL_ERR_INVALID, "%s[%u].ids[%u]: block %u of %u", what, i, k,
+						groups[i].ids[k], limit);
+		}
+	}
+	return KVL_OK;
+}
+
 const char *kvl_last_error(void) { return error_text; }
 
 const char *kvl_version(void) { return KVL_VERSION_STRING; }

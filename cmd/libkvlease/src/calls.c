@@ -55,6 +55,20 @@ static int32_t check_region(const kvl_region_t *r, uint32_t i)
 	return KVL_OK;
 }
 
+/* A block id is good if every region that its group addresses has it. */
+static void keep_limits(kvl_ctx_t *ctx, const kvl_region_t *regions, uint32_t n)
+{
+	for (uint32_t g = 0; g < KVL_REGION_GROUPS; g++) {
+		uint32_t limit = UINT32_MAX;
+		for (uint32_t i = 0; i < n; i++) {
+			if ((regions[i].group == -1 || (uint32_t)regions[i].group == g) && regions[i].blocks < limit)
+				limit = regions[i].blocks;
+		}
+		KVL_STORE(&ctx->block_limits[g], limit == UINT32_MAX ? 0 : limit, RELAXED);
+	}
+	KVL_STORE(&ctx->registered, 1, RELEASE);
+}
+
 KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, uint32_t n)
 {
 	int32_t st = KVL_OK;
@@ -69,6 +83,8 @@ KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, uint32
 		return kvl_fail_gate(ctx);
 	BEGIN(ctx, KVL_CALL_REGISTER);
 	st = done("register", kvl_core.register_(ctx->core, regions, n, kvl_error_text(), KVL_ERR_TEXT));
+	if (st == KVL_OK)
+		keep_limits(ctx, regions, n);
 	kvl_call_end(ctx, KVL_CALL_REGISTER);
 	return st;
 }

@@ -19,6 +19,7 @@
 #define KVL_CTX_MAGIC 0x786c766bu      /* 'kvlx' */
 #define KVL_PRODUCER_MAGIC 0x706c766bu /* 'kvlp' */
 #define KVL_ERR_TEXT 240u              /* bytes of an error text, with the zero */
+#define KVL_REGION_GROUPS 32u          /* transfer groups that regions may name: 0 .. 31 */
 #define KVL_GROUPS_MAX 4096u           /* transfer groups of one request */
 
 #define KVL_LOAD(p, order) __atomic_load_n((p), __ATOMIC_##order)
@@ -79,6 +80,10 @@ struct kvl_ctx {
 	uint32_t granter;        /* atomic: index + 1 of the producer that grants; 0: none yet */
 	uint32_t track_fresh;    /* atomic */
 	uint32_t producers_open; /* atomic */
+
+	/* what kvl_register said, for the block ids of hooks */
+	uint32_t registered;                        /* atomic: 1: the limits below hold */
+	uint32_t block_limits[KVL_REGION_GROUPS];   /* atomic: ids of a group must be below it; 0: no region has the group */
 
 	/* off the hot path */
 	int64_t core __attribute__((aligned(64)));
@@ -155,6 +160,9 @@ static inline int kvl_bytes_ok(kvl_bytes_t b, size_t min, size_t max)
 
 /* n groups of block ids, aligned and not NULL where they have ids. Sets the number of blocks. */
 int32_t kvl_check_groups(const char *what, const kvl_blocks_t *groups, uint32_t n, uint32_t *blocks_out);
+
+/* Our own block ids against the regions, once these are registered. After kvl_check_groups. */
+int32_t kvl_check_ids(kvl_ctx_t *ctx, const char *what, const kvl_blocks_t *groups, uint32_t n);
 
 /* Copies an id. Ids are short: a few moves here cost less than the call of memcpy, whose length nobody knows. */
 static inline void kvl_copy(void *to, const void *from, size_t n)

@@ -130,7 +130,8 @@ KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease
 	int32_t st;
 	KVL_ENTER_PRODUCER(p);
 	ctx = p->ctx;
-	if ((st = check_grant(ctx, grant, &blocks)) != KVL_OK)
+	if ((st = check_grant(ctx, grant, &blocks)) != KVL_OK ||
+	    (st = kvl_check_ids(ctx, "grant.groups", grant->groups, grant->groups_n)) != KVL_OK)
 		return st;
 	if (lease_out == NULL)
 		return kvl_fail(KVL_ERR_INVALID, "lease_out: is NULL");

@@ -225,7 +225,7 @@ static int next_run(walk_t *w, kvl_run_t *run_out)
 	return 0;
 }
 
-static int32_t check_read(const kvl_read_t *read)
+static int32_t check_read(kvl_ctx_t *ctx, const kvl_read_t *read)
 {
 	uint32_t blocks;
 	int32_t st;
@@ -242,7 +242,7 @@ static int32_t check_read(const kvl_read_t *read)
 			return kvl_fail(KVL_ERR_INVALID, "read.local[%u]: positions %u to %u, the remote blocks are %u to %u", g,
 					l->first, l->first + l->n, r->first, r->first + r->n);
 	}
-	return KVL_OK;
+	return kvl_check_ids(ctx, "read.local", read->local, read->groups_n);
 }
 
 /* Reserves all parts; nothing is visible before the publish. 0: no room, or the ids changed under us. */
@@ -273,7 +273,7 @@ KVL_API int32_t kvl_read(kvl_producer_t *p, kvl_track_t track, const kvl_read_t 
 	uint32_t runs = 0;
 	int32_t st;
 	KVL_ENTER_PRODUCER(p);
-	if ((st = check_read(read)) != KVL_OK || (st = find_track(p, track, &t)) != KVL_OK || (st = kvl_gate(p)) != KVL_OK)
+	if ((st = check_read(p->ctx, read)) != KVL_OK || (st = find_track(p, track, &t)) != KVL_OK || (st = kvl_gate(p)) != KVL_OK)
 		return st;
 	seen = (uint64_t)KVL_HANDLE_USE(track) << 32 | KVL_S_TRACKED;
 	if ((KVL_LOAD(&t->state, ACQUIRE) & KVL_S_MASK) == KVL_S_READING)

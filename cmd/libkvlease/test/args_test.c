@@ -208,7 +208,8 @@ static void hooks_check_their_arguments(void)
 	kvl_grant_t g = grant_of("r", &good, 1, 0), bad;
 	kvl_remote_t r = remote_of("r"), rad;
 	kvl_blocks_t no_ids = {NULL, 1, 0}, odd_ids = {(const uint32_t *)(const void *)(junk + 2), 1, 0}, far = {ids, 3, UINT32_MAX};
-	kvl_blocks_t later = {ids, 3, 1}, empty = {NULL, 0, 0};
+	static const uint32_t past_ids[] = {6, 7, 8}; /* the regions have blocks 0 to 7 */
+	kvl_blocks_t later = {ids, 3, 1}, empty = {NULL, 0, 0}, past = {past_ids, 3, 0};
 	kvl_read_t read = {sizeof read, 1, &good, &good}, sad;
 	kvl_lease_t l = 77;
 	kvl_track_t t = 77;
@@ -232,6 +233,7 @@ static void hooks_check_their_arguments(void)
 	GRANT(id.data, NULL, "id");
 	GRANT(groups, NULL, "groups");
 	GRANT(groups, (const kvl_blocks_t *)(const void *)(junk + 3), "groups");
+	GRANT(groups, &past, "grant.groups[0].ids[2]: block 8 of 8");
 	GRANT(groups, &no_ids, "groups[0].ids");
 	GRANT(groups, &odd_ids, "groups[0].ids");
 	GRANT(groups, &far, "groups[0].first");
@@ -279,6 +281,7 @@ static void hooks_check_their_arguments(void)
 	READ(size, 8, "size");
 	READ(local, NULL, "read.local");
 	READ(remote, NULL, "read.remote");
+	READ(local, &past, "read.local[0].ids[2]: block 8 of 8");
 	READ(local, &later, "positions");
 	READ(remote, &later, "positions");
 	READ(local, &far, "first");
