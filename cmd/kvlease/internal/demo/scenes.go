@@ -149,6 +149,11 @@ func stoppedD(s *stage) error {
 	}
 	s.tell("P granted %s: %d blocks for %v; %s enters D's queue", id, n, lease, id)
 	s.moment(granted, "granted")
+	// The next request is on its way already, so it has a slot of its own: what refuses D is the end of r1's lease, not the
+	// next use of r1's slot.
+	if _, err := s.p.ask(s.ctx, jsonl.Command{Cmd: "expect", ID: "r2"}); err != nil {
+		return err
+	}
 	if err := sleep(s.ctx, lease, s.p, s.d); err != nil {
 		return err
 	}
@@ -185,6 +190,7 @@ func stoppedD(s *stage) error {
 	if err := s.d.signal(syscall.SIGCONT); err != nil {
 		return err
 	}
+	s.stopped = time.Duration(continued - stopped)
 	s.tell("D goes on (SIGCONT) after %.2f s, its scheduler says: read %s", float64(continued-stopped)/1e9, id)
 	outcome, err := s.d.await(s.ctx, "the end of the read of "+id, answerMax, markD, isOutcome(id))
 	if err != nil {

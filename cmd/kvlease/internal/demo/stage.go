@@ -29,7 +29,8 @@ type stage struct {
 	say     *narrator
 
 	p, d     *engine
-	start    uint64 // CLOCK_BOOTTIME in ns, zero of the picture
+	stopped  time.Duration // how long the scene itself kept D from running
+	start    uint64        // CLOCK_BOOTTIME in ns, zero of the picture
 	promises []Promise
 	picture  timeline.Run
 	lanes    [2]timeline.Lane // P, D
@@ -49,22 +50,27 @@ func (s *stage) name() string { return fmt.Sprintf("scene %s, %v", s.scene.key, 
 // stalled is the longest time that the machine has let an engine wait for its next pass. The stop of D in its scene is
 // ours, not the machine's.
 func (s *stage) stalled() time.Duration {
-	longest := 0.0
+	var longest time.Duration
 	for _, e := range []*engine{s.p, s.d} {
-		if e == nil || e == s.d && s.scene.key == "c" {
+		if e == nil {
 			continue
 		}
 		for _, r := range e.reports(0) {
-			if r.Ev == "late" {
-				longest = max(longest, r.LateMS)
+			if r.Ev != "late" {
+				continue
 			}
+			late := time.Duration(r.LateMS * 1e6)
+			if e == s.d && late > s.stopped/2 { // the pass in which it was stopped
+				late -= s.stopped
+			}
+			longest = max(longest, late)
 		}
 	}
-	return time.Duration(longest * 1e6)
+	return longest
 }
 
-// excused tells whether the run should be repeated: something about time was broken, and the machine stood still for
-// longer than a heartbeat interval meanwhile.
+// excused tells whether the run should be repeated: something about time was broken, and the machine stood still meanwhile,
+// for longer than a heartbeat interval or than each of the two passes in a bound can take of the allowance.
 func (s *stage) excused() bool {
 	broken := false
 	for i := range s.promises {
@@ -75,7 +81,7 @@ func (s *stage) excused() bool {
 			broken = true
 		}
 	}
-	return broken && s.stalled() > s.cfg.Lease/6
+	return broken && s.stalled() > min(s.cfg.Lease/6, allowance/2)
 }
 
 // perform starts the engines, plays, and leaves no process behind.
