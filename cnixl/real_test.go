@@ -249,11 +249,11 @@ func TestPeersComeAndGoBesideSteps(t *testing.T) {
 			}
 			extra := memory(1 << 16)
 			var stop atomic.Bool
-			loads := make(chan int)
+			var loads atomic.Int64
+			ended := make(chan struct{})
 			go func() {
-				n := 0
-				defer func() { loads <- n }()
-				for ; !stop.Load(); n++ {
+				defer close(ended)
+				for ; !stop.Load(); loads.Add(1) {
 					p, err := s.a.Load(blob)
 					if err != nil {
 						t.Error(err)
@@ -279,7 +279,10 @@ func TestPeersComeAndGoBesideSteps(t *testing.T) {
 				}
 			}()
 			reads := 0
-			for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); reads++ {
+			begin := time.Now() // a busy machine gets more time to let the threads meet
+			met := func() bool { return loads.Load() >= 5 && reads >= 50 }
+			for took := time.Duration(0); took < 1500*time.Millisecond || !met() && took < waitMax; took = time.Since(begin) {
+				reads++
 				s.send()
 				s.poll()
 				s.read()
@@ -287,11 +290,11 @@ func TestPeersComeAndGoBesideSteps(t *testing.T) {
 				s.a.Poll(s.in)
 			}
 			stop.Store(true)
-			n := <-loads
+			<-ended
 			waitUntil(t, "the last notifications", func() bool { s.poll(); return s.seen == s.sent })
-			t.Logf("%d loads, registrations and drops beside %d notifications and %d reads", n, s.seen, reads)
-			if n < 5 || reads < 50 {
-				t.Errorf("%d loads and %d reads: the threads hardly met", n, reads)
+			t.Logf("%d loads, registrations and drops beside %d notifications and %d reads", loads.Load(), s.seen, reads)
+			if !met() {
+				t.Errorf("%d loads and %d reads: the threads hardly met", loads.Load(), reads)
 			}
 		})
 	}

@@ -163,7 +163,11 @@ func TestVllmsListenerIsRefused(t *testing.T) {
 		{"a rank too many, of which it dies", "P", hashA, 2, Silent, zmtp.ErrSilent}, // last
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := newClient(t, Config{Hash: tc.hash, RankTimeout: time.Second})
+			timeout := longest
+			if tc.want == Silent {
+				timeout = time.Second
+			}
+			c := newClient(t, Config{Hash: tc.hash, RankTimeout: timeout})
 			if err := c.Want(1, Desc{ID: tc.engine, Addr: addr, Ranks: Ranks(1, tc.ranks)}); err != nil {
 				t.Fatal(err)
 			}
