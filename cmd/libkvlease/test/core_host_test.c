@@ -71,7 +71,7 @@ static void a_fenced_context_tells_every_end_and_closes(void)
 {
 	static const uint32_t ids[] = {1, 2};
 	const kvl_blocks_t blocks = {ids, 2, 0};
-	kvl_ctx_t *c = open_ctx("{\"transport\":\"loopback\",\"drive\":\"pump\",\"kv_lease_duration\":0.6,"
+	kvl_ctx_t *c = open_ctx("{\"transport\":\"loopback\",\"drive\":\"pump\",\"kv_lease_duration\":2,"
 				"\"allow_short_leases\":true,\"step_max\":0.1}");
 	kvl_producer_t *p = open_producer(c);
 	kvl_lease_t lease[3];

@@ -142,7 +142,7 @@ static void handlers_and_masks_of_the_host_stay(void)
 static void the_environment_is_as_before(void)
 {
 	kvl_ctx_t *c;
-	CHECK(getenv("GOMAXPROCS") == NULL);
+	unsetenv("GOMAXPROCS"); /* of whoever runs the test */
 	c = open_ctx("{\"threads\":3}");
 	CHECK(getenv("GOMAXPROCS") == NULL);
 	CHECK_STATUS(kvl_close(c, 0), KVL_OK);

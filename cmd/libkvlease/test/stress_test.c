@@ -115,6 +115,7 @@ int main(void)
 	}
 	CHECK_EQ(freed, counts[0]);
 	CHECK_EQ(read_done, counts[1] + counts[2] + counts[3]);
+	CHECK(read_done > 0);
 	CHECK_EQ(f->live_tracks, 0);
 	CHECK_EQ(f->overlaps, 0);
 	printf("%u leases, %u reads, %u steps refused\n", freed, read_done, busy);
