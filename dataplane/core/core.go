@@ -47,6 +47,7 @@ type Core struct {
 	open  OpenTransport
 	clock func() clock.Instant
 
+	now        clock.Instant // of the last step, under mu
 	mu         sync.Mutex
 	tr         transport.Transport
 	plane      *dataplane.Plane
@@ -163,7 +164,16 @@ func (c *Core) Step() error {
 	return c.step()
 }
 
-func (c *Core) step() (err error) {
+// StepAt is Step for a caller that has just read CLOCK_BOOTTIME itself: reading it again would be a system call.
+func (c *Core) StepAt(now clock.Instant) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stepAt(now)
+}
+
+func (c *Core) step() error { return c.stepAt(c.clock()) }
+
+func (c *Core) stepAt(now clock.Instant) (err error) {
 	if c.closed {
 		return ErrClosed
 	}
@@ -175,7 +185,8 @@ func (c *Core) step() (err error) {
 		return ErrPoisoned
 	}
 	defer c.failSafe(&err)
-	c.plane.Step(c.clock())
+	c.now = max(c.now, now) // a step may have waited for the lock behind one that was told a later time
+	c.plane.Step(c.now)
 	return nil
 }
 

@@ -149,3 +149,20 @@ func TestAnOwnerThatSpeaksKvleaseIsNotReadWithoutItsKey(t *testing.T) {
 		t.Errorf("%d counted, want 1", n)
 	}
 }
+
+// A kvl_step reads the clock before it gets the lock, so another step may have been told a later time meanwhile.
+func TestAStepThatIsToldAnEarlierTimeKeepsTheLaterOne(t *testing.T) {
+	l := newLab(t, `{}`)
+	l.grant("r1", 7, blocks(0, 8))
+	l.run(29*time.Second, 100*time.Millisecond)
+	if err := l.p.core.StepAt(l.now.Add(-20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	lease, _ := l.grant("r2", 8, blocks(8, 8)) // its term begins at the later time
+	if err := l.p.core.StepAt(l.now.Add(-20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := rowDeadline(l, lease), uint64(l.now.Add(30*time.Second))/1000; got != want {
+		t.Errorf("deadline %d us, want %d", got, want)
+	}
+}

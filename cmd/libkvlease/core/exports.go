@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -85,13 +86,13 @@ func kvlgo_drain(handle C.int64_t, timeoutNs C.uint64_t) (st C.int32_t) {
 }
 
 //export kvlgo_step
-func kvlgo_step(handle C.int64_t) (st C.int32_t) {
+func kvlgo_step(handle C.int64_t, nowNs C.uint64_t) (st C.int32_t) {
 	defer recovered(&st, nil, 0)
 	c := get(int64(handle))
 	if c == nil {
 		return C.KVL_ERR_STALE
 	}
-	return status(c.Step())
+	return status(c.StepAt(clock.Instant(nowNs)))
 }
 
 //export kvlgo_register

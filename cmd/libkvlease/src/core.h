@@ -18,7 +18,7 @@
 	/* KVL_OK: the core will not touch the memory of open again */                                                 \
 	X(close, "close", (int64_t core, uint64_t timeout_ns))                                                                  \
 	X(drain, "drain", (int64_t core, uint64_t timeout_ns))                                                                  \
-	X(step, "step", (int64_t core))                                                                                        \
+	X(step, "step", (int64_t core, uint64_t now_ns))                                                                     \
 	X(register_, "register", (int64_t core, const kvl_region_t *regions, uint32_t n, char *err, uint64_t cap))                  \
 	X(unregister, "unregister", (int64_t core, char *err, uint64_t cap))                                                         \
 	X(engine_add, "engine_add", (int64_t core, const kvl_engine_desc_t *desc, uint64_t *engine_out, char *err, uint64_t cap))    \

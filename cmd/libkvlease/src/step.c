@@ -16,7 +16,7 @@ static int32_t step_inline(kvl_ctx_t *ctx, uint64_t now)
 	if (__atomic_load_n(&ctx->control->poisoned, __ATOMIC_SEQ_CST))
 		return kvl_fail_gate(ctx);
 	kvl_tick_before_step(ctx);
-	st = kvl_core.step(ctx->core);
+	st = kvl_core.step(ctx->core, now);
 	if (KVL_UNLIKELY(st == KVL_ERR_POISONED) && !KVL_LOAD(&ctx->control->poisoned, ACQUIRE))
 		kvl_fence(ctx); /* the core should have; in doubt, close the rows twice */
 	kvl_tick_after_step(ctx, now);

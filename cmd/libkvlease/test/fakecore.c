@@ -260,9 +260,10 @@ EXPORT void fake_step(fake_core_t *f)
 	__atomic_fetch_sub(&f->stepping_threads, 1, __ATOMIC_ACQ_REL);
 }
 
-EXPORT int32_t kvlgo_step(int64_t core)
+EXPORT int32_t kvlgo_step(int64_t core, uint64_t now_ns)
 {
 	fake_core_t *f = get(core);
+	(void)now_ns;
 	fake_step(f);
 	return __atomic_load_n(&f->args.control->poisoned, __ATOMIC_ACQUIRE) ? KVL_ERR_POISONED : KVL_OK;
 }
