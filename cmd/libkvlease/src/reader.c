@@ -264,12 +264,20 @@ static int reserve_parts(kvl_producer_t *p, kvl_track_t track, const kvl_read_t 
 	return 1;
 }
 
+/* What a read takes of an empty ring at most: its records, and the fill at the wrap, which is less than the longest. */
+static uint64_t read_bytes(uint32_t runs)
+{
+	const uint64_t head = 8 + sizeof(kvl_rec_read_t), run = sizeof(kvl_run_t);
+	uint64_t parts = runs == 0 ? 1 : ((uint64_t)runs + KVL_READ_RUNS_MAX - 1) / KVL_READ_RUNS_MAX;
+	return parts * head + runs * run + head + (runs < KVL_READ_RUNS_MAX ? runs : KVL_READ_RUNS_MAX) * run;
+}
+
 KVL_API int32_t kvl_read(kvl_producer_t *p, kvl_track_t track, const kvl_read_t *read)
 {
 	kvl_track_slot_t *t;
 	kvl_run_t run;
 	walk_t w;
-	uint64_t seen, bytes;
+	uint64_t seen;
 	uint32_t runs = 0;
 	int32_t st;
 	KVL_ENTER_PRODUCER(p);
@@ -280,8 +288,7 @@ KVL_API int32_t kvl_read(kvl_producer_t *p, kvl_track_t track, const kvl_read_t 
 		return kvl_fail(KVL_ERR_BUSY, "the track is being read");
 	for (w = (walk_t){read, 0, 0}; next_run(&w, &run);)
 		runs++;
-	bytes = ((uint64_t)runs / KVL_READ_RUNS_MAX + 2) * KVL_RING_RECORD_BYTES_MAX; /* with the fill at the wrap */
-	if (bytes > p->ctx->sizes.ring_bytes)
+	if (read_bytes(runs) > p->ctx->sizes.ring_bytes)
 		return kvl_fail(KVL_ERR_INVALID, "read: %u runs never fit into a ring of %u bytes", runs, p->ctx->sizes.ring_bytes);
 	if (!reserve_parts(p, track, read, runs)) {
 		kvl_ring_discard(&p->ring);

@@ -132,6 +132,23 @@ static void a_read_that_never_fits_is_said_to_be_too_large(void)
 	close_fake();
 }
 
+static void what_a_ring_can_hold_fits_wherever_the_ring_stands(void)
+{
+	kvl_blocks_t local = {many, 126, 0}, remote = {other, 126, 0}; /* 2,048 bytes: half of the smallest ring */
+	kvl_read_t read = {sizeof read, 1, &local, &remote};
+	open_fake("{\"ring_bytes\":4096}");
+	for (int i = 0; i < 600; i++) { /* 80 + 2,048 bytes each time, so all places */
+		kvl_track_t t = track_one();
+		CHECK_STATUS(kvl_step(ctx), KVL_OK);
+		CHECK_STATUS(kvl_read(p, t, &read), KVL_OK);
+		CHECK_EQ(done().value0, 126);
+	}
+	local.n = remote.n = 127;
+	CHECK_STATUS(kvl_read(p, track_one(), &read), KVL_ERR_INVALID);
+	CHECK_ERROR("never fit");
+	close_fake();
+}
+
 static void an_untracked_request_is_not_read(void)
 {
 	static const uint32_t ids[] = {1};
@@ -154,6 +171,7 @@ int main(void)
 	RUN(ids_at_the_end_of_their_range_do_not_wrap_into_a_run);
 	RUN(a_read_of_nothing_ends_like_any_other);
 	RUN(all_parts_are_published_at_once_or_none);
+	RUN(what_a_ring_can_hold_fits_wherever_the_ring_stands);
 	RUN(a_read_that_never_fits_is_said_to_be_too_large);
 	RUN(an_untracked_request_is_not_read);
 	return 0;
