@@ -58,6 +58,9 @@ void kvl_tick_after_step(kvl_ctx_t *ctx, uint64_t now)
 		ctx->tick_stale = 1;
 		kvl_tick_at(ctx, 1);
 	}
+	/* So had a kvl_poll whose report of a poisoning waits for this step: it looks again. A later one sets it itself. */
+	if (KVL_UNLIKELY(__atomic_load_n(&ctx->control->poisoned, __ATOMIC_SEQ_CST)))
+		kvl_event_signal(ctx);
 }
 
 /* Something was published for a loop that may wait: readable at once, by one system call a step. */

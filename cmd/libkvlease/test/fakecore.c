@@ -248,6 +248,11 @@ EXPORT void fake_step(fake_core_t *f)
 	if (__atomic_fetch_add(&f->stepping_threads, 1, __ATOMIC_ACQ_REL) != 0)
 		f->overlaps++;
 	__atomic_store_n(&c->stepping, 1, __ATOMIC_SEQ_CST);
+	if (f->inside != NULL) {
+		void (*inside)(void) = f->inside;
+		f->inside = NULL;
+		inside();
+	}
 	if (__atomic_load_n(&c->poisoned, __ATOMIC_SEQ_CST) == 0) {
 		for (uint32_t i = 0; i < f->sizes.producers && i < FAKE_PRODUCERS && !f->deaf; i++)
 			drain(f, i);

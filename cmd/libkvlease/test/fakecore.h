@@ -32,6 +32,7 @@ typedef struct fake_core {
 	int deaf;            /* a step takes no records */
 	uint32_t take_max;   /* records that a step takes of a producer; 0: all */
 	int panic;           /* the next step poisons */
+	void (*inside)(void); /* what happens while the next step runs */
 	int keep_slots;      /* ended leases stay ENDED, their events unpublished */
 	int close_busy;      /* so many times kvlgo_close answers BUSY */
 	int closed;

@@ -103,6 +103,29 @@ static void a_poisoned_context_is_readable_until_all_is_told(void)
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 }
 
+/* Another thread fences and polls while a step runs. The report waits for the step, and the step's end may not lose it. */
+static kvl_ctx_t *fenced;
+static void fence_and_poll(void)
+{
+	kvl_event_t ev;
+	CHECK_STATUS(kvl_fence_all(fenced), KVL_OK);
+	CHECK_EQ(kvl_poll(fenced, &ev, sizeof ev, 1), 0);
+}
+
+static void a_poisoning_within_a_step_is_told_after_it(void)
+{
+	kvl_event_t ev;
+	int fd;
+	fenced = open_ctx("{\"idle_tick_ms\":20}");
+	fd = wait_fd(fenced);
+	fake_last()->inside = fence_and_poll;
+	CHECK_STATUS(kvl_step(fenced), KVL_ERR_POISONED);
+	CHECK(ready(fd, 2000));
+	CHECK_EQ(kvl_poll(fenced, &ev, sizeof ev, 1), 1);
+	CHECK_EQ(ev.kind, KVL_EV_POISONED);
+	CHECK_STATUS(kvl_close(fenced, 0), KVL_OK);
+}
+
 /* A loop that only waits, and a thread that submits: none of its records may sleep in the ring. */
 static struct {
 	kvl_ctx_t *ctx;
@@ -147,6 +170,7 @@ int main(void)
 	RUN(it_sleeps_while_nothing_is_held);
 	RUN(it_ticks_while_something_is_held_and_fires_for_events);
 	RUN(a_poisoned_context_is_readable_until_all_is_told);
+	RUN(a_poisoning_within_a_step_is_told_after_it);
 	RUN(no_submission_sleeps_while_the_loop_waits);
 	return 0;
 }
