@@ -76,7 +76,7 @@ func (c *Core) drainLeft() string {
 	return fmt.Sprintf("%d leases are held or expected, %d reads or messages to owners are left", leases, owed)
 }
 
-// await steps until ok or for at most timeout. With a pump the pump steps.
+// await steps until ok or for at most timeout. With a pump the pump steps. Nothing steps a poisoned context: ErrPoisoned.
 func (c *Core) await(timeout time.Duration, ok func() bool) error {
 	end := c.clock().Add(timeout)
 	for {
@@ -84,6 +84,8 @@ func (c *Core) await(timeout time.Duration, ok func() bool) error {
 		var err error
 		if c.pump == nil {
 			err = c.step()
+		} else if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
+			err = ErrPoisoned
 		}
 		done := ok()
 		c.mu.Unlock()

@@ -56,6 +56,19 @@ func TestUnregisterOfAPoisonedContextLeavesTheEndsToPoll(t *testing.T) {
 	}
 }
 
+func TestADrainOfAPoisonedContextDoesNotWaitForStepsThatNobodyMakes(t *testing.T) {
+	u := newPumped(t) // its clock stands still: no time-out ends the wait
+	u.grant("r1", 7, blocks(3, 8))
+	u.p.core.leases.FenceAll()
+	atomic.StoreUint64(&u.p.core.mem.Control.PoisonNs, uint64(u.now))
+	atomic.StoreUint32(&u.p.core.mem.Control.Poisoned, 1)
+	within(t, "Drain", func() {
+		if err := u.p.core.Drain(time.Hour); !errors.Is(err, ErrPoisoned) {
+			t.Errorf("Drain: %v, want ErrPoisoned", err)
+		}
+	})
+}
+
 func TestNoStepBeginsOnceCloseHasSeenThatNoReadIsOpen(t *testing.T) {
 	l := newLab(t, `{}`)
 	there := blocks(3, 8)
