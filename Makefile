@@ -30,8 +30,8 @@ CGO_CFLAGS ?= -O2 -g
 override CGO_CFLAGS += -DKVL_HEADERS=0x$(HEADERS)
 export CGO_CFLAGS
 
-# For whatever runs from here: our core, and what must not be skipped.
-export KVLEASE_CORE ?= $(abspath $(BUILD))/libkvlease-core.so
+# For whatever runs from here: our core, whatever the user's shell names, and what must not be skipped.
+export KVLEASE_CORE := $(abspath $(BUILD))/libkvlease-core.so
 export KVLEASE_REQUIRE ?= cc,core,procfs$(if $(filter on,$(NIXL)),$(COMMA)nixl)
 COMMA := ,
 ifeq ($(NIXL),on)
