@@ -9,6 +9,10 @@ import (
 // ProbeBytes is the length of a read whose content is of no use: that it ended is the news.
 const ProbeBytes = 8
 
+// rowsKept: the last eighth of the places is for peers with no row open, one each, so that those which do not answer never
+// take all.
+const rowsKept = 8
+
 // RowResult is the end of a row read.
 type RowResult struct {
 	Token  uint64
@@ -27,7 +31,7 @@ type rowSlot struct {
 
 // ReadRow posts a read of one row (or of its first bytes: a multiple of 8, at most record.RowLen) at once. NextRow gives its result, exactly one.
 //
-// Full: RowsStepMax of this step, RowsPeer of this peer or RowsMax are used up. Busy: a row read to this peer timed out
+// Full: RowsStepMax of this step, RowsPeer of this peer or RowsMax are used up; the last eighth of RowsMax is for peers with none open. Busy: a row read to this peer timed out
 // and is still open, so more of them would only take the room of other peers. Refused: the transport reports the peer
 // unreachable. In all three nothing was posted.
 //
@@ -50,7 +54,7 @@ func (m *Machine) ReadRow(token uint64, peer transport.Peer, addr uint64, device
 			m.Counters.RowsBusy++
 			return Busy
 		}
-		if int(p.rows) >= m.cfg.RowsPeer {
+		if int(p.rows) >= m.cfg.RowsPeer || p.rows > 0 && n <= m.cfg.RowsMax/rowsKept {
 			m.Counters.RowsFull++
 			return Full
 		}

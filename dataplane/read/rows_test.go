@@ -126,6 +126,26 @@ func TestRowReadsAreBoundedByStepAndPeer(t *testing.T) {
 	}
 }
 
+func TestPeersThatDoNotAnswerLeaveARowForEachThatDoes(t *testing.T) {
+	b := newBench(t, Config{RowsMax: 64, RowsStepMax: 64, RowsPeer: 16}, 1)
+	row := func(peer transport.Peer) Status {
+		return b.m.ReadRow(1, peer, rowAddr(peer, 1), 0, transport.DRAM, 32, b.now)
+	}
+	for peer := transport.Peer(1); peer <= 4; peer++ {
+		for range 16 {
+			row(peer)
+		}
+	}
+	for peer := transport.Peer(5); peer <= 8; peer++ {
+		if st := row(peer); st != OK {
+			t.Errorf("the first row of peer %d: %v, want ok", peer, st)
+		}
+		if st := row(peer); st != Full {
+			t.Errorf("the second row of peer %d: %v, want full", peer, st)
+		}
+	}
+}
+
 func TestResultsNotTakenStopNewRows(t *testing.T) {
 	b := newBench(t, Config{RowsMax: 2}, 1)
 	b.f.onPost = b.f.land
