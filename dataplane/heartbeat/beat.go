@@ -71,8 +71,9 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 	if e.beatList == roundNone {
 		if e.native.n+e.stock.n == 0 {
 			t.beats.set(i, clock.Never) // wake starts it again
-			if !e.up {
-				t.probe(i, now) // loaded after a failure: its sign of life is awaited, though nothing is tracked
+			if !e.up && !t.probe(i, now) && e.state == Connected {
+				// loaded after a failure: its sign of life is awaited, though nothing is tracked
+				t.beats.set(i, now.Add(t.healStep(e)))
 			}
 			return budget
 		}
@@ -84,18 +85,24 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 	for budget > 0 {
 		if e.sent-e.heard >= t.cfg.UnheardBytesMax { // heartbeats may be dropped: the next one says the same
 			t.counters.BeatsDropped++
+			cut := e.beatList
 			t.endRound(i, now)
+			e.beatCut = cut // the next round goes on here: those behind it must have their turn
 			return budget
 		}
 		saved := e.beatEnd
 		n := t.buildBeat(e, now)
 		if n == 0 {
-			if e.beatList == roundNative {
+			switch {
+			case e.beatList == roundNative:
 				e.beatList, e.beatEnd = roundStock, e.stock.start()
-				continue
+			case e.beatAgain:
+				e.beatList, e.beatEnd, e.beatAgain = roundNative, e.native.start(), false
+			default:
+				t.endRound(i, now)
+				return budget
 			}
-			t.endRound(i, now)
-			return budget
+			continue
 		}
 		budget--
 		if err := t.tr.Send(e.peer, t.buf); err != nil {
@@ -104,7 +111,7 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 			return budget
 		}
 		e.beatRetry = 0
-		e.sent += uint64(len(t.buf)) + notifOverhead
+		e.sent += uint64(len(t.buf)) + NotifOverhead
 		t.counters.BeatBatches++
 		t.counters.BeatBytes += uint64(len(t.buf))
 		t.counters.Beats += uint64(n)
@@ -113,8 +120,8 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 	return 0
 }
 
-// notifOverhead is what a queued notification costs its sender beside its bytes (measured: 4.8 KB a message in all).
-const notifOverhead = 4096
+// NotifOverhead is what a queued notification costs its sender beside its bytes (measured: 4.8 KB a message in all).
+const NotifOverhead = 4096
 
 func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 	e := &t.engines[i]
@@ -122,7 +129,12 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 		e.rowAt = now // nothing was asked meanwhile
 	}
 	e.lastRound = now
-	e.beatList, e.beatEnd = roundNative, e.native.start()
+	if e.beatAgain = e.beatCut != roundNone; e.beatAgain {
+		e.beatList = e.beatCut
+	} else {
+		e.beatList, e.beatEnd = roundNative, e.native.start()
+	}
+	e.beatCut = roundNone
 	quiet := e.readsSeen == 0
 	e.readsSeen = 0
 	switch {

@@ -45,6 +45,8 @@ type engine struct {
 
 	beatEnd, rowEnd cursor // of the round under way in the list of the same name
 	beatList        uint8  // 0: no round; 1: native, then 2: stock
+	beatCut         uint8  // the list in which the round before was cut short at beatEnd; 0: it was not
+	beatAgain       bool   // the round went on where that one was cut: a whole one follows
 	queued          [queueKinds]queueLink
 	lastRound       clock.Instant // start of the last round
 	rounds          uint32        // since it was loaded
@@ -246,7 +248,7 @@ func (t *Tracker) remove(i uint32, now clock.Instant) {
 
 func (t *Tracker) stopRounds(i uint32) {
 	e := &t.engines[i]
-	e.beatList = 0
+	e.beatList, e.beatCut, e.beatAgain = 0, 0, false
 	e.rowEnd, e.beatEnd = cursor{chunk: none}, cursor{chunk: none}
 	e.probing = false
 	t.beats.set(i, clock.Never)

@@ -26,7 +26,7 @@ const loadsLookMax = 8
 // loadOne does what is due for an engine. It reports true if it has called Load.
 func (t *Tracker) loadOne(i uint32, now clock.Instant) bool {
 	e := &t.engines[i]
-	if e.state == Broken {
+	if e.state == Broken || e.state == Loading {
 		t.loseUnreachable(i, now)
 	}
 	switch {
@@ -62,6 +62,9 @@ func (t *Tracker) loadOne(i uint32, now clock.Instant) bool {
 	if err != nil {
 		t.counters.LoadsFailed++
 		e.fails++
+		if e.downAt == 0 {
+			e.downAt = now
+		}
 		e.healAt = now.Add(t.backoff(e))
 		t.loads.set(i, e.healAt)
 		return true
@@ -157,10 +160,10 @@ func (t *Tracker) broken(i uint32, now clock.Instant) {
 // would be recomputed only when its read has timed out, or never.
 func (t *Tracker) loseUnreachable(i uint32, now clock.Instant) {
 	e := &t.engines[i]
-	if e.downAt == 0 {
+	over := e.facts.times.duration * 5 / 4
+	if e.downAt == 0 || now.Before(e.downAt.Add(over)) {
 		return
 	}
-	over := e.facts.times.duration * 5 / 4
 	for _, d := range [...]*dense{&e.native, &e.stock} {
 		for end := d.start(); ; {
 			_, m, ok := t.pool.next(&end)

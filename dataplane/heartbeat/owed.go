@@ -173,7 +173,7 @@ func (t *Tracker) send(i uint32, now clock.Instant) bool {
 	e := &t.engines[i]
 	err := t.tr.Send(e.peer, t.buf)
 	if err == nil {
-		e.sent += uint64(len(t.buf)) + notifOverhead
+		e.sent += uint64(len(t.buf)) + NotifOverhead
 		return true
 	}
 	t.counters.SendFailed++

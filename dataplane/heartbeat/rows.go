@@ -86,11 +86,12 @@ func (f *facts) row(slot uint32) uint64 {
 	return f.board + record.BoardHeadLen + record.RowLen*uint64(slot)
 }
 
-// probe reads 8 bytes of a peer of which no row is read, only to learn that it has taken in what was sent before.
-func (t *Tracker) probe(i uint32, now clock.Instant) {
+// probe reads 8 bytes of a peer of which no row is read, only to learn that it has taken in what was sent before. It reports
+// whether one is in flight.
+func (t *Tracker) probe(i uint32, now clock.Instant) bool {
 	e := &t.engines[i]
 	if e.probing {
-		return
+		return true
 	}
 	switch t.reads.ReadRow(probeToken|uint64(i), e.peer, e.facts.probe, e.facts.device, e.facts.mem, read.ProbeBytes, now) {
 	case read.OK:
@@ -102,6 +103,7 @@ func (t *Tracker) probe(i uint32, now clock.Instant) {
 		t.broken(i, now)
 	default: // no room now: the next round asks again
 	}
+	return e.probing
 }
 
 // takeRows applies what the row reads have shown.
