@@ -120,6 +120,9 @@ func (p *Producer) Position() uint64 { return p.pos }
 // Drained reports that the consumer has given back all that was ever reserved. Edge as in Reserve's look at tail.
 func (p *Producer) Drained() bool { return atomic.LoadUint64(p.tail) == p.pos }
 
+// Capacity is the size of the ring in bytes.
+func (p *Producer) Capacity() int { return int(p.mask + 1) }
+
 // Refused counts the Reserves that returned nil since Format.
 func (p *Producer) Refused() uint64 { return atomic.LoadUint64(p.refused) }
 

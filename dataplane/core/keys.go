@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 )
 
 func entry(name, doc string, set func(*Config, json.RawMessage) error, get func(*Config) any) key {
@@ -30,7 +32,10 @@ func yes(name, doc string, f func(*Config) *bool) key {
 	return entry(name, doc, set, get)
 }
 
-const day = 24 * time.Hour
+const (
+	day            = 24 * time.Hour
+	batchBytesMost = 1 << 20 // also the least parse_max: a message of any peer of ours must be read
+)
 
 //go:generate env KVLEASE_UPDATE=1 go test -count=1 -run TestTheREADMEsTableOfKeysIsTrue .
 
@@ -69,9 +74,9 @@ var keys = []key{
 	num("ring_bytes", "capacity of a submission ring, rounded up to a power of two", func(c *Config) *int { return &c.RingBytes }, 4096, 1<<30),
 	num("events_max", "events that wait for kvl_poll before the rest waits in the tables", func(c *Config) *int { return &c.EventsMax }, 64, 1<<24),
 	num("long_ids_max", "leases whose id is longer than 96 bytes; one in a hundred", func(c *Config) *int { return &c.LongIDsMax }, 1, 1<<22),
-	num("batch_bytes_max", "largest heartbeat message in bytes", func(c *Config) *int { return &c.BatchBytesMax }, 2048, 1<<20),
+	num("batch_bytes_max", "largest heartbeat message in bytes", func(c *Config) *int { return &c.BatchBytesMax }, 2048, batchBytesMost),
 	num("unheard_bytes_max", "bytes sent to a peer that has not been heard since", func(c *Config) *int { return &c.UnheardBytesMax }, 4096, 1<<32),
-	num("parse_max", "largest message that is read, in bytes", func(c *Config) *int { return &c.ParseMax }, 4096, 1<<26),
+	num("parse_max", "largest message that is read, in bytes", func(c *Config) *int { return &c.ParseMax }, batchBytesMost, 1<<26),
 	num("notifs_step_max", "notifications applied in one step", func(c *Config) *int { return &c.NotifsStepMax }, 1, 1<<16),
 	num("sweep_max", "leases looked at for expiry in one step", func(c *Config) *int { return &c.SweepMax }, 1, 1<<16),
 	num("descs_step_max", "descriptors posted in one step", func(c *Config) *int { return &c.DescsStepMax }, 1, 1<<16),
@@ -139,6 +144,18 @@ func (c *Config) check() error {
 	if 2*c.Interval()+c.StepMax >= c.Extension() {
 		return fmt.Errorf("keys %q and %q: two lost beats must be survivable: 2 x interval (%v s) + step_max (%v s) must be less than the extension (%v s); raise the duration or lower step_max",
 			"kv_lease_duration", "step_max", c.Interval().Seconds(), c.StepMax.Seconds(), c.Extension().Seconds())
+	}
+	if c.Drive == "pump" && c.StallCover < c.StepMax {
+		return fmt.Errorf("keys %q and %q: %v s is less than %v s: an engine that passes as often as it promises would not be beaten for",
+			"stall_cover", "step_max", c.StallCover.Seconds(), c.StepMax.Seconds())
+	}
+	if c.HandoverMax >= c.Duration {
+		return fmt.Errorf("keys %q and %q: %v s is not less than %v s: no read from a stock owner could ever be accepted",
+			"handover_max", "kv_lease_duration", c.HandoverMax.Seconds(), c.Duration.Seconds())
+	}
+	if least := 2 * (c.BatchBytesMax + heartbeat.NotifOverhead); c.UnheardBytesMax < least {
+		return fmt.Errorf("keys %q and %q: %d bytes do not hold two heartbeats with what they cost their sender, %d bytes",
+			"unheard_bytes_max", "batch_bytes_max", c.UnheardBytesMax, least)
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func TestAMillionLeasesStayWithin256MiBOfTheProcess(t *testing.T) {
 	debugFree()
 	before := resident(t)
 	l := &lab{t: t, now: 1 << 40, hub: loopback.NewHub(), size: smallLoopback}
-	p := l.node("P", fmt.Sprintf(`{"requests_max":%d,"tracked_max":64,"reads_max":8,"read_runs_max":1024,"engines_max":8,"parse_max":65536}`, leases))
+	p := l.node("P", fmt.Sprintf(`{"requests_max":%d,"tracked_max":64,"reads_max":8,"read_runs_max":1024,"engines_max":8,"parse_max":1048576}`, leases))
 	opened := resident(t) - before
 	var id [64]byte
 	copy(id[:], "cmpl-00000000-0000-0000-0000-000000000000-0-8f3a9c1d-aaaaaaaaaaaaaaaa")

@@ -153,6 +153,30 @@ func TestEventsThatFindNoRoomWaitAndNoneIsLost(t *testing.T) {
 	}
 }
 
+// Full means that a step brings room; of what no step can, the caller must be told so.
+func TestAReadThatTheRingMayNeverHaveRoomForIsInvalid(t *testing.T) {
+	l := newLab(t, `{"ring_bytes":16384}`)
+	_, remote := l.grant("r1", 7, blocks(0, 8))
+	scattered := func(n int) (runs []record.Run) {
+		for i := range n {
+			runs = append(runs, record.Run{Local: uint32(2 * i % labBlocks), Remote: uint32(i % labBlocks), N: 1})
+		}
+		return runs
+	}
+	most := 3 * record.RunsMax // and the fill at the wrap
+	for range 8 {              // wherever in the ring the last record ended
+		h := l.track(remote, "local", 1)
+		l.step(time.Millisecond)
+		if err := l.d.host.Read(h, scattered(most+1)); !errors.Is(err, host.ErrInvalid) {
+			t.Errorf("a read of %d runs: %v, want ErrInvalid", most+1, err)
+		}
+		if err := l.d.host.Read(h, scattered(most)); err != nil {
+			t.Errorf("a read of %d runs: %v", most, err)
+		}
+		l.step(time.Millisecond)
+	}
+}
+
 // Nothing else bounds the number of rejects, so they have a part of the overflow to themselves.
 func TestRejectsLeaveRoomForWhatMayNotBeLost(t *testing.T) {
 	l := newLab(t, `{"ring_bytes":4096,"tracked_max":64,"requests_max":64}`)

@@ -18,9 +18,12 @@ func (c *Config) leaseConfig(seed uint64) lease.Config {
 	}
 }
 
+// probesStepMax is what a step may read beside rows_step_max rows: signs of life of engines of which no row is read.
+const probesStepMax = 32
+
 func (c *Config) readConfig() read.Config {
 	return read.Config{
-		ReadsMax: c.ReadsMax, RunsMax: c.ReadRunsMax, DescsStepMax: c.DescsStepMax, RowsStepMax: c.RowsStepMax,
+		ReadsMax: c.ReadsMax, RunsMax: c.ReadRunsMax, DescsStepMax: c.DescsStepMax, RowsStepMax: c.RowsStepMax + probesStepMax,
 		ReadTimeout: c.ReadTimeout, QuarantineErrorWait: c.QuarantineWait, FenceSpin: max(c.FenceSpin, 1),
 		PeersMax: c.EnginesMax + 64, // agents of engines that came back under another boot stay until their transfers end
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/ringbuf"
 )
 
 // Remote names a lease of another engine, as its transfer parameters do.
@@ -81,7 +82,7 @@ func (h *Host) Reject(engine uint64, r *Remote, now clock.Instant) error {
 }
 
 // Read asks for the blocks of a tracked request. The runs are blocks at the same positions on both sides.
-// One outcome event follows; then the tracking has ended.
+// One outcome event follows; then the tracking has ended. ErrInvalid also: more runs than the ring ever has room for.
 func (h *Host) Read(track record.Handle, runs []record.Run) error {
 	slot := track.Slot()
 	if track == 0 || slot >= uint32(len(h.mem.Tracks)) {
@@ -91,6 +92,9 @@ func (h *Host) Read(track record.Handle, runs []record.Run) error {
 		return err
 	}
 	parts := max(1, (len(runs)+record.RunsMax-1)/record.RunsMax)
+	if parts > 1 && (parts+1)*ringbuf.RecordBytesMax > h.ring.Capacity() { // with the fill at the wrap: it might never fit
+		return ErrInvalid
+	}
 	for part := range parts {
 		some := runs[part*record.RunsMax : min(len(runs), (part+1)*record.RunsMax)]
 		rec := h.ring.Reserve(record.TagRead, record.ReadLen+len(some)*record.RunLen)
