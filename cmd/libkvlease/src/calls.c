@@ -59,12 +59,12 @@ static int32_t check_region(const kvl_region_t *r, uint32_t i)
 static void keep_limits(kvl_ctx_t *ctx, const kvl_region_t *regions, uint32_t n)
 {
 	for (uint32_t g = 0; g < KVL_REGION_GROUPS; g++) {
-		uint32_t limit = UINT32_MAX;
+		uint32_t limit = 0;
 		for (uint32_t i = 0; i < n; i++) {
-			if ((regions[i].group == -1 || (uint32_t)regions[i].group == g) && regions[i].blocks < limit)
+			if ((regions[i].group == -1 || (uint32_t)regions[i].group == g) && (limit == 0 || regions[i].blocks < limit))
 				limit = regions[i].blocks;
 		}
-		KVL_STORE(&ctx->block_limits[g], limit == UINT32_MAX ? 0 : limit, RELAXED);
+		KVL_STORE(&ctx->block_limits[g], limit, RELAXED);
 	}
 	KVL_STORE(&ctx->registered, 1, RELEASE);
 }
