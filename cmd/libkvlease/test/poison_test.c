@@ -194,6 +194,38 @@ static void the_report_waits_for_a_step_that_runs(void)
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 }
 
+static void a_second_fence_moves_no_time(void)
+{
+	kvl_ctx_t *ctx = open_ctx("{}");
+	kvl_control_t *control = fake_last()->args.control;
+	CHECK_STATUS(kvl_fence_all(ctx), KVL_OK);
+	CHECK(control->poison_ns != 0);
+	control->poison_ns = 5; /* long ago */
+	CHECK_STATUS(kvl_fence_all(ctx), KVL_OK);
+	CHECK_EQ(control->poison_ns, 5); /* the ends of unchecked leases are told one duration after the first */
+	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
+}
+
+/* Somebody wrote over our memory: nothing in it is handed on. */
+static void a_completion_ring_that_makes_no_sense_poisons(void)
+{
+	for (int corrupt = 0; corrupt < 2; corrupt++) {
+		kvl_ctx_t *ctx = open_ctx("{\"leases\":4}");
+		fake_core_t *f = fake_last();
+		kvl_event_t evs[4];
+		if (corrupt) {
+			((kvl_ring_header_t *)f->args.events)->head = 5;
+		} else {
+			CHECK(kvl_ring_reserve(&f->events, KVL_EV_FREED, 8) != NULL);
+			kvl_ring_publish(&f->events);
+		}
+		CHECK_EQ(poll(ctx, evs, 4), 1);
+		CHECK_EQ(evs[0].kind, KVL_EV_POISONED);
+		rows_are_closed(f);
+		CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
+	}
+}
+
 static kvl_ctx_t *signalled;
 static void on_signal(int sig)
 {
@@ -295,6 +327,8 @@ int main(void)
 	RUN(a_grant_that_no_step_has_seen_is_reported_as_unchecked);
 	RUN(a_grant_that_a_poisoning_meets_is_refused_or_told_but_never_lost);
 	RUN(the_report_waits_for_a_step_that_runs);
+	RUN(a_second_fence_moves_no_time);
+	RUN(a_completion_ring_that_makes_no_sense_poisons);
 	RUN(a_signal_handler_may_fence);
 	RUN(every_grant_ends_once_when_fenced_in_the_middle);
 	return 0;

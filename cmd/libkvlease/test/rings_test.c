@@ -220,7 +220,39 @@ static void only_rejects_can_run_out_of_overflow(void)
 	f->deaf = 0;
 	CHECK_STATUS(kvl_step(ctx), KVL_OK);
 	CHECK_EQ(f->log_n, 2 * n + rejects);
-	CHECK_STATUS(kvl_reject(p, 1, &r), KVL_OK);
+	f->deaf = 1; /* and as many again */
+	for (uint32_t i = 0; i < rejects; i++)
+		CHECK_STATUS(kvl_reject(p, 1, &r), KVL_OK);
+	f->deaf = 0;
+	CHECK_STATUS(kvl_step(ctx), KVL_OK);
+	CHECK_EQ(f->log_n, 2 * n + 2 * rejects);
+	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
+}
+
+static void a_slot_whose_uses_are_used_up_is_left_out(void)
+{
+	const uint64_t used_up = 0xFFFFFFFFull << 32 | KVL_S_FREE;
+	kvl_ctx_t *ctx = open_ctx("{\"leases\":2,\"tracks\":2}");
+	kvl_producer_t *p = open_producer(ctx);
+	fake_core_t *f = fake_last();
+	kvl_grant_t g = grant_of("r", &blocks, 1, 1);
+	kvl_remote_t r = remote_of("r");
+	kvl_lease_t first, lease;
+	kvl_track_t track = 77;
+	CHECK_STATUS(kvl_grant(p, &g, &first), KVL_OK);
+	CHECK_STATUS(kvl_cancel(p, first), KVL_OK);
+	CHECK_STATUS(kvl_step(ctx), KVL_OK); /* given back */
+	f->args.slots[KVL_HANDLE_SLOT(first)].state = used_up;
+	CHECK_STATUS(kvl_grant(p, &g, &lease), KVL_OK);
+	CHECK(KVL_HANDLE_SLOT(lease) != KVL_HANDLE_SLOT(first));
+	CHECK_STATUS(kvl_grant(p, &g, &lease), KVL_ERR_FULL);
+	CHECK_ERROR("requests_max");
+	f->args.tracks[0].state = used_up;
+	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &track), KVL_ERR_FULL);
+	CHECK_ERROR("call again");
+	CHECK_EQ(track, 77);
+	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &track), KVL_OK);
+	CHECK_EQ(KVL_HANDLE_SLOT(track), 1);
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 }
 
@@ -357,6 +389,7 @@ int main(void)
 	RUN(a_full_table_refuses_and_changes_nothing);
 	RUN(what_may_not_be_lost_overflows_and_keeps_its_order);
 	RUN(nothing_overtakes_an_entry_that_waits);
+	RUN(a_slot_whose_uses_are_used_up_is_left_out);
 	RUN(only_rejects_can_run_out_of_overflow);
 	RUN(records_of_a_request_go_through_its_first_producer);
 	RUN(a_producer_does_not_sit_on_all_free_slots);

@@ -8,14 +8,16 @@
 
 enum { PRODUCERS = 4, ROUNDS = 2000 };
 static kvl_ctx_t *ctx;
-static uint32_t stop;
+static kvl_producer_t *producers[PRODUCERS]; /* 0 is the owner's, which tracks nothing */
+static uint32_t counts[PRODUCERS];           /* leases, or reads, by producer */
+static uint32_t stop, in_step;
 static uint32_t freed, read_done, busy;
 static const uint32_t ids[] = {1, 2};
 static const kvl_blocks_t blocks = {ids, 2, 0};
 
 static void *reader(void *arg)
 {
-	kvl_producer_t *p = open_producer(ctx);
+	kvl_producer_t *p = producers[(uint32_t *)arg - counts] = open_producer(ctx);
 	kvl_remote_t r = remote_of("r");
 	kvl_read_t read = {sizeof read, 1, &blocks, &blocks};
 	uint32_t *reads = arg;
@@ -86,10 +88,39 @@ static void take_events(void)
 	}
 }
 
+/* Every tracking slot is still there to be taken, however the producers' lists and the core's have crossed. */
+static uint32_t slots_left(void)
+{
+	kvl_remote_t r = remote_of("remote");
+	uint32_t n = 0;
+	for (int i = 1; i < PRODUCERS; i++) {
+		for (;;) {
+			kvl_track_t t;
+			int32_t st = kvl_track(producers[i], 1, &r, str("l"), 0, &t);
+			if (st == KVL_ERR_FULL && strstr(kvl_last_error(), "tracked_max") != NULL)
+				break;
+			n += st == KVL_OK;
+			if (st != KVL_OK)
+				CHECK_STATUS(kvl_step(ctx), KVL_OK);
+		}
+	}
+	return n;
+}
+
+/* While a step runs, what steps by itself is refused. */
+static void call_what_steps(void)
+{
+	CHECK_STATUS(kvl_step(ctx), KVL_ERR_BUSY);
+	CHECK_STATUS(kvl_drain(ctx, 0), KVL_ERR_BUSY);
+	CHECK_STATUS(kvl_unregister(ctx), KVL_ERR_BUSY);
+	CHECK_STATUS(kvl_close(ctx, 0), KVL_ERR_BUSY);
+	in_step = 1;
+}
+
 int main(void)
 {
 	pthread_t t[PRODUCERS], steps[2];
-	uint32_t counts[PRODUCERS] = {0}, running = PRODUCERS;
+	uint32_t running = PRODUCERS;
 	fake_core_t *f;
 	ctx = open_ctx("{\"leases\":32,\"tracks\":300,\"ring_bytes\":4096,\"events_bytes\":1048576}");
 	f = fake_last();
@@ -117,6 +148,10 @@ int main(void)
 	CHECK_EQ(read_done, counts[1] + counts[2] + counts[3]);
 	CHECK(read_done > 0);
 	CHECK_EQ(f->live_tracks, 0);
+	CHECK_EQ(slots_left(), 300);
+	f->inside = call_what_steps;
+	CHECK_STATUS(kvl_step(ctx), KVL_OK);
+	CHECK(in_step);
 	CHECK_EQ(f->overlaps, 0);
 	printf("%u leases, %u reads, %u steps refused\n", freed, read_done, busy);
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
