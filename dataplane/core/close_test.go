@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,9 +60,16 @@ func TestUnregisterOfAPoisonedContextLeavesTheEndsToPoll(t *testing.T) {
 func TestADrainOfAPoisonedContextDoesNotWaitForStepsThatNobodyMakes(t *testing.T) {
 	u := newPumped(t) // its clock stands still: no time-out ends the wait
 	u.grant("r1", 7, blocks(3, 8))
+	within(t, "the pump's step", func() {
+		for u.p.held() == 0 {
+			runtime.Gosched()
+		}
+	})
+	u.p.core.mu.Lock() // no step while it is poisoned
 	u.p.core.leases.FenceAll()
 	atomic.StoreUint64(&u.p.core.mem.Control.PoisonNs, uint64(u.now))
 	atomic.StoreUint32(&u.p.core.mem.Control.Poisoned, 1)
+	u.p.core.mu.Unlock()
 	within(t, "Drain", func() {
 		if err := u.p.core.Drain(time.Hour); !errors.Is(err, ErrPoisoned) {
 			t.Errorf("Drain: %v, want ErrPoisoned", err)
