@@ -88,6 +88,14 @@ static void child_is_refused_everywhere(void)
 	CHECK(strcmp(kvl_version(), "0.1.0") == 0);
 }
 
+/* Not even as pages that copy on write: the parent's next store would move them away from under a NIC. */
+static void child_has_none_of_the_memory(void)
+{
+	unsigned char page;
+	errno = 0;
+	CHECK(mincore(fake_last()->args.board, 1, &page) == -1 && errno == ENOMEM);
+}
+
 static void child_opens_its_own(void)
 {
 	kvl_ctx_t *mine = open_ctx("{}");
@@ -103,6 +111,7 @@ static void a_child_is_told_at_once_by_every_function(void)
 	ctx = open_ctx("{}");
 	p = open_producer(ctx);
 	in_child(child_is_refused_everywhere);
+	in_child(child_has_none_of_the_memory);
 	CHECK_STATUS(kvl_step(ctx), KVL_OK); /* the parent's context is untouched */
 	CHECK_EQ(fake_last()->log_n, 0);
 	CHECK_EQ(kvl_poll(ctx, &ev, sizeof ev, 1), 0);

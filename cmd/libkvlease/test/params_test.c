@@ -293,6 +293,9 @@ static void what_we_write_we_read(void)
 	CHECK_STATUS(kvl_params(ctx, lease, &g, text, len, &again), KVL_ERR_SPACE);
 	CHECK_STATUS(kvl_params(ctx, lease, &g, text, len + 1, &again), KVL_OK);
 	CHECK_STATUS(kvl_params(ctx, first, &g, text, TEXT, &len), KVL_ERR_STALE);
+	CHECK_STATUS(kvl_expect(p, str("e"), &first), KVL_OK); /* no parameters before the grant */
+	CHECK_STATUS(kvl_params(ctx, first, &g, text, TEXT, &len), KVL_ERR_STALE);
+	CHECK_STATUS(kvl_params_key(ctx, first, key, sizeof key, &key_len), KVL_ERR_STALE);
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 }
 

@@ -23,7 +23,7 @@ static void open_short_of(int limit, rlim_t value, int32_t want, const char *tex
 		char err[256] = "";
 		const struct rlimit l = {value, value};
 		int32_t st;
-		/* root has no limit of processes; what the core's file needs is open to all */
+		/* root has no limit of processes; the core's file is not looked at, so it may be root's alone */
 		if (limit == RLIMIT_NPROC && geteuid() == 0 && setuid(54321) != 0)
 			_exit(77);
 		for (int fd = 3; fd < 1024; fd++) /* only the standard three count */
@@ -32,15 +32,13 @@ static void open_short_of(int limit, rlim_t value, int32_t want, const char *tex
 		st = kvl_open(config, strlen(config), &ctx, err, sizeof err);
 		if (st != KVL_OK)
 			printf("  %s: %s\n", kvl_status_name(st), err);
-		if (limit == RLIMIT_NPROC && st == KVL_ERR_UNAVAILABLE && access(getenv("KVLEASE_CORE"), R_OK) != 0)
-			_exit(77); /* a build folder that is root's alone */
 		CHECK_STATUS(st, want);
 		CHECK(strstr(err, text) != NULL);
 		_exit(0);
 	}
 	CHECK(waitpid(child, &status, 0) == child);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
-		printf("  skipped: needs root and a build folder that others may read\n");
+		printf("  skipped: root may not become another user here\n");
 	else
 		CHECK_EQ(status, 0);
 }
@@ -60,7 +58,7 @@ static void too_little_address_space_is_an_error(void)
 static void too_few_threads_are_an_error(void)
 {
 	for (rlim_t n = 3; n <= 5; n++)
-		open_short_of(RLIMIT_NPROC, n, KVL_ERR_NOMEM, "threads");
+		open_short_of(RLIMIT_NPROC, n, KVL_ERR_NOMEM, "thread"); /* even the first, if this user runs more than that */
 }
 
 int main(void)

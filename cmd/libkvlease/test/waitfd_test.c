@@ -103,6 +103,25 @@ static void a_poisoned_context_is_readable_until_all_is_told(void)
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 }
 
+static void what_a_step_has_left_in_the_rings_is_not_slept_over(void)
+{
+	kvl_ctx_t *ctx = open_ctx("{\"idle_tick_ms\":600000}");
+	kvl_producer_t *p = open_producer(ctx);
+	kvl_grant_t g = grant_of("r", &blocks, 1, 0);
+	kvl_lease_t lease;
+	int fd = wait_fd(ctx);
+	CHECK_STATUS(kvl_step(ctx), KVL_OK);
+	for (int i = 0; i < 3; i++)
+		CHECK_STATUS(kvl_grant(p, &g, &lease), KVL_OK);
+	fake_last()->take_max = 1;
+	for (int i = 0; i < 3; i++) {
+		CHECK(ready(fd, 0));
+		CHECK_STATUS(kvl_step(ctx), KVL_OK);
+	}
+	CHECK(!ready(fd, 0));
+	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
+}
+
 /* Another thread fences and polls while a step runs. The report waits for the step, and the step's end may not lose it. */
 static kvl_ctx_t *fenced;
 static void fence_and_poll(void)
@@ -170,6 +189,7 @@ int main(void)
 	RUN(it_sleeps_while_nothing_is_held);
 	RUN(it_ticks_while_something_is_held_and_fires_for_events);
 	RUN(a_poisoned_context_is_readable_until_all_is_told);
+	RUN(what_a_step_has_left_in_the_rings_is_not_slept_over);
 	RUN(a_poisoning_within_a_step_is_told_after_it);
 	RUN(no_submission_sleeps_while_the_loop_waits);
 	return 0;
