@@ -37,6 +37,7 @@ type lab struct {
 	p, d *node
 	peer uint64 // p as d knows it
 
+	seed  uint64               // not 0: of the numbers that are random otherwise
 	drive string               // "" is inline
 	clock func() clock.Instant // nil: now
 }
@@ -69,6 +70,10 @@ func (l *lab) node(id, config string) *node {
 	mem, err := NewMemory(cfg.Sizes())
 	if err != nil {
 		l.t.Fatal(err)
+	}
+	if l.seed != 0 {
+		l.seed++
+		mem.Epoch, mem.Base, mem.Secret = l.seed, l.seed<<32, [2]uint64{l.seed, ^l.seed}
 	}
 	open := map[string]OpenTransport{"loopback": func(_ *Config, agent string) (transport.Transport, error) {
 		return l.hub.New(agent, l.size)

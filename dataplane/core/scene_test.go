@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -147,6 +148,27 @@ func TestAnOwnerThatSpeaksKvleaseIsNotReadWithoutItsKey(t *testing.T) {
 	}
 	if n := l.d.core.tracker.Counters().Keyless; n != 1 {
 		t.Errorf("%d counted, want 1", n)
+	}
+}
+
+func TestRowsLeavePlacesForTheSignsOfLifeOfOtherEngines(t *testing.T) {
+	l := newLab(t, `{"kv_lease_duration":6,"step_max":0.5,"rows_step_max":1}`)
+	p2 := l.node("P2", `{"kv_lease_duration":6,"step_max":0.5}`)
+	other := l.connect(l.d, p2)
+	for i := range 40 { // 40 rows an interval of ten steps
+		_, remote := l.grant(fmt.Sprint("r", i), uint64(i), []uint32{uint32(i)})
+		l.track(remote, "local", 1)
+	}
+	stock := &host.Remote{ID: []byte("s")} // no row of it is read
+	if _, err := l.d.host.Track(other, stock, nil, 2, l.now); err != nil {
+		t.Fatal(err)
+	}
+	for range 600 {
+		l.step(100 * time.Millisecond)
+		l.stepOne(p2)
+	}
+	if g := l.d.core.tracker.Gauges(); g.UnheardMax > 20000 { // a few messages
+		t.Errorf("%d bytes unheard after a minute", g.UnheardMax)
 	}
 }
 

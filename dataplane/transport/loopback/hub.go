@@ -102,6 +102,13 @@ func (a *Agent) FailNext(op Op, err error) {
 	a.fail[op] = append(a.fail[op], err)
 }
 
+// FailNone forgets the failures that are still to come.
+func (a *Agent) FailNone() {
+	a.hub.mu.Lock()
+	defer a.hub.mu.Unlock()
+	a.fail = [opsMax][]error{}
+}
+
 // failing takes the next planned failure of op.
 func (a *Agent) failing(op Op) error {
 	if len(a.fail[op]) == 0 {
