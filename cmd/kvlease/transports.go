@@ -16,7 +16,7 @@ var hub = loopback.NewHub()
 var transports = map[string]core.OpenTransport{
 	"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
 		return cnixl.Open(cnixl.Config{
-			Path: cfg.NixlPath, Folders: nixlFolders(), Agent: agent, PeersMax: min(cfg.EnginesMax, 8190), ReadsMax: 1 << 14,
+			Path: cfg.NixlPath, Folders: nixlFolders(), Agent: agent, PeersMax: cfg.PeersMax(), ReadsMax: 1 << 14,
 		})
 	},
 	"loopback": func(_ *core.Config, agent string) (transport.Transport, error) {

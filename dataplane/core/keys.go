@@ -34,6 +34,7 @@ func yes(name, doc string, f func(*Config) *bool) key {
 
 const (
 	day            = 24 * time.Hour
+	nixlPeersMax   = 8190    // cnixl's own limit
 	batchBytesMost = 1 << 20 // also the least parse_max: a message of any peer of ours must be read
 )
 
@@ -148,6 +149,10 @@ func (c *Config) check() error {
 	if c.Drive == "pump" && c.StallCover < c.StepMax {
 		return fmt.Errorf("keys %q and %q: %v s is less than %v s: an engine that passes as often as it promises would not be beaten for",
 			"stall_cover", "step_max", c.StallCover.Seconds(), c.StepMax.Seconds())
+	}
+	if c.Transport == "nixl" && c.PeersMax() > nixlPeersMax {
+		return fmt.Errorf("keys %q and %q: the transport keeps at most %d agents loaded, %d of them of engines that came back as others: at most %d engines",
+			"engines_max", "transport", nixlPeersMax, c.PeersMax()-c.EnginesMax, nixlPeersMax-(c.PeersMax()-c.EnginesMax))
 	}
 	if c.HandoverMax >= c.Duration {
 		return fmt.Errorf("keys %q and %q: %v s is not less than %v s: no read from a stock owner could ever be accepted",

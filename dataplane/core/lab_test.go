@@ -75,8 +75,10 @@ func (l *lab) node(id, config string) *node {
 		l.seed++
 		mem.Epoch, mem.Base, mem.Secret = l.seed, l.seed<<32, [2]uint64{l.seed, ^l.seed}
 	}
-	open := map[string]OpenTransport{"loopback": func(_ *Config, agent string) (transport.Transport, error) {
-		return l.hub.New(agent, l.size)
+	open := map[string]OpenTransport{"loopback": func(cfg *Config, agent string) (transport.Transport, error) {
+		size := l.size
+		size.PeersMax = cfg.PeersMax()
+		return l.hub.New(agent, size)
 	}}
 	c, err := Open(cfg, mem, open, read)
 	if err != nil {

@@ -25,9 +25,13 @@ func (c *Config) readConfig() read.Config {
 	return read.Config{
 		ReadsMax: c.ReadsMax, RunsMax: c.ReadRunsMax, DescsStepMax: c.DescsStepMax, RowsStepMax: c.RowsStepMax + probesStepMax,
 		ReadTimeout: c.ReadTimeout, QuarantineErrorWait: c.QuarantineWait, FenceSpin: max(c.FenceSpin, 1),
-		PeersMax: c.EnginesMax + 64, // agents of engines that came back under another boot stay until their transfers end
+		PeersMax: c.PeersMax(),
 	}
 }
+
+// PeersMax is how many agents the transport must keep loaded: one of each engine, and those of engines that came back under
+// another boot, which stay until their transfers have ended.
+func (c *Config) PeersMax() int { return c.EnginesMax + heartbeat.ParkedMax }
 
 func (c *Config) heartbeatConfig(self heartbeat.Identity) heartbeat.Config {
 	return heartbeat.Config{

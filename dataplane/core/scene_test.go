@@ -172,6 +172,32 @@ func TestRowsLeavePlacesForTheSignsOfLifeOfOtherEngines(t *testing.T) {
 	}
 }
 
+// The agent of the boot before stays loaded while a transfer from it is open, perhaps for ever.
+func TestTheOnlyEngineComesBackUnderAReadThatNeverEnds(t *testing.T) {
+	l := newLab(t, `{"engines_max":1}`)
+	_, remote := l.grant("r1", 7, blocks(0, 8))
+	track := l.track(remote, "local", 1)
+	l.step(time.Millisecond)
+	l.hub.Stop(l.p.core.tr.Agent())
+	l.read(track, blocks(8, 8), blocks(0, 8))
+	l.step(time.Millisecond)
+	old := l.p
+	l.p = l.node("P", `{}`)
+	l.connect(l.d, l.p)
+	l.run(time.Second, 100*time.Millisecond)
+	if n := old.core.plane.Alive(); n != 1 {
+		t.Errorf("%d alive at the old boot, want its lease", n)
+	}
+	there := blocks(16, 8)
+	_, remote = l.grant("r2", 9, there)
+	track = l.track(remote, "local", 2)
+	l.read(track, blocks(24, 8), there)
+	l.run(time.Second, 100*time.Millisecond)
+	if got := l.d.take(record.EvReadDone); len(got) != 1 || got[0].User != 2 {
+		t.Errorf("%d reads from the new boot are done, want 1", len(got))
+	}
+}
+
 // A kvl_step reads the clock before it gets the lock, so another step may have been told a later time meanwhile.
 func TestAStepThatIsToldAnEarlierTimeKeepsTheLaterOne(t *testing.T) {
 	l := newLab(t, `{}`)

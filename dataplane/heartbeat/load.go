@@ -93,8 +93,8 @@ func (t *Tracker) dropPeer(p transport.Peer) bool {
 	return pending+aside == 0 && t.tr.Drop(p) == nil
 }
 
-// parkedMax bounds the agents of engines that came back as others while a transfer from them was open.
-const parkedMax = 64
+// ParkedMax bounds the agents of engines that came back as others while a transfer from them was open.
+const ParkedMax = 64
 
 // stepParked drops one of them as soon as it can be dropped.
 func (t *Tracker) stepParked() {

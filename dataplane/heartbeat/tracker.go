@@ -86,7 +86,7 @@ func New(
 		rowQueue: emptyQueue(queueRows), readyQueue: emptyQueue(queueReady), waitOrder: emptyList(),
 		owedOrder: emptyList(), strangeOrder: emptyList(),
 		eventHead: none, eventTail: none, eventQueue: emptyQueue(queueEvents),
-		parked: make([]transport.Peer, 0, parkedMax),
+		parked: make([]transport.Peer, 0, ParkedMax),
 		buf:    make([]byte, 0, cfg.BatchBytesMax),
 	}, nil
 }

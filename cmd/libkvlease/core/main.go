@@ -31,10 +31,10 @@ var hub = loopback.NewHub()
 var transports = map[string]core.OpenTransport{
 	"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
 		return cnixl.Open(cnixl.Config{
-			Path: cfg.NixlPath, Folders: wheelFolders(), Agent: agent, PeersMax: min(cfg.EnginesMax, 8190), ReadsMax: 1 << 14,
+			Path: cfg.NixlPath, Folders: wheelFolders(), Agent: agent, PeersMax: cfg.PeersMax(), ReadsMax: 1 << 14,
 		})
 	},
-	"loopback": func(cfg *core.Config, agent string) (transport.Transport, error) { return openLoopback(agent) },
+	"loopback": func(cfg *core.Config, agent string) (transport.Transport, error) { return openLoopback(cfg, agent) },
 }
 
 // wheelFolders are where the unpacked wheel of make deps may lie: beside this library, or above it in a build tree.
@@ -53,8 +53,8 @@ func wheelFolders() []string {
 }
 
 // openLoopback sizes an agent for whatever the configuration allows at once.
-func openLoopback(agent string) (transport.Transport, error) {
-	return hub.New(agent, loopback.Config{ReadsMax: 1 << 14})
+func openLoopback(cfg *core.Config, agent string) (transport.Transport, error) {
+	return hub.New(agent, loopback.Config{ReadsMax: 1 << 14, PeersMax: cfg.PeersMax(), NotifBytesMax: 2 * cfg.ParseMax})
 }
 
 // cores by handle. A handle is an integer, since Go pointers must not cross.
