@@ -97,6 +97,27 @@ func TestEachKeyAcceptsItsOwnDefault(t *testing.T) {
 	}
 }
 
+func TestEachKeyAcceptsWhatFollowsFromTheShortestAndTheLongestLease(t *testing.T) {
+	for _, lease := range []string{`"kv_lease_duration":0.01,"allow_short_leases":true,"step_max":0.001`, `"kv_lease_duration":86400`} {
+		base, err := ParseConfig([]byte("{" + lease + "}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range keys {
+			if strings.Contains(lease, k.name) {
+				continue
+			}
+			value, err := json.Marshal(k.get(base))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := ParseConfig([]byte("{" + lease + `,"` + k.name + `":` + string(value) + "}")); err != nil {
+				t.Errorf("%s: %v", lease, err)
+			}
+		}
+	}
+}
+
 func TestShortLeasesThatWereAskedForAreTaken(t *testing.T) {
 	c, err := ParseConfig([]byte(`{"kv_lease_duration":1.2,"allow_short_leases":true,"step_max":0.05}`))
 	if err != nil {

@@ -58,7 +58,7 @@ var keys = []key{
 	sec("stall_gap", "a gap between steps longer than this counts as a stall, in s; one interval", func(c *Config) *time.Duration { return &c.StallGap }, time.Millisecond, day),
 	sec("stock_linger", "blocks of a lease last renewed by a stock reader stay that much longer, in s; one extension", func(c *Config) *time.Duration { return &c.StockLinger }, 0, day),
 	sec("handover_max", "stock owner: time between its grant and our arrival that is believed, in s; a third of the duration", func(c *Config) *time.Duration { return &c.HandoverMax }, 0, day),
-	sec("read_timeout", "a read without an end is given up after this, in s; 4 x duration", func(c *Config) *time.Duration { return &c.ReadTimeout }, time.Millisecond, day),
+	sec("read_timeout", "a read without an end is given up after this, in s; 4 x duration", func(c *Config) *time.Duration { return &c.ReadTimeout }, time.Millisecond, 4*day),
 	sec("quarantine_error_wait", "local blocks of a read that the transport failed stay aside this long, in s; one duration, at least 30", func(c *Config) *time.Duration { return &c.QuarantineWait }, time.Millisecond, day),
 	sec("stall_cover", "pump: beats go on without a pass for this long, in s; one duration", func(c *Config) *time.Duration { return &c.StallCover }, 0, day),
 	sec("fence_spin", "a step waits at most this long for fence reads, in s", func(c *Config) *time.Duration { return &c.FenceSpin }, 0, 10*time.Millisecond),
