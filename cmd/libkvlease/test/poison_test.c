@@ -194,6 +194,21 @@ static void the_report_waits_for_a_step_that_runs(void)
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 }
 
+static void the_report_waits_for_a_step_that_hangs_only_as_long_as_a_lease_lasts(void)
+{
+	kvl_ctx_t *ctx = open_ctx("{\"pump\":1,\"duration_ms\":30}");
+	kvl_control_t *control = fake_last()->args.control;
+	kvl_event_t ev;
+	uint64_t end = boot_ns() + 20000000000u;
+	control->stepping = 1; /* for ever */
+	CHECK_STATUS(kvl_fence_all(ctx), KVL_OK);
+	while (poll(ctx, &ev, 1) == 0)
+		CHECK(boot_ns() < end);
+	CHECK_EQ(ev.kind, KVL_EV_POISONED);
+	CHECK(boot_ns() - control->poison_ns >= 30000000u);
+	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
+}
+
 static void a_second_fence_moves_no_time(void)
 {
 	kvl_ctx_t *ctx = open_ctx("{}");
@@ -327,6 +342,7 @@ int main(void)
 	RUN(a_grant_that_no_step_has_seen_is_reported_as_unchecked);
 	RUN(a_grant_that_a_poisoning_meets_is_refused_or_told_but_never_lost);
 	RUN(the_report_waits_for_a_step_that_runs);
+	RUN(the_report_waits_for_a_step_that_hangs_only_as_long_as_a_lease_lasts);
 	RUN(a_second_fence_moves_no_time);
 	RUN(a_completion_ring_that_makes_no_sense_poisons);
 	RUN(a_signal_handler_may_fence);
