@@ -31,7 +31,8 @@ override CGO_CFLAGS += -DKVL_HEADERS=0x$(HEADERS)
 export CGO_CFLAGS
 
 # For whatever runs from here: our core, whatever the user's shell names, and what must not be skipped.
-export KVLEASE_CORE := $(abspath $(BUILD))/libkvlease-core.so
+CORE := $(if $(filter /%,$(BUILD)),$(BUILD),$(CURDIR)/$(BUILD))/libkvlease-core.so
+export KVLEASE_CORE := $(CORE)
 export KVLEASE_REQUIRE ?= cc,core,procfs$(if $(filter on,$(NIXL)),$(COMMA)nixl)
 COMMA := ,
 ifeq ($(NIXL),on)
@@ -74,7 +75,7 @@ build-go:
 	$(GO) build -o $(BUILD)/kvlease ./cmd/kvlease
 
 # One tree per purpose: lib is what is used, c, asan and tsan are tests.
-CMAKE_lib  := -DBUILD_TESTING=OFF -DKVL_CORE="$(abspath $(BUILD))/libkvlease-core.so"
+CMAKE_lib  := -DBUILD_TESTING=OFF -DKVL_CORE="$(CORE)"
 CMAKE_c    :=
 CMAKE_asan := -DKVL_SANITIZE=address,undefined
 CMAKE_tsan := -DKVL_SANITIZE=thread
