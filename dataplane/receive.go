@@ -34,7 +34,11 @@ func (p *Plane) receive(now clock.Instant) {
 	// In each step, also behind a message that takes several: a second look must know of what has arrived by then (L8).
 	n := uint64(p.tr.Poll(p.inbox))
 	p.polled += n
-	p.arrived = p.polled + uint64(p.tr.Backlog())
+	waiting := uint64(p.tr.Backlog())
+	p.arrived = max(p.arrived, p.polled+waiting)
+	if !p.msg.open && p.inbox.Len() == 0 && waiting == 0 {
+		p.polled, p.applied = p.arrived, p.arrived // what was dropped unread, as too long, must not be waited for
+	}
 	p.Counters.NotifsReceived += n
 	p.Counters.NotifsTooLong = p.inbox.TooLong
 	for left := entriesStepMax; left > 0; {

@@ -53,11 +53,9 @@ func (c *Core) leave() error {
 // every read has ended and every lease has. ErrTimeout: something is left, and the text says what; Close cuts it off.
 func (c *Core) Drain(timeout time.Duration) error {
 	atomic.StoreUint32(&c.mem.Control.Draining, 1)
-	c.mu.Lock()
-	header, _ := record.Board(c.mem.Board)
-	atomic.OrUint32(&header.Flags, record.BoardDraining)
-	c.tracker.Drain(c.clock())
-	c.mu.Unlock()
+	if err := c.startDrain(); err != nil {
+		return err
+	}
 	err := c.await(timeout, func() bool { return c.drainLeft() == "" })
 	if errors.Is(err, ErrTimeout) {
 		c.mu.Lock()
@@ -65,6 +63,22 @@ func (c *Core) Drain(timeout time.Duration) error {
 		return fmt.Errorf("%w: %s", err, c.drainLeft())
 	}
 	return err
+}
+
+// startDrain tells owners and the board. It is a part of a step: a panic in it poisons, and a poisoned plane is left alone.
+func (c *Core) startDrain() (err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	atomic.StoreUint32(&c.mem.Control.Stepping, 1)
+	defer atomic.StoreUint32(&c.mem.Control.Stepping, 0)
+	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
+		return ErrPoisoned
+	}
+	defer c.failSafe(&err)
+	header, _ := record.Board(c.mem.Board)
+	atomic.OrUint32(&header.Flags, record.BoardDraining)
+	c.tracker.Drain(c.clock())
+	return nil
 }
 
 // drainLeft says what keeps a drain waiting, "" if nothing does. Requests that only the host can untrack do not.
@@ -80,15 +94,7 @@ func (c *Core) drainLeft() string {
 func (c *Core) await(timeout time.Duration, ok func() bool) error {
 	end := c.clock().Add(timeout)
 	for {
-		c.mu.Lock()
-		var err error
-		if c.pump == nil {
-			err = c.step()
-		} else if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
-			err = ErrPoisoned
-		}
-		done := ok()
-		c.mu.Unlock()
+		done, err := c.look(ok)
 		switch {
 		case done:
 			return nil
@@ -101,6 +107,18 @@ func (c *Core) await(timeout time.Duration, ok func() bool) error {
 	}
 }
 
+// look is one turn of await.
+func (c *Core) look(ok func() bool) (done bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pump == nil {
+		err = c.step()
+	} else if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
+		err = ErrPoisoned
+	}
+	return ok(), err
+}
+
 // endAll fences and ends every lease and publishes what fits; what does not fit is told from the slots as room comes.
 // Of a poisoned context kvl_poll tells the ends, from the slots: nothing is taken from it here (edge S1, as in step).
 func (c *Core) endAll() {
@@ -110,6 +128,7 @@ func (c *Core) endAll() {
 	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
 		return
 	}
-	c.leases.EndAll(record.FreedClosed, c.clock())
+	c.now = max(c.now, c.clock())
+	c.leases.EndAll(record.FreedClosed, c.now)
 	c.plane.PublishEnds()
 }

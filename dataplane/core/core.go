@@ -166,7 +166,10 @@ func (c *Core) Step() error {
 
 // StepAt is Step for a caller that has just read CLOCK_BOOTTIME itself: reading it again would be a system call.
 func (c *Core) StepAt(now clock.Instant) error {
-	c.mu.Lock()
+	if !c.mu.TryLock() {
+		c.mu.Lock()
+		now = c.clock() // it waited, perhaps for a registration: what the caller read is old
+	}
 	defer c.mu.Unlock()
 	return c.stepAt(now)
 }

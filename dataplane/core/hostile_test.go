@@ -229,3 +229,26 @@ func TestAStockHeartbeatRenewsIdsWithCommas(t *testing.T) {
 		t.Errorf("%d ids with commas are counted after the last one has gone", n)
 	}
 }
+
+// A message that is dropped unread had counted as arrived while it waited: the second look must not wait for it for ever.
+func TestADroppedMessageDoesNotHoldAnExpiredLease(t *testing.T) {
+	l := newLab(t, `{"parse_max":1048576,"notifs_step_max":1}`)
+	a, peer := third(t, l)
+	l.grant("req-1", 7, blocks(0, 8))
+	for l.p.core.leases.Counters.Due == 0 { // until the first look
+		l.step(10 * time.Millisecond)
+	}
+	for _, msg := range [][]byte{[]byte("HB:x"), []byte("HB:x"), make([]byte, 1<<20+8192)} {
+		if err := a.Send(peer, msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.step(60 * time.Millisecond) // the second look notes what waits
+	l.run(time.Second, 100*time.Millisecond)
+	if freed := l.p.take(record.EvFreed); len(freed) != 1 || freed[0].Status != record.FreedExpired {
+		t.Errorf("freed: %+v; %d messages were too long", freed, l.p.core.plane.Counters.NotifsTooLong)
+	}
+	if l.p.core.plane.Counters.NotifsTooLong != 1 {
+		t.Errorf("%d messages were too long, want 1", l.p.core.plane.Counters.NotifsTooLong)
+	}
+}

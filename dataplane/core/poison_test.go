@@ -136,3 +136,34 @@ func TestAfterAPoisoningALapsedExpectationIsNotToldAsALease(t *testing.T) {
 		t.Errorf("%d leases told, want 200", n)
 	}
 }
+
+// The tracker of a poisoned context may be what is broken: a drain must not touch it, nor keep the lock.
+func TestADrainOfAPoisonedContextLeavesItsPartsAlone(t *testing.T) {
+	l := newLab(t, `{}`)
+	c := l.d.core
+	atomic.StoreUint32(&c.mem.Control.Poisoned, 1)
+	tracker := c.tracker
+	c.tracker = nil // a touch would panic
+	if err := c.Drain(time.Second); !errors.Is(err, ErrPoisoned) {
+		t.Errorf("drain = %v, want ErrPoisoned", err)
+	}
+	c.tracker = tracker
+	if !c.mu.TryLock() {
+		t.Fatal("the lock is held")
+	}
+	c.mu.Unlock()
+}
+
+func TestAPanicInADrainPoisons(t *testing.T) {
+	l := newLab(t, `{}`)
+	c := l.d.core
+	tracker := c.tracker
+	c.tracker = nil
+	if err := c.Drain(time.Second); !errors.Is(err, ErrPoisoned) {
+		t.Errorf("drain = %v, want ErrPoisoned", err)
+	}
+	c.tracker = tracker
+	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 1 {
+		t.Error("the context is not poisoned")
+	}
+}

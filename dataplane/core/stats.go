@@ -10,7 +10,16 @@ import (
 // Stats are all counters and gauges as one flat JSON object, keys as group_name. Groups of counters: none (the plane),
 // lease, beat, read; of gauges: tracker, reads.
 func (c *Core) Stats() []byte {
+	out, err := json.Marshal(c.counters())
+	if err != nil { // integers only
+		panic(err)
+	}
+	return out
+}
+
+func (c *Core) counters() map[string]any {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	all := map[string]any{
 		"held":        c.leases.Held(),
 		"held_blocks": c.leases.Blocks(),
@@ -24,12 +33,7 @@ func (c *Core) Stats() []byte {
 	flatten(all, "read_", c.reads.Counters)
 	flatten(all, "reads_", c.reads.Gauges())
 	flatten(all, "tracker_", c.tracker.Gauges())
-	c.mu.Unlock()
-	out, err := json.Marshal(all)
-	if err != nil { // integers only
-		panic(err)
-	}
-	return out
+	return all
 }
 
 // flatten adds the fields of a struct of integers and arrays of integers under snake case names.

@@ -106,7 +106,9 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 		}
 		budget--
 		if err := t.tr.Send(e.peer, t.buf); err != nil {
-			e.beatEnd = saved
+			if e.beatEnd = saved; e.beatList == roundStock {
+				e.beatEnd = e.stock.start() // what cannot be sent was set aside, and saved's chunk may have gone with it
+			}
 			t.beatFailed(i, err, now)
 			return budget
 		}

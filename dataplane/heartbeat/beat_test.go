@@ -10,6 +10,8 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -375,4 +377,30 @@ func TestLongIdsHaveTheirOwnRoomAndRunningOutOfItFailsSafe(t *testing.T) {
 	r.k.Untrack(c, r.now)
 	r.run(sec(12), time.Second)
 	r.wantRest()
+}
+
+// An id that cannot be sent is set aside while the message is built, and its chunk may go to another engine before the
+// retry: no owner may hear of another one's requests.
+func TestAHeartbeatThatFoundNoRoomIsBuiltAnewFromItsOwnEngine(t *testing.T) {
+	r := newRig(t, nil)
+	a, b := r.owner("A", true), r.owner("B", true)
+	ea, eb := r.connect(a), r.connect(b)
+	r.step(sec(0.01))
+	r.step(sec(0.02))
+	for i := range 32 { // a chunk, and the comma alone in the next one
+		r.trackStock(ea, fmt.Sprintf("a%d", i))
+	}
+	r.trackStock(ea, "x,y")
+	r.d.FailNext(loopback.OpSend, transport.ErrFull)
+	r.step(sec(0.03))
+	r.trackStock(eb, "b0")
+	r.run(sec(4), 10*time.Millisecond)
+	for _, id := range a.ids("HB", false) {
+		if id == "b0" {
+			t.Error("A was told of B's request")
+		}
+	}
+	if n := len(a.ids("HB", false)); n != 32 {
+		t.Errorf("A was told of %d requests, want its 32", n)
+	}
 }

@@ -43,9 +43,9 @@ func kvlgo_config(cfg *C.char, n C.uint64_t, out *C.kvl_core_sizes_t, errText *C
 //export kvlgo_open
 func kvlgo_open(args *C.kvl_core_args_t, handle *C.int64_t, errText *C.char, errCap C.uint64_t) (st C.int32_t) {
 	defer recovered(&st, errText, errCap)
-	if args.size != C.uint32_t(unsafe.Sizeof(*args)) || args.abi != C.KVL_ABI_VERSION {
+	if args.size != C.uint32_t(unsafe.Sizeof(*args)) || args.abi != C.KVL_CORE_ABI {
 		return fail(fmt.Errorf("%w: libkvlease.so and libkvlease-core.so are of different versions (argument size %d and %d, ABI %d and %d): install both from one build",
-			core.ErrInvalid, args.size, unsafe.Sizeof(*args), args.abi, uint32(C.KVL_ABI_VERSION)), errText, errCap)
+			core.ErrInvalid, args.size, unsafe.Sizeof(*args), args.abi, uint32(C.KVL_CORE_ABI)), errText, errCap)
 	}
 	cfg, err := core.ParseConfig(C.GoBytes(unsafe.Pointer(args.config), C.int(args.config_len)))
 	if err != nil {

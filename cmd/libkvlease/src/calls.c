@@ -4,7 +4,6 @@
 /* As docs/protocol.md bounds the handshake map, and dataplane/read the groups of a layout. */
 #define HANDSHAKE_MAX (1u << 20)
 #define REGIONS_MAX 4096u
-#define REGION_GROUPS 32
 
 /* A core's failure leaves its text in the thread's error text; a hook without text gets the status's name. */
 static int32_t done(const char *call, int32_t st)
@@ -48,8 +47,8 @@ static int32_t check_region(const kvl_region_t *r, uint32_t i)
 		return kvl_fail(KVL_ERR_INVALID, "regions[%u]: %u blocks do not fit into its bytes", i, r->blocks);
 	if (r->mem != KVL_MEM_DRAM && r->mem != KVL_MEM_VRAM)
 		return kvl_fail(KVL_ERR_INVALID, "regions[%u].mem: not a KVL_MEM_*", i);
-	if (r->group < -1 || r->group >= REGION_GROUPS)
-		return kvl_fail(KVL_ERR_INVALID, "regions[%u].group: -1 to %d", i, REGION_GROUPS - 1);
+	if (r->group < -1 || r->group >= (int32_t)KVL_REGION_GROUPS)
+		return kvl_fail(KVL_ERR_INVALID, "regions[%u].group: -1 to %u", i, KVL_REGION_GROUPS - 1);
 	if (!kvl_bytes_ok(r->name, 0, 4096))
 		return kvl_fail(KVL_ERR_INVALID, "regions[%u].name: at most 4096 bytes", i);
 	return KVL_OK;

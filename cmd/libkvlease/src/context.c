@@ -218,7 +218,7 @@ static int32_t fetch_info(kvl_ctx_t *ctx)
 static int32_t open_core(opening_t *o, kvl_ctx_t *ctx)
 {
 	kvl_core_args_t args = {
-		.size = sizeof args, .abi = KVL_ABI_VERSION, .config = o->config, .config_len = o->len};
+		.size = sizeof args, .abi = KVL_CORE_ABI, .config = o->config, .config_len = o->len};
 	uint8_t **tables = calloc(ctx->sizes.producers, 2 * sizeof *tables);
 	int32_t st;
 	if (tables == NULL)

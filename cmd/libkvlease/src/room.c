@@ -48,8 +48,14 @@ static uint32_t threads_free(uint32_t want)
 	pthread_attr_init(&small);
 	pthread_attr_setstacksize(&small, 256 << 10); /* a sanitizer needs some of it */
 	pthread_mutex_lock(&gate); /* all of them at once: one after the other proves nothing */
-	while (n < want && pthread_create(&thread[n], &small, wait_for_all, &gate) == 0)
+	while (n < want) {
+		int rc = pthread_create(&thread[n], &small, wait_for_all, &gate);
+		if (rc == EINVAL) /* static thread-local data of the host does not fit into it */
+			rc = pthread_create(&thread[n], NULL, wait_for_all, &gate);
+		if (rc != 0)
+			break;
 		n++;
+	}
 	pthread_mutex_unlock(&gate);
 	for (uint32_t i = 0; i < n; i++)
 		pthread_join(thread[i], NULL);
