@@ -10,8 +10,6 @@ import (
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 )
 
-var hub = loopback.NewHub()
-
 // transports are the implementations that an engine stand-in can open.
 var transports = map[string]core.OpenTransport{
 	"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
@@ -19,9 +17,7 @@ var transports = map[string]core.OpenTransport{
 			Path: cfg.NixlPath, Folders: nixlFolders(), Agent: agent, PeersMax: cfg.PeersMax(), ReadsMax: 1 << 14,
 		})
 	},
-	"loopback": func(_ *core.Config, agent string) (transport.Transport, error) {
-		return hub.New(agent, loopback.Config{ReadsMax: 1 << 10})
-	},
+	"loopback": core.Loopback(loopback.NewHub()),
 }
 
 // nixlFolders are where `make deps` unpacks the NIXL wheel: beside the build folder that holds this program, or below

@@ -25,16 +25,13 @@ import (
 
 func main() {}
 
-// hub joins the loopback contexts of this process.
-var hub = loopback.NewHub()
-
 var transports = map[string]core.OpenTransport{
 	"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
 		return cnixl.Open(cnixl.Config{
 			Path: cfg.NixlPath, Folders: wheelFolders(), Agent: agent, PeersMax: cfg.PeersMax(), ReadsMax: 1 << 14,
 		})
 	},
-	"loopback": func(cfg *core.Config, agent string) (transport.Transport, error) { return openLoopback(cfg, agent) },
+	"loopback": core.Loopback(loopback.NewHub()), // joins the loopback contexts of this process
 }
 
 // wheelFolders are where the unpacked wheel of make deps may lie: beside this library, or above it in a build tree.
@@ -50,11 +47,6 @@ func wheelFolders() []string {
 		}
 	}
 	return nil
-}
-
-// openLoopback sizes an agent for whatever the configuration allows at once.
-func openLoopback(cfg *core.Config, agent string) (transport.Transport, error) {
-	return hub.New(agent, loopback.Config{ReadsMax: 1 << 14, PeersMax: cfg.PeersMax(), NotifBytesMax: 2 * cfg.ParseMax})
 }
 
 // cores by handle. A handle is an integer, since Go pointers must not cross.
