@@ -115,7 +115,7 @@ func (c *demoCmd) programs() (demo.Programs, error) {
 		return demo.Programs{}, err
 	}
 	here := filepath.Dir(exe)
-	folders := []string{filepath.Join(here, "c", "examples"), filepath.Join(here, "examples"), here}
+	folders := []string{filepath.Join(here, "examples"), here}
 	if c.Examples != "" {
 		folders = []string{c.Examples}
 	}
