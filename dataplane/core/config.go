@@ -19,7 +19,16 @@ var ErrConfig = errors.New("configuration")
 type Config struct {
 	EngineID, Role, Transport, Drive string
 	SideChannelHost                  string
-	SideChannelPort, TPSize          int
+	SideChannelPort                  int
+	SideChannelListen                bool
+	CompatHash                       string
+	EnforceCompat                    bool
+	TPSize, TPRank, PPSize, PPRank   int
+	KVHeads                          int
+	Carrier, CarrierPath             string
+	DeathWire                        bool
+	DeathWiresMax                    int
+	WireGrace                        time.Duration
 
 	Duration         time.Duration // lease duration L
 	AllowShortLeases bool
@@ -31,6 +40,8 @@ type Config struct {
 	HandoverMax      time.Duration
 	ReadTimeout      time.Duration
 	QuarantineWait   time.Duration
+	HealWait         time.Duration
+	BlocksTTL        time.Duration
 	StallCover       time.Duration
 	FenceSpin        time.Duration
 	IdleTick         time.Duration

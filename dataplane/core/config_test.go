@@ -52,7 +52,7 @@ func TestEachWrongKeyOrValueIsRefusedByName(t *testing.T) {
 		{"another transport", `{"transport":"mooncake"}`, `allowed: nixl, loopback`},
 		{"a number for a flag", `{"stock_peers":1}`, `"stock_peers" needs true or false`},
 		{"null", `{"stock_peers":null}`, `"stock_peers" is null`},
-		{"a role to come", `{"role":"rank"}`, `"role" is "rank"`},
+		{"an unknown role", `{"role":"prefill"}`, `"role" is "prefill"`},
 		{"a short lease without leave", `{"kv_lease_duration":3}`, "needs allow_short_leases and step_max"},
 		{"a short lease without step_max", `{"kv_lease_duration":1.2,"allow_short_leases":true}`, "needs allow_short_leases and step_max"},
 		{"two lost beats are fatal", `{"kv_lease_duration":6,"step_max":2.1}`, "two lost beats must be survivable"},

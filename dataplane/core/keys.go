@@ -43,12 +43,24 @@ const (
 // keys is the whole configuration. Names are vLLM's where vLLM has one.
 var keys = []key{
 	str("engine_id", "id of this engine, as peers and routers name it; random if empty", func(c *Config) *string { return &c.EngineID }),
-	str("role", "`engine`: host and its one rank in one context", func(c *Config) *string { return &c.Role }, "engine"),
+	str("role", "`engine`: host and its one rank in one context; `host`: requests, no memory; `rank`: memory, agent and leases of one transfer rank", func(c *Config) *string { return &c.Role }, "engine", "host", "rank"),
 	str("transport", "`nixl`, or `loopback` between contexts of one process", func(c *Config) *string { return &c.Transport }, "nixl", "loopback"),
 	str("drive", "`inline`: kvl_step runs the step; `pump`: a thread of the library does", func(c *Config) *string { return &c.Drive }, "inline", "pump"),
 	str("side_channel_host", "host that the transfer parameters name", func(c *Config) *string { return &c.SideChannelHost }),
 	num("side_channel_port", "port that the transfer parameters name", func(c *Config) *int { return &c.SideChannelPort }, 1, 65535),
-	num("tp_size", "transfer ranks of this engine; 1 until contexts for ranks exist", func(c *Config) *int { return &c.TPSize }, 1, 1),
+	yes("side_channel_listen", "serve our handshake there; not for ranks", func(c *Config) *bool { return &c.SideChannelListen }),
+	str("compatibility_hash", "vLLM's hash of model and versions, compared with that of peers; empty: not compared", func(c *Config) *string { return &c.CompatHash }),
+	yes("enforce_handshake_compat", "refuse peers of another compatibility_hash", func(c *Config) *bool { return &c.EnforceCompat }),
+	num("tp_size", "transfer ranks of one stage of this engine", func(c *Config) *int { return &c.TPSize }, 1, 64),
+	num("tp_rank", "role rank: which of them this is", func(c *Config) *int { return &c.TPRank }, 0, 63),
+	num("pp_size", "pipeline stages of this engine; tp_size x pp_size is at most 64", func(c *Config) *int { return &c.PPSize }, 1, 64),
+	num("pp_rank", "role rank: which of them this is", func(c *Config) *int { return &c.PPRank }, 0, 63),
+	num("num_kv_heads", "KV heads of the model, over all ranks; 0: taken from the block lengths", func(c *Config) *int { return &c.KVHeads }, 0, 1<<16),
+	str("carrier", "between host and ranks: `shm`: shared memory on one node; `process`: in one process; `delta`: kvl_delta_take and kvl_delta_put", func(c *Config) *string { return &c.Carrier }, "shm", "process", "delta"),
+	str("carrier_path", "shm: Unix socket where ranks meet their host, made with mode 0600; empty: one in /dev/shm named after user and engine_id", func(c *Config) *string { return &c.CarrierPath }),
+	yes("death_wire", "keep a connection to each owner, and to our readers, by which the death of a process is seen at once", func(c *Config) *bool { return &c.DeathWire }),
+	num("death_wires_max", "such connections of readers at once", func(c *Config) *int { return &c.DeathWiresMax }, 0, 1<<16),
+	sec("wire_grace", "a reader whose connection fell may come back within this, in s", func(c *Config) *time.Duration { return &c.WireGrace }, 0, time.Minute),
 
 	sec("kv_lease_duration", "first term of a lease, in s; interval = a sixth, extension = two thirds of it", func(c *Config) *time.Duration { return &c.Duration }, 10*time.Millisecond, day),
 	yes("allow_short_leases", "allow a lease of 3 s or less; step_max must be given, too", func(c *Config) *bool { return &c.AllowShortLeases }),
@@ -60,6 +72,8 @@ var keys = []key{
 	sec("handover_max", "stock owner: time between its grant and our arrival that is believed, in s; a third of the duration", func(c *Config) *time.Duration { return &c.HandoverMax }, 0, day),
 	sec("read_timeout", "a read without an end is given up after this, in s; 4 x duration", func(c *Config) *time.Duration { return &c.ReadTimeout }, time.Millisecond, 4*day),
 	sec("quarantine_error_wait", "local blocks of a read that the transport failed stay aside this long, in s; one duration, at least 30", func(c *Config) *time.Duration { return &c.QuarantineWait }, time.Millisecond, day),
+	sec("heal_wait", "a broken connection is made anew after this, although a transfer of it has not ended, in s; a quarter of the extension", func(c *Config) *time.Duration { return &c.HealWait }, time.Millisecond, day),
+	sec("decoder_kv_blocks_ttl", "life of a fixed lease (KVL_GRANT_FIXED) that names none, in s", func(c *Config) *time.Duration { return &c.BlocksTTL }, time.Millisecond, 10*day),
 	sec("stall_cover", "pump: beats go on without a pass for this long, in s; one duration", func(c *Config) *time.Duration { return &c.StallCover }, 0, day),
 	sec("fence_spin", "a step waits at most this long for fence reads, in s", func(c *Config) *time.Duration { return &c.FenceSpin }, 0, 10*time.Millisecond),
 	sec("idle_tick", "inline: kvl_wait_fd fires this often while anything is held, in s", func(c *Config) *time.Duration { return &c.IdleTick }, time.Millisecond, time.Minute),
@@ -97,8 +111,10 @@ var keys = []key{
 func defaults() *Config {
 	return &Config{
 		Role: "engine", Transport: "nixl", Drive: "inline",
-		SideChannelHost: "localhost", SideChannelPort: 5600, TPSize: 1,
-		Duration: 30 * time.Second, StepMax: time.Second, Settle: 50 * time.Millisecond,
+		SideChannelHost: "localhost", SideChannelPort: 5600, EnforceCompat: true,
+		TPSize: 1, PPSize: 1, Carrier: "shm", DeathWire: true, DeathWiresMax: 4096, WireGrace: 500 * time.Millisecond,
+		BlocksTTL: 480 * time.Second,
+		Duration:  30 * time.Second, StepMax: time.Second, Settle: 50 * time.Millisecond,
 		FenceSpin: 300 * time.Microsecond, IdleTick: 50 * time.Millisecond, StockPeers: true,
 		RequestsMax: 16384, TrackedMax: 16384, ReadsMax: 1024, ReadRunsMax: 1 << 16, EnginesMax: 4096, ProducersMax: 8,
 		RingBytes: 1 << 20, EventsMax: 1 << 16,
@@ -123,6 +139,7 @@ func (c *Config) derive(given map[string]json.RawMessage) {
 	unless("read_timeout", &c.ReadTimeout, 4*c.Duration)
 	unless("quarantine_error_wait", &c.QuarantineWait, max(c.Duration, 30*time.Second))
 	unless("stall_cover", &c.StallCover, c.Duration)
+	unless("heal_wait", &c.HealWait, c.Extension()/4)
 	if _, said := given["long_ids_max"]; !said {
 		c.LongIDsMax = max(64, c.RequestsMax/100)
 	}
@@ -153,6 +170,9 @@ func (c *Config) check() error {
 	if c.Transport == "nixl" && c.PeersMax() > nixlPeersMax {
 		return fmt.Errorf("keys %q and %q: the transport keeps at most %d agents loaded, %d of them of engines that came back as others: at most %d engines",
 			"engines_max", "transport", nixlPeersMax, c.PeersMax()-c.EnginesMax, nixlPeersMax-(c.PeersMax()-c.EnginesMax))
+	}
+	if err := c.checkRanks(); err != nil {
+		return err
 	}
 	if c.HandoverMax >= c.Duration {
 		return fmt.Errorf("keys %q and %q: %v s is not less than %v s: no read from a stock owner could ever be accepted",

@@ -105,7 +105,10 @@ type Control struct {
 	DurationNs     uint64
 	Stepping       uint32 // atomic: 1 while the core is inside a step; set before it looks at Poisoned
 	Zero32         uint32
-	Zero           [5]uint64
+	Era            uint64 // atomic: eras begun, times two; odd while the words below change
+	Epoch          uint64
+	Secret         [2]uint64
+	Zero           [1]uint64
 }
 
 // ControlMagic is "kvlC".

@@ -11,6 +11,20 @@ const (
 	TagUntrack  = 17
 	TagReject   = 18
 	TagRead     = 19
+
+	// Between a host context and its ranks only.
+	TagEngine     = 32 // host -> rank: a remote engine is known under this handle
+	TagEngineGone = 33 // host -> rank: forget it
+	TagBlob       = 34 // both: a piece of something long
+	TagPause      = 35 // host -> rank: time left of a pause
+	TagEra        = 36 // host -> rank: epoch and secret from now on
+	TagFull       = 37 // host -> rank: start and end of the full state
+	TagDrain      = 38 // host -> rank: tell owners what will not be read
+	TagPoison     = 39 // host -> rank: close every row for ever
+	TagReaderDead = 40 // host -> rank: a reader engine's death wire fell (L12)
+	TagEvent      = 64 // rank -> host: an Event of this rank alone
+	TagRetired    = 65 // rank -> host: nothing is left of a tracked request here
+	TagState      = 66 // rank -> host: registered or not
 )
 
 // IDMax is the longest request id in bytes; RunsMax the most runs of one read part (4 KiB record).
@@ -48,6 +62,8 @@ type TrackReq struct {
 	Key        uint64
 	User       uint64
 	SaidNs     uint64
+	ExpiresNs  uint64 // fixed leases: the end, in CLOCK_MONOTONIC of the owner's host; 0: heartbeats renew it
+	LeftNs     uint64 // fixed leases on a stream: time left until the certain end; 0: not converted
 	Slot       uint32
 	Generation uint32
 	Native     uint32
@@ -79,7 +95,7 @@ type Event struct {
 	Value0   uint64
 	Value1   uint64
 	TimeNs   uint64
-	Zero     uint64
+	Reasons  uint64 // EvFreed: reason of each rank, 4 bits each, rank 0 lowest; ranks past 15 are only in Status
 }
 
 // Event kinds, with the meaning that kvlease.h gives them.
@@ -94,6 +110,9 @@ const (
 	EvEngineDown   = 8
 	EvPoisoned     = 9
 	EvExpectLapsed = 10
+	EvRankUp       = 11
+	EvRankDown     = 12
+	EvHostDown     = 13
 
 	FlagBlocksHeld = 1
 )
@@ -107,6 +126,7 @@ const (
 	FreedPoisoned  = 5
 	FreedDuplicate = 6
 	FreedClosed    = 7
+	FreedLost      = 8
 )
 
 // Outcomes of a read.

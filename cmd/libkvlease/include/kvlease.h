@@ -52,7 +52,8 @@ enum {
 	KVL_FREED_EXPIRED = 4,   /* the deadline passed, looked at twice */
 	KVL_FREED_POISONED = 5,  /* the core broke, or kvl_fence_all was called */
 	KVL_FREED_DUPLICATE = 6, /* granted under an id that already holds a lease: this grant never stood */
-	KVL_FREED_CLOSED = 7     /* kvl_unregister or kvl_close ended it */
+	KVL_FREED_CLOSED = 7,    /* kvl_unregister or kvl_close ended it */
+	KVL_FREED_LOST = 8       /* host context: the rank's process is gone, and its memory with it */
 };
 
 /** How a read ended: status of KVL_EV_READ_DONE (OK) and KVL_EV_READ_FAILED (the others). */
@@ -77,7 +78,10 @@ enum {
 	KVL_EV_ENGINE_UP = 7,   /* handle = engine: connected */
 	KVL_EV_ENGINE_DOWN = 8, /* handle = engine: sends fail, or it was replaced; value0 = tracked requests touched */
 	KVL_EV_POISONED = 9,    /* the context is broken; reads not reported must be taken as failed with blocks held */
-	KVL_EV_EXPECT_LAPSED = 10 /* handle = lease of kvl_expect: no grant within expect_max, early messages are dropped */
+	KVL_EV_EXPECT_LAPSED = 10, /* handle = lease of kvl_expect: no grant within expect_max, early messages are dropped */
+	KVL_EV_RANK_UP = 11,    /* host context: handle = rank: it is attached and has registered its memory */
+	KVL_EV_RANK_DOWN = 12,  /* host context: handle = rank: its process is gone, or it has unregistered (status 0: unregistered, 1: gone) */
+	KVL_EV_HOST_DOWN = 13   /* rank context: the host is gone: nothing new comes, what is held here ends at its deadline */
 };
 #define KVL_EVF_BLOCKS_HELD 1u /* a transfer may still write the local blocks: wait for KVL_EV_BLOCKS_BACK */
 
@@ -99,16 +103,22 @@ typedef struct kvl_event {
 	uint16_t reserved; /* 0 */
 	uint32_t flags;    /* KVL_EVF_* */
 	int32_t status;    /* by kind */
-	uint32_t rank;     /* whose report; 0 with one rank */
+	uint32_t rank;     /* whose report; host context, one event for all ranks: the first rank whose report decided the status */
 	uint64_t handle;   /* lease, track or engine by kind */
 	uint64_t user;     /* as given with the grant, track or engine */
 	uint64_t value0;   /* by kind */
 	uint64_t value1;   /* by kind */
 	uint64_t time_ns;  /* CLOCK_BOOTTIME of the step that made it */
-	uint64_t zero;     /* 0, kept */
+	uint64_t reasons;  /* KVL_EV_FREED: KVL_FREED_* of each rank, 4 bits each, rank 0 lowest; ranks past 15 only in status. Else 0 */
 } kvl_event_t;
 
-/** One region of KV cache: `blocks` blocks, the first at addr, one each block_stride bytes. */
+/**
+ * One region of KV cache: `blocks` blocks, the first at addr, one each block_stride bytes.
+ *
+ * A block is `parts` pieces of equal length (2 if keys and values lie one after the other, else 1), and a piece is one run of
+ * bytes per KV head, heads in order: [parts][heads of this rank][tokens][head size]. So the heads of a rank of another size
+ * are one run of bytes in each piece. With KVL_REGION_REPLICATED every rank holds the whole block (MLA).
+ */
 typedef struct kvl_region {
 	uint64_t addr;         /* host or device address */
 	uint64_t bytes;        /* whole extent that is registered */
@@ -118,9 +128,12 @@ typedef struct kvl_region {
 	int32_t group;         /* transfer group whose ids address it; -1: every group's ids do */
 	uint32_t device;       /* GPU ordinal; 0 for host memory */
 	uint32_t mem;          /* KVL_MEM_* */
-	kvl_bytes_t name;      /* layer, for people; may be empty */
+	kvl_bytes_t name;      /* layer; with pipeline stages regions of two engines are matched by it, else by their order; may be empty */
+	uint32_t parts;        /* pieces of a block; 0 counts as 1 */
+	uint32_t flags;        /* KVL_REGION_* */
 } kvl_region_t;
 enum { KVL_MEM_DRAM = 0, KVL_MEM_VRAM = 1 };
+enum { KVL_REGION_REPLICATED = 1 };
 
 /** Block ids of one transfer group. */
 typedef struct kvl_blocks {
@@ -132,7 +145,7 @@ typedef struct kvl_blocks {
 /** A grant: the blocks of one finished prefill. */
 typedef struct kvl_grant {
 	uint32_t size;      /* sizeof(kvl_grant_t) */
-	uint32_t flags;     /* 0 */
+	uint32_t flags;     /* KVL_GRANT_* */
 	kvl_bytes_t id;     /* the owner's request id, 1..KVL_ID_MAX bytes */
 	const kvl_blocks_t *groups;
 	uint32_t groups_n;
@@ -142,6 +155,8 @@ typedef struct kvl_grant {
 	uint64_t ready_event; /* 0; device event of the fill, with GPU memory */
 	uint64_t user;      /* comes back in the event */
 } kvl_grant_t;
+/** A fixed life: no heartbeat renews it (blocks kept for a second turn). ttl_ns 0 is decoder_kv_blocks_ttl; the parameters name the end. */
+enum { KVL_GRANT_FIXED = 1 };
 
 /** What a reader knows of a lease, read out of the transfer parameters. Strings and ids point into the buffer given to kvl_params_read. */
 typedef struct kvl_remote {
@@ -159,16 +174,19 @@ typedef struct kvl_remote {
 	uint32_t slot;
 	uint32_t generation;  /* g */
 	uint64_t key;
+	uint64_t expires_ns;  /* remote_blocks_expiry_time: a fixed life ends then, in CLOCK_MONOTONIC of the owner's host; 0: heartbeats renew it */
+	uint32_t pp_size;     /* remote pipeline stages, at least 1 */
+	uint32_t reserved;    /* 0 */
 } kvl_remote_t;
 
 /** A remote engine. */
 typedef struct kvl_engine_desc {
 	uint32_t size;         /* sizeof(kvl_engine_desc_t) */
-	uint32_t ranks;        /* transfer ranks of the engine, 1.. */
+	uint32_t ranks;        /* transfer ranks of one stage of the engine (tp_size), 1.. */
 	kvl_bytes_t engine_id;
-	kvl_bytes_t host;      /* side channel; may be empty when the handshake travels out of band */
+	kvl_bytes_t host;      /* side channel: the library fetches the handshake itself; empty: it travels out of band */
 	uint32_t port;
-	uint32_t reserved;
+	uint32_t pp_size;      /* pipeline stages; 0 counts as 1 */
 	uint64_t user;
 } kvl_engine_desc_t;
 

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define KVL_LAYOUT_VERSION 1u
-#define KVL_CORE_ABI 2u /* of kvl_core_args_t and the kvlgo_* hooks: raised with every change of either */
+#define KVL_CORE_ABI 3u /* of kvl_core_args_t and the kvlgo_* hooks: raised with every change of either */
 #define KVL_NONE 0xFFFFFFFFu /* end of a free list */
 
 /* ---- handles: (use + 1) << 32 | slot, so that 0 is none ---- */
@@ -91,7 +91,12 @@ typedef struct kvl_control {
 	uint64_t duration_ns; /* lease duration in force, for the poison report of unchecked leases */
 	uint32_t stepping;    /* atomic: 1 while the core is inside a step; set before it looks at poisoned (seq_cst) */
 	uint32_t zero32;
-	uint64_t zero[5];
+	/* The era: who we are to readers until the memory is unregistered. Written by the core while no lease is granted; era is
+	 * odd meanwhile. kvl_params reads it between two equal even values. */
+	uint64_t era;       /* atomic: eras begun, times two */
+	uint64_t epoch;     /* boot epoch, not 0 */
+	uint64_t secret[2]; /* keys of the slots */
+	uint64_t zero[1];
 } kvl_control_t;
 
 /* ---- records: the tag is the ring record's tag ---- */
@@ -104,7 +109,21 @@ enum {
 	KVL_REC_TRACK = 16,
 	KVL_REC_UNTRACK = 17,
 	KVL_REC_REJECT = 18,
-	KVL_REC_READ = 19 /* one part */
+	KVL_REC_READ = 19, /* one part */
+
+	/* Between a host context and its ranks only (dataplane/stream); the core makes and reads them. */
+	KVL_REC_ENGINE = 32,      /* host -> rank: a remote engine is known under this handle */
+	KVL_REC_ENGINE_GONE = 33, /* host -> rank: forget it */
+	KVL_REC_BLOB = 34,        /* both: a piece of something long: a peer rank's map, our own map */
+	KVL_REC_PAUSE = 35,       /* host -> rank: kvl_pause, time left */
+	KVL_REC_ERA = 36,         /* host -> rank: epoch and secret from now on */
+	KVL_REC_FULL = 37,        /* host -> rank: what follows is all that the rank has not reported ended; a mark at its end */
+	KVL_REC_DRAIN = 38,       /* host -> rank: tell owners what will not be read */
+	KVL_REC_POISON = 39,      /* host -> rank: close every row for ever */
+	KVL_REC_READER_DEAD = 40, /* host -> rank: a reader engine's death wire fell (L12) */
+	KVL_REC_EVENT = 64,       /* rank -> host: a kvl_event_t, of this rank alone */
+	KVL_REC_RETIRED = 65,     /* rank -> host: nothing is left of a tracked request here */
+	KVL_REC_STATE = 66        /* rank -> host: registered or not, counters */
 };
 
 typedef struct kvl_rec_expect { /* then id */
@@ -141,7 +160,9 @@ typedef struct kvl_rec_track { /* TRACK, REJECT (track = 0); then remote id, the
 	uint64_t epoch;
 	uint64_t key;
 	uint64_t user;
-	uint64_t said_ns; /* CLOCK_BOOTTIME when said */
+	uint64_t said_ns;    /* CLOCK_BOOTTIME when said; 0 on carriers between hosts */
+	uint64_t expires_ns; /* fixed leases: the end, in CLOCK_MONOTONIC of the owner's host; 0: heartbeats renew it */
+	uint64_t left_ns;    /* fixed leases on a stream: time left until the certain end, converted by the host; 0: not converted */
 	uint32_t slot;
 	uint32_t generation;
 	uint32_t native;  /* 1: epoch, key, slot and generation are set */
@@ -215,7 +236,7 @@ KVL_ASSERT(sizeof(kvl_row_t) == 32);
 KVL_ASSERT(sizeof(kvl_control_t) == 128);
 KVL_ASSERT(sizeof(kvl_rec_expect_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_grant_t) == 64);
-KVL_ASSERT(sizeof(kvl_rec_track_t) == 64);
+KVL_ASSERT(sizeof(kvl_rec_track_t) == 80);
 KVL_ASSERT(sizeof(kvl_rec_read_t) == 24);
 KVL_ASSERT(sizeof(kvl_run_t) == 16);
 KVL_ASSERT(sizeof(kvl_core_sizes_t) == 48);

@@ -21,25 +21,28 @@ int main(void)
 	S(control), F(control, magic), F(control, version), F(control, lease_free), F(control, track_free), F(control, poisoned),
 		F(control, draining), F(control, asleep), F(control, wake_fd), F(control, event_fd), F(control, held),
 		F(control, poison_ns), F(control, pass_ns), F(control, pause_until_ns), F(control, steps), F(control, duration_ns),
-		F(control, stepping), F(control, zero32), F(control, zero);
+		F(control, stepping), F(control, zero32), F(control, era), F(control, epoch), F(control, secret), F(control, zero);
 	S(rec_expect), F(rec_expect, lease), F(rec_expect, id_len), F(rec_expect, zero);
 	S(rec_grant), F(rec_grant, lease), F(rec_grant, key), F(rec_grant, user), F(rec_grant, ttl_ns), F(rec_grant, said_ns),
 		F(rec_grant, ready_event), F(rec_grant, blocks), F(rec_grant, tokens), F(rec_grant, flags), F(rec_grant, id_len);
 	S(rec_track), F(rec_track, track), F(rec_track, engine), F(rec_track, epoch), F(rec_track, key), F(rec_track, user),
-		F(rec_track, said_ns), F(rec_track, slot), F(rec_track, generation), F(rec_track, native),
+		F(rec_track, said_ns), F(rec_track, expires_ns), F(rec_track, left_ns), F(rec_track, slot), F(rec_track, generation), F(rec_track, native),
 		F(rec_track, remote_len), F(rec_track, local_len);
 	S(run), F(run, group), F(run, local), F(run, remote), F(run, n);
 	S(rec_read), F(rec_read, track), F(rec_read, part), F(rec_read, parts), F(rec_read, n), F(rec_read, zero);
 	S(event), F(event, kind), F(event, reserved), F(event, flags), F(event, status), F(event, rank), F(event, handle),
-		F(event, user), F(event, value0), F(event, value1), F(event, time_ns), F(event, zero);
+		F(event, user), F(event, value0), F(event, value1), F(event, time_ns), F(event, reasons);
 	C(KVL_NONE), C(KVL_S_FREE), C(KVL_S_EXPECTED), C(KVL_S_GRANTED), C(KVL_S_ENDED), C(KVL_S_TRACKED), C(KVL_S_READING), C(KVL_S_LAPSED),
 		C(KVL_S_MASK), C(KVL_S_CANCEL), C(KVL_S_REVOKE), C(KVL_SF_UNCHECKED), C(KVL_BF_DRAINING), C(KVL_BF_CLOSED);
 	C(KVL_REC_EXPECT), C(KVL_REC_GRANT), C(KVL_REC_CANCEL), C(KVL_REC_REVOKE), C(KVL_REC_PRESSURE), C(KVL_REC_TRACK),
-		C(KVL_REC_UNTRACK), C(KVL_REC_REJECT), C(KVL_REC_READ), C(KVL_READ_RUNS_MAX), C(KVL_ID_MAX), C(KVL_LAYOUT_VERSION);
+		C(KVL_REC_UNTRACK), C(KVL_REC_REJECT), C(KVL_REC_READ), C(KVL_REC_ENGINE), C(KVL_REC_ENGINE_GONE), C(KVL_REC_BLOB),
+		C(KVL_REC_PAUSE), C(KVL_REC_ERA), C(KVL_REC_FULL), C(KVL_REC_DRAIN), C(KVL_REC_POISON), C(KVL_REC_READER_DEAD),
+		C(KVL_REC_EVENT), C(KVL_REC_RETIRED), C(KVL_REC_STATE), C(KVL_READ_RUNS_MAX), C(KVL_ID_MAX), C(KVL_LAYOUT_VERSION);
 	C(KVL_EV_FREED), C(KVL_EV_READ_DONE), C(KVL_EV_READ_FAILED), C(KVL_EV_BLOCKS_BACK), C(KVL_EV_LEASE_GONE), C(KVL_EV_AT_RISK),
-		C(KVL_EV_ENGINE_UP), C(KVL_EV_ENGINE_DOWN), C(KVL_EV_POISONED), C(KVL_EV_EXPECT_LAPSED), C(KVL_EVF_BLOCKS_HELD);
+		C(KVL_EV_ENGINE_UP), C(KVL_EV_ENGINE_DOWN), C(KVL_EV_POISONED), C(KVL_EV_EXPECT_LAPSED), C(KVL_EV_RANK_UP),
+		C(KVL_EV_RANK_DOWN), C(KVL_EV_HOST_DOWN), C(KVL_EVF_BLOCKS_HELD);
 	C(KVL_FREED_COMPLETED), C(KVL_FREED_RELEASED), C(KVL_FREED_REVOKED), C(KVL_FREED_EXPIRED), C(KVL_FREED_POISONED),
-		C(KVL_FREED_DUPLICATE), C(KVL_FREED_CLOSED);
+		C(KVL_FREED_DUPLICATE), C(KVL_FREED_CLOSED), C(KVL_FREED_LOST);
 	C(KVL_READ_OK), C(KVL_READ_STALE), C(KVL_READ_UNPROVEN), C(KVL_READ_FAILED), C(KVL_READ_TIMEOUT), C(KVL_READ_CANCELLED),
 		C(KVL_READ_LOST);
 	return 0;
