@@ -10,12 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Shape of a block: K, then V, each Heads x Tokens x Words x 8 bytes.
+// Shape of a block of all heads: K, then V, each Heads x Tokens x Words x 8 bytes. A rank holds some of the heads.
 const (
 	Heads    = 4
 	Tokens   = 16
 	Words    = 16
-	BlockLen = 2 * Heads * Tokens * Words * 8
+	BlockLen = Parts * Heads * headLen
+
+	Parts   = 2 // K and V
+	headLen = Tokens * Words * 8
 
 	LayersMax = 64
 	BlocksMax = 65536
@@ -26,18 +29,28 @@ const (
 // Memory: mapped, never Go memory, since the transport registers it and watches libc's munmap only. It stays until the
 // process ends: a late transfer may still write there.
 type Cache struct {
-	Layers, Blocks uint32
-	base           [][]byte
+	Layers, Blocks   uint32
+	BlockLen         int // bytes of a block here
+	firstHead, heads uint32
+	base             [][]byte
 }
 
-// New maps a cache. It fails for sizes out of 1..LayersMax, 1..BlocksMax and when the system refuses the memory.
-func New(layers, blocks uint32) (*Cache, error) {
+// New maps a cache of all heads. It fails for sizes out of 1..LayersMax, 1..BlocksMax and when the system refuses the memory.
+func New(layers, blocks uint32) (*Cache, error) { return NewRank(layers, blocks, 0, 1) }
+
+// NewRank maps the cache of one of ranks ranks, which share the heads.
+func NewRank(layers, blocks, rank, ranks uint32) (*Cache, error) {
 	if layers < 1 || layers > LayersMax || blocks < 1 || blocks > BlocksMax {
 		return nil, fmt.Errorf("a KV cache has 1 to %d layers and 1 to %d blocks, not %d and %d", LayersMax, BlocksMax, layers, blocks)
 	}
-	c := &Cache{Layers: layers, Blocks: blocks}
+	if ranks < 1 || Heads%ranks != 0 || rank >= ranks {
+		return nil, fmt.Errorf("rank %d of %d: %d heads are shared by 1, 2 or %d ranks", rank, ranks, Heads, Heads)
+	}
+	c := &Cache{Layers: layers, Blocks: blocks, heads: Heads / ranks}
+	c.firstHead = rank * c.heads
+	c.BlockLen = Parts * int(c.heads) * headLen
 	for range layers {
-		mem, err := unix.Mmap(-1, 0, int(blocks)*BlockLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		mem, err := unix.Mmap(-1, 0, int(blocks)*c.BlockLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		if err != nil {
 			return nil, fmt.Errorf("map %d blocks of KV cache: %w", blocks, err)
 		}
@@ -89,7 +102,7 @@ func (c *Cache) BadBytes(request string, blocks []uint32) uint64 {
 func (c *Cache) Clear(blocks []uint32) {
 	for _, layer := range c.base {
 		for _, b := range blocks {
-			mem := layer[int(b)*BlockLen:][:BlockLen]
+			mem := layer[int(b)*c.BlockLen:][:c.BlockLen]
 			for i := range mem {
 				mem[i] = cleared
 			}
@@ -105,7 +118,7 @@ func (c *Cache) Landed(blocks []uint32) uint64 {
 	landed := uint64(0)
 	for _, layer := range c.base {
 		for _, b := range blocks {
-			for _, v := range layer[int(b)*BlockLen:][:BlockLen] {
+			for _, v := range layer[int(b)*c.BlockLen:][:c.BlockLen] {
 				if v != cleared {
 					landed++
 				}
@@ -122,9 +135,9 @@ func (c *Cache) walk(request string, blocks []uint32, fill bool) (bad uint64) {
 	}
 	for layer, mem := range c.base {
 		for pos, b := range blocks {
-			at := mem[int(b)*BlockLen:][:BlockLen]
-			for row := uint32(0); row < 2*Heads*Tokens; row++ {
-				s := seed(name, uint32(layer), row/(Heads*Tokens), uint32(pos), row/Tokens%Heads, row%Tokens)
+			at := mem[int(b)*c.BlockLen:][:c.BlockLen]
+			for row := uint32(0); row < Parts*c.heads*Tokens; row++ {
+				s := seed(name, uint32(layer), row/(c.heads*Tokens), uint32(pos), c.firstHead+row/Tokens%c.heads, row%Tokens)
 				for w := uint32(0); w < Words; w++ {
 					want := Word(s, w)
 					if fill {

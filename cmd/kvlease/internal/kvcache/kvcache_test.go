@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"bytes"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -111,7 +112,37 @@ func TestEveryWrongByteIsCounted(t *testing.T) {
 	}
 }
 
+// The heads of two ranks, put together, are the block of one rank that holds all.
+func TestTheHeadsOfTwoRanksMakeTheBlockOfOne(t *testing.T) {
+	all, err := New(2, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all.Fill("r1", []uint32{2, 0})
+	for rank := range uint32(2) {
+		half, err := NewRank(2, 3, rank, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		half.Fill("r1", []uint32{2, 0})
+		for _, block := range []int{2, 0} {
+			for part := range Parts {
+				got := half.Layer(1)[block*half.BlockLen+part*half.BlockLen/Parts:][:half.BlockLen/Parts]
+				want := all.Layer(1)[block*BlockLen+part*BlockLen/Parts+int(rank)*half.BlockLen/Parts:][:len(got)]
+				if !bytes.Equal(got, want) {
+					t.Errorf("rank %d, block %d, part %d: not the heads of the whole block", rank, block, part)
+				}
+			}
+		}
+	}
+}
+
 func TestACacheOfImpossibleSizeIsRefused(t *testing.T) {
+	for _, ranks := range [][2]uint32{{0, 0}, {0, 3}, {2, 2}, {0, 8}} {
+		if _, err := NewRank(1, 1, ranks[0], ranks[1]); err == nil {
+			t.Errorf("rank %d of %d was not refused", ranks[0], ranks[1])
+		}
+	}
 	for _, size := range [][2]uint32{{0, 1}, {1, 0}, {LayersMax + 1, 1}, {1, BlocksMax + 1}} {
 		if _, err := New(size[0], size[1]); err == nil {
 			t.Errorf("%d layers of %d blocks were not refused", size[0], size[1])
