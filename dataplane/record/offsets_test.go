@@ -36,6 +36,17 @@ func goLayout() []field {
 		n Run
 		d Read
 		v Event
+
+		en Engine
+		eg EngineGone
+		bl Blob
+		pa Pause
+		er Era
+		fu Full
+		dr Drain
+		po Poison
+		rd ReaderDead
+		rs RankState
 	)
 	return []field{
 		{"slot", 0, unsafe.Sizeof(s)}, {"slot.state", unsafe.Offsetof(s.State), 8}, {"slot.next", unsafe.Offsetof(s.Next), 4},
@@ -78,6 +89,24 @@ func goLayout() []field {
 		{"event.flags", unsafe.Offsetof(v.Flags), 4}, {"event.status", unsafe.Offsetof(v.Status), 4}, {"event.rank", unsafe.Offsetof(v.Rank), 4},
 		{"event.handle", unsafe.Offsetof(v.Handle), 8}, {"event.user", unsafe.Offsetof(v.User), 8}, {"event.value0", unsafe.Offsetof(v.Value0), 8},
 		{"event.value1", unsafe.Offsetof(v.Value1), 8}, {"event.time_ns", unsafe.Offsetof(v.TimeNs), 8}, {"event.reasons", unsafe.Offsetof(v.Reasons), 8},
+		{"rec_engine", 0, unsafe.Sizeof(en)}, {"rec_engine.engine", unsafe.Offsetof(en.Engine), 8}, {"rec_engine.user", unsafe.Offsetof(en.User), 8},
+		{"rec_engine.tp_size", unsafe.Offsetof(en.TP), 4}, {"rec_engine.pp_size", unsafe.Offsetof(en.PP), 4},
+		{"rec_engine.id_len", unsafe.Offsetof(en.IDLen), 4}, {"rec_engine.zero", unsafe.Offsetof(en.Zero), 4},
+		{"rec_engine_gone", 0, unsafe.Sizeof(eg)}, {"rec_engine_gone.engine", unsafe.Offsetof(eg.Engine), 8},
+		{"rec_blob", 0, unsafe.Sizeof(bl)}, {"rec_blob.kind", unsafe.Offsetof(bl.Kind), 4}, {"rec_blob.rank", unsafe.Offsetof(bl.Rank), 4},
+		{"rec_blob.handle", unsafe.Offsetof(bl.Handle), 8}, {"rec_blob.total", unsafe.Offsetof(bl.Total), 4}, {"rec_blob.offset", unsafe.Offsetof(bl.Offset), 4},
+		{"rec_pause", 0, unsafe.Sizeof(pa)}, {"rec_pause.left_ns", unsafe.Offsetof(pa.LeftNs), 8},
+		{"rec_era", 0, unsafe.Sizeof(er)}, {"rec_era.era", unsafe.Offsetof(er.Era), 8}, {"rec_era.epoch", unsafe.Offsetof(er.Epoch), 8},
+		{"rec_era.secret", unsafe.Offsetof(er.Secret), 16},
+		{"rec_full", 0, unsafe.Sizeof(fu)}, {"rec_full.incarnation", unsafe.Offsetof(fu.Incarnation), 8}, {"rec_full.mark", unsafe.Offsetof(fu.Mark), 4},
+		{"rec_full.zero", unsafe.Offsetof(fu.Zero), 4},
+		{"rec_drain", 0, unsafe.Sizeof(dr)}, {"rec_drain.left_ns", unsafe.Offsetof(dr.LeftNs), 8},
+		{"rec_poison", 0, unsafe.Sizeof(po)}, {"rec_poison.zero", unsafe.Offsetof(po.Zero), 8},
+		{"rec_reader_dead", 0, unsafe.Sizeof(rd)}, {"rec_reader_dead.reader", unsafe.Offsetof(rd.Reader), 8}, {"rec_reader_dead.epoch", unsafe.Offsetof(rd.Epoch), 8},
+		{"rec_rank_state", 0, unsafe.Sizeof(rs)}, {"rec_rank_state.flags", unsafe.Offsetof(rs.Flags), 4}, {"rec_rank_state.held", unsafe.Offsetof(rs.Held), 4},
+		{"rec_rank_state.tracked", unsafe.Offsetof(rs.Tracked), 4}, {"rec_rank_state.reads", unsafe.Offsetof(rs.Reads), 4},
+		{"rec_rank_state.era", unsafe.Offsetof(rs.Era), 8}, {"rec_rank_state.incarnation", unsafe.Offsetof(rs.Incarnation), 8},
+		{"rec_rank_state.registrations", unsafe.Offsetof(rs.Registrations), 8}, {"rec_rank_state.steps", unsafe.Offsetof(rs.Steps), 8},
 	}
 }
 
@@ -93,6 +122,8 @@ var goConstants = []struct {
 	{"KVL_REC_READ", TagRead}, {"KVL_REC_ENGINE", TagEngine}, {"KVL_REC_ENGINE_GONE", TagEngineGone}, {"KVL_REC_BLOB", TagBlob},
 	{"KVL_REC_PAUSE", TagPause}, {"KVL_REC_ERA", TagEra}, {"KVL_REC_FULL", TagFull}, {"KVL_REC_DRAIN", TagDrain}, {"KVL_REC_POISON", TagPoison},
 	{"KVL_REC_READER_DEAD", TagReaderDead}, {"KVL_REC_EVENT", TagEvent}, {"KVL_REC_RETIRED", TagRetired}, {"KVL_REC_STATE", TagState},
+	{"KVL_BLOB_PEER", BlobPeer}, {"KVL_BLOB_OWN", BlobOwn}, {"KVL_BLOB_PIECE_MAX", BlobPieceMax}, {"KVL_FULL_START", FullStart},
+	{"KVL_FULL_END", FullEnd}, {"KVL_RS_REGISTERED", RankRegistered}, {"KVL_RS_POISONED", RankPoisoned}, {"KVL_RS_DRAINED", RankDrained},
 	{"KVL_READ_RUNS_MAX", RunsMax}, {"KVL_ID_MAX", IDMax}, {"KVL_LAYOUT_VERSION", LayoutVersion},
 	{"KVL_EV_FREED", EvFreed}, {"KVL_EV_READ_DONE", EvReadDone}, {"KVL_EV_READ_FAILED", EvReadFailed}, {"KVL_EV_BLOCKS_BACK", EvBlocksBack},
 	{"KVL_EV_LEASE_GONE", EvLeaseGone}, {"KVL_EV_AT_RISK", EvAtRisk}, {"KVL_EV_ENGINE_UP", EvEngineUp}, {"KVL_EV_ENGINE_DOWN", EvEngineDown},

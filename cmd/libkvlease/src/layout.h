@@ -145,7 +145,7 @@ typedef struct kvl_rec_grant { /* then id */
 	uint32_t id_len;
 } kvl_rec_grant_t;
 
-typedef struct kvl_rec_handle { /* CANCEL, REVOKE, UNTRACK */
+typedef struct kvl_rec_handle { /* CANCEL, REVOKE, UNTRACK, RETIRED */
 	uint64_t handle;
 } kvl_rec_handle_t;
 
@@ -190,6 +190,75 @@ typedef struct kvl_rec_read { /* then n runs; the parts of one read are publishe
 typedef struct kvl_rec_overflow {
 	uint64_t after;
 } kvl_rec_overflow_t;
+
+/* ---- between a host context and its ranks ---- */
+typedef struct kvl_rec_engine { /* then id; ENGINE_GONE is the handle alone */
+	uint64_t engine; /* handle that the host chose */
+	uint64_t user;
+	uint32_t tp_size;
+	uint32_t pp_size;
+	uint32_t id_len;
+	uint32_t zero;
+} kvl_rec_engine_t;
+
+typedef struct kvl_rec_engine_gone {
+	uint64_t engine;
+} kvl_rec_engine_gone_t;
+
+typedef struct kvl_rec_blob { /* then a piece: the rest of the record. Pieces come in order, offset 0 begins anew */
+	uint32_t kind;   /* KVL_BLOB_* */
+	uint32_t rank;   /* whose map */
+	uint64_t handle; /* PEER: the engine */
+	uint32_t total;  /* bytes of the whole; 0 with no piece: there is none any more */
+	uint32_t offset; /* of this piece */
+} kvl_rec_blob_t;
+enum {
+	KVL_BLOB_PEER = 1, /* host -> rank: handshake map of a rank of a remote engine */
+	KVL_BLOB_OWN = 2   /* rank -> host: its own handshake map */
+};
+#define KVL_BLOB_PIECE_MAX 4064u /* 4,096 - 8 - 24 */
+
+typedef struct kvl_rec_pause {
+	uint64_t left_ns; /* 0: the pause is over */
+} kvl_rec_pause_t;
+
+typedef struct kvl_rec_era {
+	uint64_t era; /* eras begun */
+	uint64_t epoch;
+	uint64_t secret[2];
+} kvl_rec_era_t;
+
+typedef struct kvl_rec_full {
+	uint64_t incarnation; /* of the stream: grows with each full state; the end carries the number of its start */
+	uint32_t mark;        /* KVL_FULL_* */
+	uint32_t zero;
+} kvl_rec_full_t;
+enum { KVL_FULL_START = 1, KVL_FULL_END = 2 };
+
+typedef struct kvl_rec_drain {
+	uint64_t left_ns; /* time to do it in */
+} kvl_rec_drain_t;
+
+typedef struct kvl_rec_poison {
+	uint64_t zero;
+} kvl_rec_poison_t;
+
+typedef struct kvl_rec_reader_dead {
+	uint64_t reader; /* hash of the reader engine's id, as in native messages */
+	uint64_t epoch;
+} kvl_rec_reader_dead_t;
+
+typedef struct kvl_rec_rank_state { /* sent when a word changed; counts are gauges of the rank's last step */
+	uint32_t flags; /* KVL_RS_* */
+	uint32_t held;  /* leases expected or held */
+	uint32_t tracked;
+	uint32_t reads;         /* in flight */
+	uint64_t era;           /* the last that an ERA has told it */
+	uint64_t incarnation;   /* of the last full state taken up to its end */
+	uint64_t registrations; /* how often memory was registered: each is a new agent and base */
+	uint64_t steps;
+} kvl_rec_rank_state_t;
+enum { KVL_RS_REGISTERED = 1, KVL_RS_POISONED = 2, KVL_RS_DRAINED = 4 };
 
 /* ---- what the C library hands the core ---- */
 typedef struct kvl_core_sizes { /* from kvlgo_config */
@@ -239,6 +308,12 @@ KVL_ASSERT(sizeof(kvl_rec_grant_t) == 64);
 KVL_ASSERT(sizeof(kvl_rec_track_t) == 80);
 KVL_ASSERT(sizeof(kvl_rec_read_t) == 24);
 KVL_ASSERT(sizeof(kvl_run_t) == 16);
+KVL_ASSERT(sizeof(kvl_rec_engine_t) == 32);
+KVL_ASSERT(sizeof(kvl_rec_blob_t) == 24);
+KVL_ASSERT(sizeof(kvl_rec_era_t) == 32);
+KVL_ASSERT(sizeof(kvl_rec_full_t) == 16);
+KVL_ASSERT(sizeof(kvl_rec_reader_dead_t) == 16);
+KVL_ASSERT(sizeof(kvl_rec_rank_state_t) == 48);
 KVL_ASSERT(sizeof(kvl_core_sizes_t) == 48);
 KVL_ASSERT(sizeof(kvl_core_args_t) == 120);
 #endif
