@@ -37,6 +37,9 @@ type Carrier interface {
 	// Reserve gives room for a record of n bytes, not visible before Publish. nil: no room, or nobody is attached; the record
 	// is then lost and Gap will say so on the host's end. On a rank's end nothing is lost: keep it and try again.
 	Reserve(tag uint32, n int) []byte
+	// Fits reports whether Reserve would give room for a record of n bytes now. Asking loses nothing: a host asks before each
+	// record, so that Gap speaks only of what was lost behind its back.
+	Fits(n int) bool
 	// Publish makes all that was reserved visible, and wakes the other end if it sleeps.
 	Publish()
 	// Next gives the next record of the other end, valid until Release. Whatever its writer does to it, no call panics.
