@@ -184,6 +184,12 @@ func (a *Agent) Load(blob []byte) (transport.Peer, error) {
 // Drop forgets a peer and its connection.
 func (a *Agent) Drop(p transport.Peer) error { return errorOf(C.kvlx_drop(a.handle, C.uint32_t(p))) }
 
+// Abandon forgets a peer and its connection under reads that are open. They stay pending until the peer is loaded again (NIXL
+// answers for a request only while it knows the agent's name) and end then, or never.
+func (a *Agent) Abandon(p transport.Peer) error {
+	return errorOf(C.kvlx_abandon(a.handle, C.uint32_t(p)))
+}
+
 // Send posts one notification. After the first ErrPeer it answers so without asking NIXL, until Drop and Load.
 func (a *Agent) Send(p transport.Peer, msg []byte) error {
 	return errorOf(C.kvlx_send(a.handle, C.uint32_t(p), unsafe.Pointer(unsafe.SliceData(msg)), C.size_t(len(msg))))

@@ -15,7 +15,13 @@ enum {
 	MAPS = 8, /* polls whose rest can wait before two are merged */
 };
 
-enum { PEER_FREE = 0, PEER_LOADED = 1, PEER_DROPPING = 2, PEER_RETIRED = 3 };
+enum {
+	PEER_FREE = 0,
+	PEER_LOADED = 1,
+	PEER_DROPPING = 2,  /* NIXL is at work; the name stays */
+	PEER_ABANDONED = 3, /* forgotten, and kept for its open reads; its name may be loaded again in another slot */
+	PEER_RETIRED = 4,
+};
 
 typedef struct {
 	uint32_t generation; /* of the present or last use; the first is 1 */

@@ -194,14 +194,23 @@ static peer_t *get_peer(agent_t *a, uint32_t peer)
 	return p->state == PEER_LOADED && p->generation == peer >> PEER_INDEX_BITS ? p : NULL;
 }
 
-int32_t kvlx_drop(int32_t handle, uint32_t peer)
+/* Gives a slot back once no read uses it. Under peers_lock. */
+static void tidy(peer_t *p)
+{
+	if (p->open > 0)
+		p->state = PEER_ABANDONED;
+	else
+		p->state = p->generation + 1 < PEER_GENERATIONS ? PEER_FREE : PEER_RETIRED;
+}
+
+static int32_t forget(int32_t handle, uint32_t peer, int under_reads)
 {
 	agent_t *a = kvlx_agent(handle);
 	if (a == NULL)
 		return KVLX_CLOSED;
 	pthread_mutex_lock(&a->peers_lock);
 	peer_t *p = get_peer(a, peer);
-	if (p == NULL || p->open > 0) {
+	if (p == NULL || (p->open > 0 && !under_reads)) {
 		pthread_mutex_unlock(&a->peers_lock);
 		return KVLX_INVALID;
 	}
@@ -209,9 +218,19 @@ int32_t kvlx_drop(int32_t handle, uint32_t peer)
 	pthread_mutex_unlock(&a->peers_lock);
 	a->api->invalidate_remote_md(a->agent, p->name); /* NOT_FOUND: NIXL has forgotten it by itself */
 	pthread_mutex_lock(&a->peers_lock);
-	p->state = p->generation + 1 < PEER_GENERATIONS ? PEER_FREE : PEER_RETIRED;
+	tidy(p);
 	pthread_mutex_unlock(&a->peers_lock);
 	return KVLX_OK;
+}
+
+int32_t kvlx_drop(int32_t handle, uint32_t peer)
+{
+	return forget(handle, peer, 0);
+}
+
+int32_t kvlx_abandon(int32_t handle, uint32_t peer)
+{
+	return forget(handle, peer, 1);
 }
 
 int32_t kvlx_send(int32_t handle, uint32_t peer, const void *msg, size_t len)
@@ -258,9 +277,12 @@ int32_t kvlx_peer_hold(agent_t *a, uint32_t peer, const char **name_out, uint32_
 void kvlx_peer_free(agent_t *a, uint32_t index, int lost)
 {
 	pthread_mutex_lock(&a->peers_lock);
-	a->peers[index].open--;
+	peer_t *p = &a->peers[index];
+	p->open--;
 	if (lost)
-		a->peers[index].lost = 1;
+		p->lost = 1;
+	if (p->state == PEER_ABANDONED)
+		tidy(p);
 	pthread_mutex_unlock(&a->peers_lock);
 }
 

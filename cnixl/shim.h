@@ -1,7 +1,7 @@
 /* The shim between Go and the NIXL C API. It translates; what the statuses mean is decided here, once.
  *
  * Threads: send, poll, backlog, post, poll_reads and release of one agent belong to its stepping thread; register,
- * unregister, metadata, load and drop may run beside them on another thread; close comes last.
+ * unregister, metadata, load, drop and abandon may run beside them on another thread; close comes last.
  * Handles are integers. Memory that NIXL reads later belongs to C. Go memory is used during a call only.
  */
 #ifndef KVLEASE_CNIXL_SHIM_H
@@ -87,6 +87,7 @@ int32_t kvlx_unregister(int32_t agent, const kvlx_region_t *regions, size_t n);
 int32_t kvlx_metadata(int32_t agent, void *buf, size_t cap, size_t *len_out);
 int32_t kvlx_load(int32_t agent, const void *blob, size_t len, uint32_t *peer_out);
 int32_t kvlx_drop(int32_t agent, uint32_t peer);
+int32_t kvlx_abandon(int32_t agent, uint32_t peer);
 
 int32_t kvlx_send(int32_t agent, uint32_t peer, const void *msg, size_t len);
 

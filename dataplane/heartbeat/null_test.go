@@ -27,6 +27,7 @@ func (n *null) Unregister([]transport.Region) error { return nil }
 func (n *null) Metadata() ([]byte, error)           { return []byte{1}, nil }
 func (n *null) Load([]byte) (transport.Peer, error) { n.next++; return n.next, nil }
 func (n *null) Drop(transport.Peer) error           { return nil }
+func (n *null) Abandon(transport.Peer) error        { return nil }
 func (n *null) Poll(*transport.Inbox) int           { return 0 }
 func (n *null) Backlog() int                        { return 0 }
 func (n *null) Release(transport.Xfer) error        { return nil }

@@ -39,6 +39,7 @@ func (f *fake) Unregister([]transport.Region) error { return nil }
 func (f *fake) Metadata() ([]byte, error)           { return nil, nil }
 func (f *fake) Load([]byte) (transport.Peer, error) { return 0, transport.ErrUnavailable }
 func (f *fake) Drop(transport.Peer) error           { return nil }
+func (f *fake) Abandon(transport.Peer) error        { return nil }
 func (f *fake) Send(transport.Peer, []byte) error   { return nil }
 func (f *fake) Poll(*transport.Inbox) int           { return 0 }
 func (f *fake) Backlog() int                        { return 0 }

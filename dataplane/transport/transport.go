@@ -62,8 +62,8 @@ var (
 
 // Transport moves notifications and reads for one agent.
 //
-// Threads: Send, Poll, PostRead, PollReads and Release belong to the stepping thread. Register, Metadata, Load and Drop
-// may come from another thread at the same time. Close comes last.
+// Threads: Send, Poll, PostRead, PollReads and Release belong to the stepping thread. Register, Metadata, Load, Drop and
+// Abandon may come from another thread at the same time. Close comes last.
 // Memory: Send, Poll, PostRead, PollReads and Release make no Go allocation. Nothing registered may be Go memory, except with loopback.
 type Transport interface {
 	// Name is "nixl", "loopback", "sim".
@@ -80,6 +80,10 @@ type Transport interface {
 	Load(blob []byte) (Peer, error)
 	// Drop forgets a remote agent. ErrInvalid while a read from it has not ended and been released.
 	Drop(Peer) error
+	// Abandon is Drop although reads from the agent are open, for a connection that must be made anew under a read that does
+	// not end. They go on and may land at any time; PollReads and Release go on for their handles. The same blob may be loaded
+	// again at once, as another Peer. Only Done is an end of such a read: Failed may say no more than that it was abandoned.
+	Abandon(Peer) error
 	// Send posts one notification. nil says nothing about its arrival. ErrPeer: disconnected; ErrInvalid: unknown peer.
 	Send(p Peer, msg []byte) error
 	// Poll moves what has arrived into in, as much as fits, and reports how many notifications that were. The rest waits.

@@ -154,6 +154,23 @@ func (a *Agent) Drop(id transport.Peer) error {
 	return nil
 }
 
+// Abandon forgets a peer under its reads, which keep what they know of it.
+func (a *Agent) Abandon(id transport.Peer) error {
+	a.hub.mu.Lock()
+	defer a.hub.mu.Unlock()
+	if a.closed {
+		return transport.ErrClosed
+	}
+	if err := a.failing(OpAbandon); err != nil {
+		return err
+	}
+	if a.peers[id] == nil {
+		return transport.ErrInvalid
+	}
+	delete(a.peers, id)
+	return nil
+}
+
 // reach gives the agent behind p, or nil if it is gone.
 func (a *Agent) reach(p *peer) *Agent {
 	to := a.hub.agents[p.name]

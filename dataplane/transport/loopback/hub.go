@@ -82,6 +82,7 @@ const (
 	OpRegister Op = iota
 	OpLoad
 	OpDrop
+	OpAbandon
 	OpSend
 	OpPostRead
 	OpRead // the read itself: PollReads reports Failed

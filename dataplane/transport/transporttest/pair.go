@@ -47,6 +47,8 @@ func Run(t *testing.T, open func(t *testing.T) Pair) {
 		{"reads past the pool are refused and the pool comes back", testPool},
 		{"unknown peers and handles are refused", testUnknown},
 		{"a peer cannot be dropped while a read from it is open", testDropOpen},
+		{"a peer abandoned under a read can be loaded again, and the read goes on", testAbandon},
+		{"peers are abandoned again and again, with and without a read", testAbandonAgain},
 		{"peers come and go on another thread while the step runs", testConcurrent},
 		{"a step's calls do not allocate", testAllocs},
 		{"a reset connection is an error until drop and load", testCut},

@@ -309,6 +309,9 @@ func testClose(t *testing.T, p *pair) {
 	if err := p.A.Drop(toB); !errors.Is(err, transport.ErrClosed) {
 		t.Errorf("drop after close: %v, want ErrClosed", err)
 	}
+	if err := p.A.Abandon(toB); !errors.Is(err, transport.ErrClosed) {
+		t.Errorf("abandon after close: %v, want ErrClosed", err)
+	}
 	if n := p.A.Poll(p.inA); n != 0 || p.A.Backlog() != 0 {
 		t.Errorf("poll after close gave %d, backlog %d", n, p.A.Backlog())
 	}
