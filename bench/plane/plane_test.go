@@ -91,7 +91,7 @@ func (e *engine) hold(n int) []record.Handle {
 func (e *engine) connect(owner *engine) uint64 {
 	m, err := owner.core.OwnHandshake(0)
 	must(e.b, err)
-	h, err := e.core.AddEngine(heartbeat.EngineDesc{ID: owner.core.Config().EngineID, Ranks: 1})
+	h, err := e.core.AddEngine(heartbeat.EngineDesc{ID: owner.core.Config().EngineID})
 	must(e.b, err)
 	must(e.b, e.core.Handshake(h, 0, m))
 	return h
@@ -149,7 +149,7 @@ func BenchmarkIdleStep(b *testing.B) {
 	leases := p.hold(n)
 	d.hold(n)
 	known := d.connect(p)
-	pending, err := d.core.AddEngine(heartbeat.EngineDesc{ID: "pending", Ranks: 1})
+	pending, err := d.core.AddEngine(heartbeat.EngineDesc{ID: "pending"})
 	must(b, err)
 	track := func(engine uint64, i int) {
 		r := host.Remote{ID: []byte(requestID(i)), Native: true, Epoch: p.core.Memory().Epoch, Key: p.host.Key(leases[i]), Slot: leases[i].Slot(), Generation: leases[i].Use()}

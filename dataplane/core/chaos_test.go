@@ -253,7 +253,7 @@ func (c *chaos) meet(reader int) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if p, err := c.nodes[reader].core.AddEngine(heartbeat.EngineDesc{ID: "P", Ranks: 1}); err == nil {
+	if p, err := c.nodes[reader].core.AddEngine(heartbeat.EngineDesc{ID: "P"}); err == nil {
 		c.peers[reader] = p
 		c.allow(c.nodes[reader].core.Handshake(p, 0, m))
 	}

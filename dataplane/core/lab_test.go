@@ -113,7 +113,7 @@ func (l *lab) connect(reader, owner *node) uint64 {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	engine, err := reader.core.AddEngine(heartbeat.EngineDesc{ID: owner.core.cfg.EngineID, Ranks: 1})
+	engine, err := reader.core.AddEngine(heartbeat.EngineDesc{ID: owner.core.cfg.EngineID})
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -17,9 +17,6 @@ func (c *Core) AddEngine(d heartbeat.EngineDesc) (uint64, error) {
 	if d.ID == c.cfg.EngineID {
 		return 0, fmt.Errorf("%w: engine_id %q is this engine's own", ErrInvalid, d.ID)
 	}
-	if d.Ranks != 1 {
-		return 0, fmt.Errorf("%w: engine %q has %d ranks: only engines of one rank can be read until contexts for ranks exist", ErrInvalid, d.ID, d.Ranks)
-	}
 	e, err := c.tracker.AddEngine(d)
 	return e, peerErr(err)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -19,12 +20,17 @@ type Config struct {
 	Self     Identity
 	Duration time.Duration // our own lease duration L; also assumed of stock peers
 
+	Shape   topology.Shape // of our own engine; 1 x 1
+	KVHeads uint32         // of the model; 0: not told (topology.Takes)
+
 	Tracks  int // tracking slots: the length of the slice given to New
 	Engines int // 4096
+	Links   int // 4096, at least Engines: ranks of all engines together that this rank talks to
 	Owed    int // messages kept for requests whose slot went back: Tracks/4, at least 1024
 	RunsMax int // 262144: runs of reads that wait for their engine
 	LongIDs int // remote ids longer than 96 bytes at once: Tracks/64, at least 64
 
+	HealWait    time.Duration // a quarter of the extension: the longest that a broken link waits for its transfers
 	HandoverMax time.Duration // L/3: the longest way of a request from the owner's grant to our track
 	ReadTimeout time.Duration // 4 x L: the longest that a read waits for its engine
 	DriftPPM    int           // 500: how far two clocks may drift apart
@@ -36,8 +42,8 @@ type Config struct {
 	EventsStepMax   int    // 256: events of one step
 	UnheardBytesMax uint64 // 16 MiB: heartbeats that a silent peer may have queued
 
-	Readers uint16 // 1: ranks of ours that report to the owner's rank
-	Seed    uint64 // spreads the timers, keys the id table
+	Nonce func(engine []byte) [16]byte // of the death wire to an engine, for hello; allocates nothing. nil: there are no death wires
+	Seed  uint64                       // spreads the timers, keys the id table
 }
 
 // Bounds that a message needs: a stock completion of the longest id, and one native entry.
@@ -52,10 +58,14 @@ func (c *Config) setDefaults() error {
 	case c.Self.Epoch == 0:
 		return fmt.Errorf("heartbeat: boot epoch 0 is no epoch")
 	}
+	def(&c.Shape.TP, 1)
+	def(&c.Shape.PP, 1)
 	def(&c.Engines, 4096)
+	def(&c.Links, max(4096, c.Engines))
 	def(&c.Owed, max(c.Tracks/4, 1024))
 	def(&c.LongIDs, max(c.Tracks/64, 64))
 	def(&c.RunsMax, 262144)
+	def(&c.HealWait, c.Duration*2/3/4)
 	def(&c.HandoverMax, c.Duration/3)
 	def(&c.ReadTimeout, 4*c.Duration)
 	def(&c.DriftPPM, 500)
@@ -65,16 +75,15 @@ func (c *Config) setDefaults() error {
 	def(&c.RowsStepMax, 256)
 	def(&c.EventsStepMax, 256)
 	def(&c.UnheardBytesMax, 16<<20)
-	def(&c.Readers, 1)
 	for _, n := range []int{
-		c.Engines, c.Owed, c.LongIDs, c.RunsMax, c.DriftPPM, c.BatchesStepMax, c.EndsStepMax, c.RowsStepMax, c.EventsStepMax,
+		c.Engines, c.Links, c.Owed, c.LongIDs, c.RunsMax, c.DriftPPM, c.BatchesStepMax, c.EndsStepMax, c.RowsStepMax, c.EventsStepMax,
 	} {
 		if n < 0 {
 			return fmt.Errorf("heartbeat: a bound of %d", n)
 		}
 	}
-	if c.HandoverMax < 0 || c.ReadTimeout < 0 {
-		return fmt.Errorf("heartbeat: handover %v, read time-out %v: negative", c.HandoverMax, c.ReadTimeout)
+	if c.HandoverMax < 0 || c.ReadTimeout < 0 || c.HealWait < 0 {
+		return fmt.Errorf("heartbeat: handover %v, read time-out %v, heal wait %v: negative", c.HandoverMax, c.ReadTimeout, c.HealWait)
 	}
 	if c.BatchBytesMax < batchBytesLeast || c.BatchBytesMax > wire.ParseMax {
 		return fmt.Errorf("heartbeat: messages of %d bytes, want %d to %d", c.BatchBytesMax, batchBytesLeast, wire.ParseMax)
@@ -85,7 +94,7 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-func def[T int | uint64 | uint16 | time.Duration](v *T, d T) {
+func def[T int | uint64 | uint32 | time.Duration](v *T, d T) {
 	if *v == 0 {
 		*v = d
 	}

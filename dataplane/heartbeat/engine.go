@@ -82,8 +82,8 @@ func (t *Tracker) engineOf(handle uint64) uint32 {
 		return i
 	}
 	// R2: acquire; pairs with R1 in AddEngine. A place that is Absent here changes hands only in AddEngine.
-	use := t.reg.desc[i].use.Load()
-	if use&1 == 0 || (use-1)/2 != h.Use() {
+	use := t.reg.seats[i].use.Load()
+	if use&1 == 0 || use/2 != h.Use() {
 		return none
 	}
 	t.adopt(i, h.Use())
@@ -93,7 +93,7 @@ func (t *Tracker) engineOf(handle uint64) uint32 {
 // adopt starts the step's side of an engine that AddEngine has made.
 func (t *Tracker) adopt(i, use uint32) {
 	t.engines[i] = engine{
-		use: use, state: Idle, user: t.reg.desc[i].user,
+		use: use, state: Idle, user: t.reg.seats[i].now.desc.User,
 		native: emptyDense(), stock: emptyDense(), strange: emptyList(), aside: emptyList(), waiting: emptyList(),
 		owed:    [owedKinds]list{emptyList(), emptyList(), emptyList()},
 		beatEnd: cursor{chunk: none}, rowEnd: cursor{chunk: none},
@@ -125,7 +125,7 @@ func (t *Tracker) stateGauge(s State) *int {
 // takeRegistry picks up what other goroutines have left.
 func (t *Tracker) takeRegistry(now clock.Instant) {
 	for range newsStepMax { // the rest waits for the next step: a handshake that comes a step later costs nothing
-		i, given, removed, ok, busy := t.reg.takeNews()
+		i, n, ok, busy := t.reg.takeNews()
 		if busy {
 			t.counters.RegistryBusy++
 		}
@@ -134,14 +134,14 @@ func (t *Tracker) takeRegistry(now clock.Instant) {
 		}
 		e := &t.engines[i]
 		if e.state == Absent {
-			t.adopt(i, (t.reg.desc[i].use.Load()-1)/2)
+			t.adopt(i, t.reg.seats[i].use.Load()/2)
 		}
-		if removed {
+		if n.removed {
 			t.remove(i, now)
 			continue
 		}
-		if given != nil {
-			t.handshake(i, given, now)
+		if n.given != nil {
+			t.handshake(i, n.given, now)
 		}
 	}
 }

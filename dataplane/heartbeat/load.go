@@ -58,7 +58,7 @@ func (t *Tracker) loadOne(i uint32, now clock.Instant) bool {
 	if e.conn > 0 && e.state == Broken {
 		t.counters.Heals++
 	}
-	peer, err := t.tr.Load(e.facts.blob)
+	peer, err := t.tr.Load(e.facts.ranks[0].blob)
 	if err != nil {
 		t.counters.LoadsFailed++
 		e.fails++

@@ -132,7 +132,7 @@ func (t *Tracker) sendOwed(i uint32, kind int, now clock.Instant) bool {
 	case owedStock:
 		r := &t.remotes.all[l.head]
 		var st wire.Status
-		t.buf, st = wire.AppendCompletion(t.buf[:0], t.remotes.idOf(r), t.cfg.Readers)
+		t.buf, st = wire.AppendCompletion(t.buf[:0], t.remotes.idOf(r), e.facts.ranks[0].readers)
 		if st != wire.OK {
 			t.counters.BadIDs++ // nothing can be said about it: the lease ends by itself
 			t.forgetOwed(l.head)
@@ -142,7 +142,7 @@ func (t *Tracker) sendOwed(i uint32, kind int, now clock.Instant) bool {
 	default:
 		h := wire.Header{Kind: wire.Release, Engine: t.cfg.Self.EngineHash, Epoch: t.cfg.Self.Epoch, Rank: t.cfg.Self.Rank}
 		if kind == owedComplete {
-			h.Kind, h.Readers = wire.Complete, t.cfg.Readers
+			h.Kind, h.Readers = wire.Complete, e.facts.ranks[0].readers
 		}
 		t.buf = wire.AppendHeader(t.buf[:0], &h)
 		for m := l.head; m != none && len(t.buf)+wire.EntryLen <= t.cfg.BatchBytesMax; m = t.remotes.all[m].next {

@@ -74,7 +74,7 @@ func (t *Tracker) start(u uint32, now clock.Instant) bool {
 	case !r.native && (r.told || !t.guarded(e, r, now)): // told: the lease ends with the READ of another request
 		t.counters.GuardRefused++
 		return t.finish(u, record.ReadUnproven, now)
-	case r.native && r.slot >= e.facts.rows:
+	case r.native && r.slot >= e.facts.ranks[0].rows:
 		return t.finish(u, record.ReadStale, now)
 	}
 	return t.commit(u, r, e, now)
@@ -82,17 +82,17 @@ func (t *Tracker) start(u uint32, now clock.Instant) bool {
 
 func (t *Tracker) commit(u uint32, r *remote, e *engine, now clock.Instant) bool {
 	q := &t.requests[u]
-	src := read.Source{Peer: e.peer, Remote: &e.facts.layout}
+	src := read.Source{Peer: e.peer, Remote: &e.facts.ranks[0].layout}
 	attached := false
 	switch {
 	case r.native:
 		src.Fence = read.Fence{
-			Native: true, Mem: e.facts.mem, Device: e.facts.device,
-			Addr: e.facts.row(r.slot), Want: e.facts.base + uint64(r.gen),
+			Native: true, Mem: e.facts.ranks[0].mem, Device: e.facts.ranks[0].device,
+			Addr: e.facts.ranks[0].row(r.slot), Want: e.facts.ranks[0].base + uint64(r.gen),
 		}
 	case r.users == 1:
 		var st wire.Status
-		t.buf, st = wire.AppendCompletion(t.buf[:0], t.remotes.idOf(r), t.cfg.Readers)
+		t.buf, st = wire.AppendCompletion(t.buf[:0], t.remotes.idOf(r), e.facts.ranks[0].readers)
 		if attached = st == wire.OK; attached {
 			src.Notif = t.buf
 		}

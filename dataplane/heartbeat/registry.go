@@ -3,10 +3,13 @@ package heartbeat
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -14,41 +17,70 @@ import (
 var (
 	ErrFull   = errors.New("heartbeat: engine table is full")
 	ErrStale  = errors.New("heartbeat: engine handle is stale")
-	ErrRank   = errors.New("heartbeat: not the rank that this one reads from")
+	ErrRank   = errors.New("heartbeat: not the ranks that this one talks to")
 	ErrEngine = errors.New("heartbeat: handshake of another engine")
+	ErrShape  = errors.New("heartbeat: engine of another shape")
 )
 
 // EngineDesc names a remote engine.
 type EngineDesc struct {
-	ID    string
-	Ranks uint32 // 0 counts as 1
-	User  uint64 // comes back in events
+	ID     string
+	TP, PP uint32 // its shape: ranks of a stage, and stages; 0 counts as 1
+	User   uint64 // comes back in events
+}
+
+// PeerRank is the handshake of one rank of an engine.
+type PeerRank struct {
+	Rank uint32
+	Map  *wire.Handshake // kept; must not be changed any more
 }
 
 // registry is where other goroutines leave what the step picks up. They hold the lock for moments; the step only tries it.
 type registry struct {
-	mu    sync.Mutex
-	byID  map[string]uint32
-	desc  []registered
-	free  []uint32
-	dirty []uint32 // ring of engines with news, each in it once
-	head  int
-	news  atomic.Int32 // length of dirty, so that a step without news takes no lock
+	mu       sync.Mutex
+	byID     map[string]record.Handle
+	seats    []seat
+	free     []uint32
+	links    int      // of all engines
+	linksMax int      //
+	dirty    []uint32 // ring of engines with news, each in it once
+	head     int
+	news     atomic.Int32 // length of dirty, so that a step without news takes no lock
 }
 
-type registered struct {
-	use     atomic.Uint32 // uses begun; odd: in use. A handle's use is (use-1)/2.
-	user    uint64
-	id      string
-	ranks   uint32
-	given   *facts // handshake not picked up
-	removed bool
-	queued  bool
+// seat is one place of the engine table.
+type seat struct {
+	use    atomic.Uint32 // uses begun; odd: in use. A handle's use is (use-1)/2.
+	now    entry
+	next   *entry // AddEngineAt for a later use, while the one before has not ended here
+	queued bool
 }
 
-func newRegistry(n int) *registry {
+// entry is what other goroutines have said about one engine.
+type entry struct {
+	desc      EngineDesc
+	use       uint32 // of its handle
+	reach     []uint32
+	ways      []way
+	maps      []*wire.Handshake // handed in one by one, in the order of reach
+	given     *facts            // handshakes not picked up
+	offset    clock.Offset
+	offsetNew bool
+	dead      bool
+	removed   bool
+}
+
+// way is what the shapes of both engines say about one rank of reach.
+type way struct {
+	readers uint16 // n of a completion
+	take    topology.Take
+	takes   bool // something is read from it
+}
+
+func newRegistry(n, links int) *registry {
 	r := &registry{
-		byID: make(map[string]uint32), desc: make([]registered, n), free: make([]uint32, n), dirty: make([]uint32, n),
+		byID: make(map[string]record.Handle), seats: make([]seat, n), free: make([]uint32, n), dirty: make([]uint32, n),
+		linksMax: links,
 	}
 	for i := range r.free {
 		r.free[i] = uint32(n - 1 - i)
@@ -56,90 +88,323 @@ func newRegistry(n int) *registry {
 	return r
 }
 
-// AddEngine gives the handle of a remote engine. The same id gives the same handle until RemoveEngine.
-// Any goroutine. ErrFull: the table has cfg.Engines.
-func (t *Tracker) AddEngine(desc EngineDesc) (uint64, error) {
-	r := t.reg
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if i, ok := r.byID[desc.ID]; ok {
-		return uint64(record.NewHandle(i, (r.desc[i].use.Load()-1)/2)), nil
+// entryOf says what the shapes mean for this rank.
+func (t *Tracker) entryOf(desc EngineDesc) (entry, error) {
+	desc.TP, desc.PP = max(desc.TP, 1), max(desc.PP, 1)
+	own, other := t.cfg.Shape, topology.Shape{TP: desc.TP, PP: desc.PP}
+	e := entry{desc: desc}
+	var err error
+	if e.reach, err = topology.Reach(own, other, t.cfg.Self.Rank); err != nil {
+		return e, fmt.Errorf("engine %q: %w", desc.ID, err)
 	}
-	if len(r.free) == 0 {
-		return 0, fmt.Errorf("%d engines: %w", len(r.desc), ErrFull)
+	takes, err := topology.Takes(own, other, t.cfg.Self.Rank, t.cfg.KVHeads)
+	if err != nil {
+		return e, fmt.Errorf("engine %q: %w", desc.ID, err)
 	}
-	i := r.free[len(r.free)-1]
-	r.free = r.free[:len(r.free)-1]
-	d := &r.desc[i]
-	d.user, d.id, d.ranks, d.given, d.removed = desc.User, desc.ID, max(desc.Ranks, 1), nil, false
-	// R1: release; pairs with R2 in Tracker.engineOf. What AddEngine wrote is seen by the step that meets the handle.
-	use := d.use.Add(1)
-	r.byID[desc.ID] = i
-	return uint64(record.NewHandle(i, (use-1)/2)), nil
+	for _, rank := range e.reach {
+		n, err := topology.Readers(own, other, rank)
+		if err != nil {
+			return e, fmt.Errorf("engine %q: %w", desc.ID, err)
+		}
+		w := way{readers: uint16(n)}
+		if at := slices.IndexFunc(takes, func(k topology.Take) bool { return k.Rank == rank }); at >= 0 {
+			w.take, w.takes = takes[at], true
+		}
+		e.ways = append(e.ways, w)
+	}
+	return e, nil
 }
 
-// RemoveEngine forgets an engine: its tracked requests are lost, its owed messages are tried once. The handle is stale from
-// now on for other goroutines; the engine's place is free again when no transfer from it is open. Any goroutine.
-func (t *Tracker) RemoveEngine(engine uint64) error {
-	r := t.reg
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i, d := r.lookup(engine)
-	if d == nil {
-		return ErrStale
+// room takes the links of an engine out of those that are left. Under the lock.
+func (r *registry) room(e *entry) error {
+	if r.links+len(e.reach) > r.linksMax {
+		return fmt.Errorf("%d links to ranks, engine %q needs %d more, at most %d: %w", r.links, e.desc.ID, len(e.reach), r.linksMax, ErrFull)
 	}
-	d.removed = true
-	delete(r.byID, d.id)
-	r.note(i)
+	r.links += len(e.reach)
 	return nil
 }
 
-// LoadHandshake hands in the metadata map of the rank of an engine that this rank reads from. The step loads it, one a step.
-// A map with another epoch or other metadata than the one known makes the engine a new one. Any goroutine; h is kept and
-// must not be changed any more.
-func (t *Tracker) LoadHandshake(engine uint64, rank uint32, h *wire.Handshake) error {
-	f, err := t.factsOf(h)
+// AddEngine gives the handle of a remote engine. The same id gives the same handle until RemoveEngine.
+// Any goroutine. ErrFull: the table has cfg.Engines, or cfg.Links ranks of them. ErrShape: it is known with other sizes.
+// An error of package topology: the sizes of both engines do not fit each other.
+func (t *Tracker) AddEngine(desc EngineDesc) (uint64, error) {
+	e, err := t.entryOf(desc)
+	if err != nil {
+		return 0, err
+	}
+	r := t.reg
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if h, ok := r.byID[desc.ID]; ok {
+		return uint64(h), sameShape(r.lookup(uint64(h)), &e)
+	}
+	if len(r.free) == 0 {
+		return 0, fmt.Errorf("%d engines: %w", len(r.seats), ErrFull)
+	}
+	if err := r.room(&e); err != nil {
+		return 0, err
+	}
+	i := r.free[len(r.free)-1]
+	r.free = r.free[:len(r.free)-1]
+	e.use = r.seats[i].use.Load() / 2
+	return uint64(r.begin(i, e)), nil
+}
+
+func sameShape(old, e *entry) error {
+	if old.desc.TP != e.desc.TP || old.desc.PP != e.desc.PP {
+		return fmt.Errorf("engine %q is known with TP %d x PP %d, not %d x %d: remove it first: %w",
+			e.desc.ID, old.desc.TP, old.desc.PP, e.desc.TP, e.desc.PP, ErrShape)
+	}
+	return nil
+}
+
+// AddEngineAt is AddEngine where the handle was chosen elsewhere: a rank takes it from its host. A place whose former use
+// has not ended here (a transfer is open) takes the new one over when it has; what is tracked there until then is lost at
+// once. ErrStale: the handle is none, lies outside the table, or is of a use that is past.
+func (t *Tracker) AddEngineAt(engine uint64, desc EngineDesc) error {
+	e, err := t.entryOf(desc)
 	if err != nil {
 		return err
 	}
 	r := t.reg
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i, d := r.lookup(engine)
-	switch {
-	case d == nil:
+	h := record.Handle(engine)
+	i := h.Slot()
+	if engine>>32 == 0 || int(i) >= len(r.seats) || h.Use() >= 1<<31 {
 		return ErrStale
-	case rank != t.cfg.Self.Rank%d.ranks:
-		return fmt.Errorf("rank %d of %d, this rank reads from %d: %w", rank, d.ranks, t.cfg.Self.Rank%d.ranks, ErrRank)
-	case d.id != "" && h.EngineID != d.id:
-		return fmt.Errorf("handshake of %q, expected %q: %w", h.EngineID, d.id, ErrEngine)
 	}
-	d.given = f
-	r.note(i)
+	p := &r.seats[i]
+	e.use = h.Use()
+	use := p.use.Load()
+	switch {
+	case e.use < use/2:
+		return ErrStale
+	case use&1 == 1 && e.use == use/2:
+		if p.now.removed {
+			return ErrStale
+		}
+		return sameShape(&p.now, &e)
+	}
+	if old, ok := r.byID[desc.ID]; ok && old != h {
+		r.remove(old) // the host knows it under another handle now
+	}
+	if err := r.room(&e); err != nil {
+		return err
+	}
+	if use&1 == 1 {
+		if p.next != nil {
+			r.forget(p.next)
+		}
+		p.next = &e
+		r.byID[desc.ID] = h
+		if !p.now.removed {
+			r.removeNow(i)
+		}
+		return nil
+	}
+	if at := slices.Index(r.free, i); at >= 0 {
+		r.free = slices.Delete(r.free, at, at+1)
+	}
+	r.begin(i, e)
 	return nil
 }
 
-// lookup gives the entry of a live handle. Under the lock.
-func (r *registry) lookup(engine uint64) (uint32, *registered) {
+// begin starts a use of a place. Under the lock.
+func (r *registry) begin(i uint32, e entry) record.Handle {
+	p := &r.seats[i]
+	p.now = e
+	h := record.NewHandle(i, e.use)
+	r.byID[e.desc.ID] = h
+	// R1: release; pairs with R2 in Tracker.engineOf. What was written before is seen by the step that meets the handle.
+	p.use.Store(2*e.use + 1)
+	return h
+}
+
+// forget gives back what an entry that never began had taken. Under the lock.
+func (r *registry) forget(e *entry) {
+	r.links -= len(e.reach)
+	if h, ok := r.byID[e.desc.ID]; ok && h.Use() == e.use {
+		delete(r.byID, e.desc.ID)
+	}
+}
+
+// RemoveEngine forgets an engine: its tracked requests are lost, its owed messages are tried once. The handle is stale from
+// now on for other goroutines; the engine's place is free again when no transfer from it is open. Any goroutine.
+func (t *Tracker) RemoveEngine(engine uint64) error {
+	t.reg.mu.Lock()
+	defer t.reg.mu.Unlock()
+	return t.reg.remove(record.Handle(engine))
+}
+
+// remove is RemoveEngine under the lock.
+func (r *registry) remove(h record.Handle) error {
+	e := r.lookup(uint64(h))
+	if e == nil {
+		return ErrStale
+	}
+	p := &r.seats[h.Slot()]
+	if e == p.next {
+		r.forget(e)
+		p.next = nil
+		return nil
+	}
+	delete(r.byID, e.desc.ID)
+	r.removeNow(h.Slot())
+	return nil
+}
+
+func (r *registry) removeNow(i uint32) {
+	p := &r.seats[i]
+	if r.byID[p.now.desc.ID] == record.NewHandle(i, p.now.use) {
+		delete(r.byID, p.now.desc.ID)
+	}
+	p.now.removed = true
+	r.note(i)
+}
+
+// LoadEngine hands in the handshakes of all ranks of an engine that this rank talks to (topology.Reach), in any order, all of
+// one boot. The steps load them, one a step. Another epoch or other metadata than the ones known make the engine a new
+// one. Any goroutine; what a step needs is allocated here.
+func (t *Tracker) LoadEngine(engine uint64, ranks []PeerRank) error {
+	r := t.reg
+	r.mu.Lock()
+	e := r.lookup(engine)
+	if e == nil {
+		r.mu.Unlock()
+		return ErrStale
+	}
+	desc, reach, ways := e.desc, e.reach, e.ways // not changed while the engine is known
+	r.mu.Unlock()
+	maps := make([]*wire.Handshake, len(reach))
+	for _, k := range ranks {
+		at := slices.Index(reach, k.Rank)
+		if at < 0 || maps[at] != nil {
+			return fmt.Errorf("rank %d of engine %q, this rank talks to each of %d once: %w", k.Rank, desc.ID, reach, ErrRank)
+		}
+		maps[at] = k.Map
+	}
+	if at := slices.Index(maps, nil); at >= 0 {
+		return fmt.Errorf("rank %d of engine %q is missing: %w", reach[at], desc.ID, ErrRank)
+	}
+	f, err := t.factsOf(&desc, reach, ways, maps)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e = r.lookup(engine); e == nil {
+		return ErrStale
+	}
+	copy(e.kept(), maps)
+	e.given, e.dead = f, false
+	r.note(record.Handle(engine).Slot())
+	return nil
+}
+
+// LoadHandshake is LoadEngine for handshakes that come one by one: the engine is loaded when those of all ranks that this one
+// talks to are there. A handshake of another boot than those handed in before puts them aside.
+func (t *Tracker) LoadHandshake(engine uint64, rank uint32, h *wire.Handshake) error {
+	if h == nil {
+		return fmt.Errorf("%w: none", ErrHandshake)
+	}
+	r := t.reg
+	r.mu.Lock()
+	e := r.lookup(engine)
+	if e == nil {
+		r.mu.Unlock()
+		return ErrStale
+	}
+	at := slices.Index(e.reach, rank)
+	if at < 0 {
+		r.mu.Unlock()
+		return fmt.Errorf("rank %d of engine %q, this rank talks to %d: %w", rank, e.desc.ID, e.reach, ErrRank)
+	}
+	desc, reach, ways := e.desc, e.reach, e.ways
+	maps := slices.Clone(e.kept())
+	r.mu.Unlock()
+	if _, err := t.factsOf(&desc, reach[at:at+1], ways[at:at+1], []*wire.Handshake{h}); err != nil {
+		return err
+	}
+	for i, m := range maps {
+		if m != nil && (m.Native != h.Native || m.Lease.Epoch != h.Lease.Epoch) {
+			maps[i] = nil
+		}
+	}
+	maps[at] = h
+	if slices.Index(maps, nil) < 0 {
+		ranks := make([]PeerRank, len(maps))
+		for i, m := range maps {
+			ranks[i] = PeerRank{Rank: reach[i], Map: m}
+		}
+		return t.LoadEngine(engine, ranks)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e = r.lookup(engine); e == nil {
+		return ErrStale
+	}
+	copy(e.kept(), maps)
+	return nil
+}
+
+// kept are the handshakes handed in so far.
+func (e *entry) kept() []*wire.Handshake {
+	if e.maps == nil {
+		e.maps = make([]*wire.Handshake, len(e.reach))
+	}
+	return e.maps
+}
+
+// SetOffset says how the owner's CLOCK_MONOTONIC stands against our CLOCK_BOOTTIME: what the ends of fixed leases are
+// converted with. An offset that knows nothing takes it back. Any goroutine.
+func (t *Tracker) SetOffset(engine uint64, o clock.Offset) error {
+	return t.tell(engine, func(e *entry) { e.offset, e.offsetNew = o, true })
+}
+
+// EngineDead says that the engine of the handshake in force is no more: its death wire fell. What is tracked there is lost
+// now, and nothing is tried until another handshake comes. Any goroutine.
+func (t *Tracker) EngineDead(engine uint64) error {
+	return t.tell(engine, func(e *entry) { e.given, e.dead = nil, true })
+}
+
+func (t *Tracker) tell(engine uint64, what func(*entry)) error {
+	r := t.reg
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.lookup(engine)
+	if e == nil {
+		return ErrStale
+	}
+	what(e)
+	r.note(record.Handle(engine).Slot())
+	return nil
+}
+
+// lookup gives the entry of a live handle, or nil. Under the lock.
+func (r *registry) lookup(engine uint64) *entry {
 	h := record.Handle(engine)
 	i := h.Slot()
-	if engine>>32 == 0 || int(i) >= len(r.desc) {
-		return 0, nil
+	if engine>>32 == 0 || int(i) >= len(r.seats) {
+		return nil
 	}
-	d := &r.desc[i]
-	if use := d.use.Load(); use&1 == 0 || (use-1)/2 != h.Use() || d.removed {
-		return 0, nil
+	p := &r.seats[i]
+	switch use := p.use.Load(); {
+	case p.next != nil && p.next.use == h.Use():
+		return p.next
+	case use&1 == 0 || use/2 != h.Use() || p.now.removed:
+		return nil
 	}
-	return i, d
+	return &p.now
 }
 
 // note queues an engine for the step. Under the lock.
 func (r *registry) note(i uint32) {
-	d := &r.desc[i]
-	if d.queued {
+	p := &r.seats[i]
+	if p.queued {
 		return
 	}
-	d.queued = true
+	p.queued = true
 	n := int(r.news.Load())
 	r.dirty[(r.head+n)%len(r.dirty)] = i
 	r.news.Store(int32(n + 1))
@@ -148,37 +413,61 @@ func (r *registry) note(i uint32) {
 // newsStepMax bounds the engines whose news one step takes.
 const newsStepMax = 16
 
+// news is what other goroutines have said about an engine since the step looked last.
+type news struct {
+	given     *facts
+	offset    clock.Offset
+	offsetNew bool
+	dead      bool
+	removed   bool
+}
+
 // takeNews gives the next engine with news. busy: another goroutine holds the lock, the next step looks again.
-func (r *registry) takeNews() (i uint32, given *facts, removed, ok, busy bool) {
+func (r *registry) takeNews() (i uint32, n news, ok, busy bool) {
 	if r.news.Load() == 0 {
-		return 0, nil, false, false, false
+		return 0, n, false, false
 	}
 	if !r.mu.TryLock() {
-		return 0, nil, false, false, true
+		return 0, n, false, true
 	}
 	defer r.mu.Unlock()
-	n := r.news.Load()
-	if n == 0 {
-		return 0, nil, false, false, false
+	left := r.news.Load()
+	if left == 0 {
+		return 0, n, false, false
 	}
 	i = r.dirty[r.head]
 	r.head = (r.head + 1) % len(r.dirty)
-	r.news.Store(n - 1)
-	d := &r.desc[i]
-	given, removed = d.given, d.removed
-	d.given, d.queued = nil, false
-	return i, given, removed, true, false
+	r.news.Store(left - 1)
+	p := &r.seats[i]
+	p.queued = false
+	if p.use.Load()&1 == 0 {
+		return i, n, true, false
+	}
+	e := &p.now
+	n = news{given: e.given, offset: e.offset, offsetNew: e.offsetNew, dead: e.dead, removed: e.removed}
+	e.given, e.offsetNew, e.dead = nil, false, false
+	return i, n, true, false
 }
 
-// giveBack makes a removed engine's place free. It reports false if the lock is taken: again in the next step.
+// giveBack ends the use of a removed engine's place; the one that waits for it begins. It reports false if the lock is
+// taken: again in the next step.
 func (r *registry) giveBack(i uint32) bool {
 	if !r.mu.TryLock() {
 		return false
 	}
 	defer r.mu.Unlock()
-	d := &r.desc[i]
-	d.use.Add(1)
-	d.given, d.id = nil, ""
-	r.free = append(r.free, i)
+	p := &r.seats[i]
+	r.links -= len(p.now.reach)
+	p.use.Store(2*p.now.use + 2)
+	next := p.next
+	p.now, p.next = entry{}, nil
+	if next == nil {
+		r.free = append(r.free, i)
+		return true
+	}
+	r.begin(i, *next)
+	if next.given != nil || next.offsetNew || next.dead {
+		r.note(i)
+	}
 	return true
 }

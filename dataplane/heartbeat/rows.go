@@ -48,11 +48,11 @@ func (t *Tracker) postRows(i uint32, now clock.Instant) bool {
 		case r.rowOpen: // the one before has not ended: the owner does not answer
 			t.unmoved(m, r.sent, now)
 			continue
-		case r.slot >= e.facts.rows: // no such row: parameters of something else
+		case r.slot >= e.facts.ranks[0].rows: // no such row: parameters of something else
 			t.leaseGone(m)
 			continue
 		}
-		token, f := uint64(r.serial)<<32|uint64(m), e.facts
+		token, f := uint64(r.serial)<<32|uint64(m), &e.facts.ranks[0]
 		switch t.reads.ReadRow(token, e.peer, f.row(r.slot), f.device, f.mem, record.RowLen, now) {
 		case read.OK:
 			r.rowOpen = true
@@ -63,7 +63,7 @@ func (t *Tracker) postRows(i uint32, now clock.Instant) bool {
 			t.counters.Rows++
 		case read.Full:
 			t.counters.RowsCut++
-			if now.Sub(e.rowAt) > 2*f.times.interval { // it is the owner that keeps the places taken
+			if now.Sub(e.rowAt) > 2*e.facts.times.interval { // it is the owner that keeps the places taken
 				t.unmoved(m, r.sent, now)
 				continue
 			}
@@ -82,7 +82,7 @@ func (t *Tracker) postRows(i uint32, now clock.Instant) bool {
 }
 
 // row is the address of a slot's row on the peer's board.
-func (f *facts) row(slot uint32) uint64 {
+func (f *rankFacts) row(slot uint32) uint64 {
 	return f.board + record.BoardHeadLen + record.RowLen*uint64(slot)
 }
 
@@ -93,7 +93,7 @@ func (t *Tracker) probe(i uint32, now clock.Instant) bool {
 	if e.probing {
 		return true
 	}
-	switch t.reads.ReadRow(probeToken|uint64(i), e.peer, e.facts.probe, e.facts.device, e.facts.mem, read.ProbeBytes, now) {
+	switch t.reads.ReadRow(probeToken|uint64(i), e.peer, e.facts.ranks[0].probe, e.facts.ranks[0].device, e.facts.ranks[0].mem, read.ProbeBytes, now) {
 	case read.OK:
 		e.probing = true
 		e.probeSent = e.sent
@@ -151,7 +151,7 @@ func (t *Tracker) takeRows(now clock.Instant) {
 func (t *Tracker) shown(m uint32, res *read.RowResult, now clock.Instant) {
 	r := &t.remotes.all[m]
 	e := &t.engines[r.engine]
-	if res.Row.Fence != e.facts.base+uint64(r.gen) {
+	if res.Row.Fence != e.facts.ranks[0].base+uint64(r.gen) {
 		t.leaseGone(m)
 		return
 	}

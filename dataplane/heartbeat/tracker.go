@@ -13,7 +13,7 @@ import (
 
 // Tracker holds the remote engines and tracked requests of one rank.
 //
-// Threads: one, the step's; AddEngine, RemoveEngine and LoadHandshake may be called by any.
+// Threads: one, the step's; what hands in news of engines (registry.go) may be called by any.
 // Memory: all from New. Step and the submissions touch no heap.
 // Time: callers pass now, which never goes back; the tracker reads no clock.
 // Limit: cfg.Tracks requests, cfg.Engines engines. What a peer does changes only counters, states and events.
@@ -75,7 +75,7 @@ func New(
 	n := cfg.Tracks + cfg.Owed
 	return &Tracker{
 		cfg: cfg, tr: tr, reads: reads, tracks: tracks, control: control, events: events,
-		reg:      newRegistry(cfg.Engines),
+		reg:      newRegistry(cfg.Engines, cfg.Links),
 		engines:  make([]engine, cfg.Engines),
 		requests: make([]request, cfg.Tracks),
 		remotes:  newRemotes(n, cfg.LongIDs, cfg.Seed),

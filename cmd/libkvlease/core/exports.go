@@ -130,7 +130,7 @@ func kvlgo_engine_add(handle C.int64_t, d *C.kvl_engine_desc_t, engine *C.uint64
 		return C.KVL_ERR_STALE
 	}
 	e, err := c.AddEngine(heartbeat.EngineDesc{
-		ID: string(bytesOf(d.engine_id)), Ranks: uint32(d.ranks), User: uint64(d.user),
+		ID: string(bytesOf(d.engine_id)), TP: uint32(d.ranks), PP: uint32(d.pp_size), User: uint64(d.user),
 	})
 	if err == nil {
 		*engine = C.uint64_t(e)

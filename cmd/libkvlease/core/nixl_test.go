@@ -97,7 +97,7 @@ func TestAHundredThousandStepsOverNIXLAllocateNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			engine, err := d.core.AddEngine(heartbeat.EngineDesc{ID: "P", Ranks: 1})
+			engine, err := d.core.AddEngine(heartbeat.EngineDesc{ID: "P"})
 			if err == nil {
 				err = d.core.Handshake(engine, 0, m)
 			}

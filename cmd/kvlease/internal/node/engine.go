@@ -116,7 +116,7 @@ func (e *engine) pass() error {
 }
 
 func (e *engine) addPeer(id string, handshake []byte) error {
-	h, err := e.core.AddEngine(heartbeat.EngineDesc{ID: id, Ranks: 1})
+	h, err := e.core.AddEngine(heartbeat.EngineDesc{ID: id})
 	if err != nil {
 		return err
 	}
