@@ -242,3 +242,6 @@ type otherConn struct {
 }
 
 func (c otherConn) Read(b []byte) (int, error) { return c.r.Read(b) }
+
+// NetConn is the connection below, for its options.
+func (c otherConn) NetConn() net.Conn { return c.Conn }

@@ -1,0 +1,388 @@
+package deathwire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// ServerConfig says what an owner does with wires. A field that is zero has its default.
+type ServerConfig struct {
+	// Self is who we are now; epoch 0: nothing can be held by us, and wires are not kept. Required. Any goroutine.
+	Self func() (engine, epoch uint64)
+	// Dead hears that the process of a reader has died. It runs on goroutines of the server, under no lock.
+	Dead func(engine, epoch uint64)
+
+	Max          int           // wires at once; 4,096
+	Grace        time.Duration // for the same name to return; 0 is 0
+	HelloTimeout time.Duration // for the whole hello; 5 s
+}
+
+// pendingMax is how many connections may owe their hello at once. Past it the oldest goes: who is silent there is not a
+// reader, whose hello comes with the connection.
+const pendingMax = 256
+
+// Server keeps the wires of readers.
+//
+// Threads: any; Heard and Left by one goroutine at a time, the step's: they take no lock and allocate nothing.
+// Memory: see table; one goroutine per wire.
+type Server struct {
+	cfg    ServerConfig
+	inbox  inbox
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu      sync.Mutex
+	table   table
+	open    map[*wire]struct{}
+	pending []*wire // oldest first
+	leaving bool
+	closed  bool
+
+	n serverCounters
+}
+
+// wire is one connection.
+type wire struct {
+	c    net.Conn
+	peer *peer
+	ours bool // this end closes it
+}
+
+type serverCounters struct {
+	kept, full, silent, malformed, crowded, unwanted, fallen, returned, ended, left, dead, disputed, unheard atomic.Uint64
+}
+
+// NewServer makes a server that has no wire yet.
+func NewServer(cfg ServerConfig) *Server {
+	if cfg.Max <= 0 {
+		cfg.Max = 4096
+	}
+	if cfg.HelloTimeout <= 0 {
+		cfg.HelloTimeout = 5 * time.Second
+	}
+	s := &Server{cfg: cfg, open: map[*wire]struct{}{}, done: make(chan struct{})}
+	s.inbox.init()
+	s.table.init(cfg.Max)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	go s.listen()
+	return s
+}
+
+// Heard takes a hello that a rank has heard over the transport. A step's: no lock, no allocation. What does not fit
+// is counted and leaves that reader to its leases.
+func (s *Server) Heard(engine, epoch uint64, nonce [16]byte) {
+	if nonce != ([16]byte{}) {
+		s.inbox.put(said{name: name{who{engine, epoch}, nonce}})
+	}
+}
+
+// Left takes a leaving that a rank has heard over the transport, as Heard.
+func (s *Server) Left(engine, epoch uint64) {
+	s.inbox.put(said{name: name{who: who{engine, epoch}}, left: true})
+}
+
+// listen applies what the step has heard.
+func (s *Server) listen() {
+	defer close(s.done)
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.inbox.wake:
+		}
+		for m, ok := s.inbox.take(); ok; m, ok = s.inbox.take() {
+			s.mu.Lock()
+			if m.left {
+				s.table.leave(m.who)
+			} else if p, disputed := s.table.hear(m.name); p != nil {
+				s.startGrace(p)
+			} else if disputed {
+				s.n.disputed.Add(1)
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+// Serve keeps a connection until it ends: zmtp.Config.Other. The caller closes it afterwards.
+func (s *Server) Serve(_ context.Context, c net.Conn) {
+	w := &wire{c: c}
+	if !s.enter(w) {
+		return
+	}
+	hello, ok := s.hello(w)
+	if !ok || !s.keep(w, hello) {
+		s.leavePending(w)
+		return
+	}
+	s.close(w, s.hold(w, hello))
+}
+
+// enter gives a connection a place among those that owe their hello.
+func (s *Server) enter(w *wire) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	if len(s.pending) >= pendingMax {
+		s.n.crowded.Add(1)
+		s.pending[0].ours = true
+		s.pending[0].c.Close()
+		s.pending = s.pending[1:]
+	}
+	s.pending = append(s.pending, w)
+	return true
+}
+
+// leavePending takes a connection out of those that owe their hello.
+func (s *Server) leavePending(w *wire) (was bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unpend(w)
+}
+
+func (s *Server) unpend(w *wire) bool {
+	for i, p := range s.pending {
+		if p == w {
+			s.pending = append(s.pending[:i:i], s.pending[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// hello reads the first frame, which must come whole in time.
+func (s *Server) hello(w *wire) (Frame, bool) {
+	var b [FrameLen]byte
+	w.c.SetReadDeadline(time.Now().Add(s.cfg.HelloTimeout))
+	if _, err := io.ReadFull(w.c, b[:]); err != nil {
+		s.n.silent.Add(1)
+		return Frame{}, false
+	}
+	w.c.SetReadDeadline(time.Time{})
+	f, err := Parse(b[:])
+	if err != nil || f.Kind != Hello || f.Nonce == ([16]byte{}) {
+		s.n.malformed.Add(1)
+		return Frame{}, false
+	}
+	return f, true
+}
+
+// writeTimeout bounds a write of a frame, which the socket's buffer takes at once.
+const writeTimeout = time.Second
+
+// keep gives a wire its place and tells the reader so.
+func (s *Server) keep(w *wire, hello Frame) bool {
+	engine, epoch := s.cfg.Self()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed || !s.unpend(w):
+		return false
+	case epoch == 0:
+		s.n.unwanted.Add(1)
+		return false
+	}
+	p, back := s.table.open(name{who{hello.Engine, hello.Epoch}, hello.Nonce})
+	if p == nil {
+		s.n.full.Add(1)
+		return false
+	}
+	if back {
+		s.n.returned.Add(1)
+	}
+	s.n.kept.Add(1)
+	w.peer = p
+	s.open[w] = struct{}{}
+	steady(w.c)
+	// Under the lock, so that no leaving goes out before it: 40 bytes into an empty buffer.
+	w.c.SetWriteDeadline(time.Now().Add(writeTimeout))
+	f := Frame{Kind: Welcome, Engine: engine, Epoch: epoch, Nonce: hello.Nonce}
+	b := f.Append(nil)
+	if s.leaving {
+		f.Kind = Leaving
+		b = f.Append(b)
+	}
+	w.c.Write(b) // an error shows in the read
+	return true
+}
+
+// hold waits for the end of a wire and tells whether the peer closed it.
+func (s *Server) hold(w *wire, hello Frame) (byPeer bool) {
+	var b [FrameLen]byte
+	for {
+		if _, err := io.ReadFull(w.c, b[:]); err != nil {
+			return closedByPeer(err)
+		}
+		f, err := Parse(b[:])
+		if err != nil || f.Kind != Leaving || f.Engine != hello.Engine || f.Epoch != hello.Epoch || f.Nonce != hello.Nonce {
+			s.n.malformed.Add(1)
+			return false
+		}
+		s.n.left.Add(1)
+		s.mu.Lock()
+		w.peer.left = true
+		s.mu.Unlock()
+	}
+}
+
+// closedByPeer reports that the other end closed the connection, itself or through its kernel. A time-out of any kind,
+// or a network that is gone, says nothing about the process.
+func closedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// close takes a wire out.
+func (s *Server) close(w *wire, byPeer bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.open[w]; !ok { // the era has ended, and the table with it
+		return
+	}
+	delete(s.open, w)
+	if byPeer && !w.ours {
+		s.n.fallen.Add(1)
+	} else {
+		s.n.ended.Add(1)
+	}
+	if s.table.closed(w.peer, byPeer && !w.ours) {
+		s.startGrace(w.peer)
+	}
+}
+
+// startGrace waits for a peer to return. Under the lock; its place is kept.
+func (s *Server) startGrace(p *peer) {
+	armed := time.Now()
+	var t *time.Timer
+	t = time.AfterFunc(s.cfg.Grace, func() {
+		s.mu.Lock()
+		if p.grace != t { // stopped too late
+			s.mu.Unlock()
+			return
+		}
+		if late := time.Since(armed); late > 2*s.cfg.Grace+lateLeast { // this process stood still: so did its listener
+			s.startGrace(p)
+			s.mu.Unlock()
+			return
+		}
+		p.grace = nil
+		dead := p.counts()
+		p.fell = false
+		s.table.places--
+		s.table.settle(p)
+		s.mu.Unlock()
+		if dead {
+			s.n.dead.Add(1)
+			if s.cfg.Dead != nil {
+				s.cfg.Dead(p.engine, p.epoch)
+			}
+		}
+	})
+	p.grace = t
+}
+
+// lateLeast is a delay of a timer that a busy machine explains.
+const lateLeast = 200 * time.Millisecond
+
+// Leave tells all readers that we go on purpose: from here on the end of a wire says nothing to them.
+func (s *Server) Leave() {
+	engine, epoch := s.cfg.Self()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaving = true
+	if epoch == 0 {
+		return
+	}
+	for w := range s.open {
+		f := Frame{Kind: Leaving, Engine: engine, Epoch: epoch, Nonce: w.peer.nonce}
+		w.c.SetWriteDeadline(time.Now().Add(writeTimeout))
+		w.c.Write(f.Append(nil))
+	}
+}
+
+// EndEra closes all wires and forgets all readers: there is nothing of them here any more. Who comes back is asked anew.
+func (s *Server) EndEra() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endEra()
+	s.leaving = false
+}
+
+func (s *Server) endEra() {
+	for w := range s.open {
+		w.c.Close()
+	}
+	clear(s.open)
+	s.table.clear()
+}
+
+// Close ends all wires. Their goroutines end with it, and are their callers' to wait for. No Dead begins after it.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.endEra()
+	for _, w := range s.pending {
+		w.c.Close()
+	}
+	s.pending = nil
+	s.mu.Unlock()
+	s.cancel()
+	<-s.done
+}
+
+// steady sets a connection up to be silent. Keep-alive finds the places of hosts that are gone; nobody is dead for it.
+func steady(c net.Conn) {
+	for {
+		if t, ok := c.(*net.TCPConn); ok {
+			t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 8})
+			return
+		}
+		u, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return
+		}
+		c = u.NetConn()
+	}
+}
+
+// ServerStats are a server's gauges, and its counters since NewServer.
+type ServerStats struct {
+	Wires     int    // open
+	Places    int    // taken: wires, and readers in their grace
+	Known     int    // readers whose nonce has been heard
+	Kept      uint64 // wires ever kept
+	Full      uint64 // connections closed for want of a place: those readers have only their leases
+	Silent    uint64 // connections without a hello in time
+	Malformed uint64 // connections that said something else
+	Crowded   uint64 // connections closed because too many owed their hello
+	Unwanted  uint64 // connections closed because nothing is registered here
+	Fallen    uint64 // wires that the reader's end closed
+	Returned  uint64 // of these, those whose reader came back in time
+	Ended     uint64 // wires that ended otherwise
+	Left      uint64 // wires whose reader said that it goes on purpose
+	Dead      uint64 // readers found dead
+	Disputed  uint64 // readers of whom two nonces were heard: nothing is believed of them
+	Unheard   uint64 // hellos and leavings of readers that found no room on their way from the step
+}
+
+// Stats reads them.
+func (s *Server) Stats() ServerStats {
+	s.mu.Lock()
+	open, places, known := len(s.open), s.table.places, len(s.table.voices)
+	s.mu.Unlock()
+	n := &s.n
+	return ServerStats{
+		Wires: open, Places: places, Known: known, Kept: n.kept.Load(), Full: n.full.Load(), Silent: n.silent.Load(),
+		Malformed: n.malformed.Load(), Crowded: n.crowded.Load(), Unwanted: n.unwanted.Load(), Fallen: n.fallen.Load(),
+		Returned: n.returned.Load(), Ended: n.ended.Load(), Left: n.left.Load(), Dead: n.dead.Load(), Disputed: n.disputed.Load(),
+		Unheard: s.inbox.dropped.Load(),
+	}
+}
