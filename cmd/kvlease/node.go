@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,12 +21,19 @@ type nodeCmd struct {
 	Blocks    uint32        `help:"Blocks of the KV cache." default:"512"`
 	Layers    uint32        `help:"Layers of the KV cache, one region each." default:"4"`
 	Watch     bool          `help:"Report heartbeats as they arrive."`
+	Listen    string        `help:"Serve our handshake on this side channel." placeholder:"HOST:PORT"`
+	Context   string        `help:"What this process holds of the engine: engine (all of it), host (requests), rank (memory of one rank)." enum:"engine,host,rank" default:"engine"`
+	Tp        uint32        `help:"Ranks of the engine, with --context host or rank: 1, 2 or 4." default:"1"`
+	TpRank    uint32        `help:"Which of them this process is, with --context rank."`
+	Carrier   string        `help:"Socket where a host and its ranks meet; named after the engine if empty." placeholder:"PATH"`
+	Config    string        `help:"Further keys of the configuration, as a JSON object." placeholder:"JSON"`
 }
 
 func (nodeCmd) Help() string {
 	return `Commands are JSON objects, one a line; the answer to a command carries its "n" as "re", events carry "ev".
 
-  prefill: handshake, expect, grant, overwrite, revoke, cancel     decode: engine, track, read, untrack     both: stats, quit
+  prefill: handshake, expect, grant, overwrite, revoke, cancel, pressure     decode: engine, forget, track, read, untrack
+  memory: fill, clear, check, register, unregister                           all: stats, quit
 
 By hand, in two terminals:
 
@@ -49,8 +58,21 @@ func (c *nodeCmd) Run(w *world) error {
 	case c.Layers < 1 || c.Layers > kvcache.LayersMax:
 		return usageError{fmt.Errorf("--layers is %d, allowed: 1 to %d", c.Layers, kvcache.LayersMax)}
 	}
+	var keys map[string]any
+	if c.Config != "" {
+		if err := json.Unmarshal([]byte(c.Config), &keys); err != nil {
+			return usageError{fmt.Errorf("--config needs a JSON object of keys: %w", err)}
+		}
+	}
+	if c.Context != "engine" && c.EngineID == "" {
+		return usageError{errors.New("--engine-id: a host and its ranks must be given the same one")}
+	}
+	if c.Context == "engine" && c.Tp != 1 {
+		return usageError{fmt.Errorf("--tp is %d: an engine of several ranks is a process with --context host and one with --context rank for each", c.Tp)}
+	}
 	return node.Run(w.ctx, node.Config{
 		Role: c.Role, EngineID: c.EngineID, Drive: c.Drive, Transport: c.Transport, NixlPath: c.Nixl,
 		PassTime: c.PassTime, Lease: c.Lease, Layers: c.Layers, Blocks: c.Blocks, Watch: c.Watch,
+		Listen: c.Listen, Context: c.Context, TP: c.Tp, TPRank: c.TpRank, Carrier: c.Carrier, Keys: keys,
 	}, transports, w.stdin, w.stdout, version)
 }

@@ -22,6 +22,7 @@ const (
 	HandshakeHexMax  = 65536
 	ParamsBytesMax   = 65536
 	blockIDMax       = 65536 - 1
+	ranksMax         = 64
 	reportBytesMax   = 1 << 20 // a report may carry a handshake or counters
 	errorExcerptSize = 60
 )
@@ -36,6 +37,12 @@ type Command struct {
 	Params    json.RawMessage `json:"params,omitempty"`
 	EngineID  string          `json:"engine_id,omitempty"`
 	Handshake string          `json:"handshake,omitempty"` // hex
+	Rank      uint32          `json:"rank,omitempty"`
+	Host      string          `json:"host,omitempty"` // of the side channel
+	Port      uint32          `json:"port,omitempty"`
+	TP        uint32          `json:"tp,omitempty"`
+	FixedS    float64         `json:"fixed_s,omitempty"` // grant: a fixed life in s
+	Wanted    uint32          `json:"wanted,omitempty"`  // pressure: blocks
 }
 
 // Report is one line on stdout: an answer (Re) or an event (Ev).
@@ -49,6 +56,9 @@ type Report struct {
 	ID        string          `json:"id,omitempty"`
 	Reason    string          `json:"reason,omitempty"`
 	Blocks    uint32          `json:"blocks,omitempty"`
+	Local     []uint32        `json:"local,omitempty"`   // blocks that a read fills
+	Reasons   []string        `json:"reasons,omitempty"` // of each rank, when there are several
+	Rank      uint32          `json:"rank,omitempty"`
 	Handshake string          `json:"handshake,omitempty"`
 	Params    json.RawMessage `json:"params,omitempty"`
 	Stats     json.RawMessage `json:"stats,omitempty"`
@@ -66,6 +76,8 @@ type Report struct {
 	Beats      uint64  `json:"beats,omitempty"`
 
 	Role       string `json:"role,omitempty"`
+	Context    string `json:"context,omitempty"`
+	Port       uint32 `json:"port,omitempty"` // of the side channel
 	EngineID   string `json:"engine_id,omitempty"`
 	Program    string `json:"program,omitempty"`
 	Version    string `json:"version,omitempty"`
@@ -76,23 +88,28 @@ type Report struct {
 	TimeNS uint64 `json:"t_ns"`
 }
 
-// needs says which keys a command takes beside "cmd" and "n"; all of them are required, except those in optional.
+// needs says which keys a command takes beside "cmd" and "n"; those with a question mark may be left out.
 var needs = map[string][]string{
-	"handshake": nil,
-	"expect":    {"id"},
-	"grant":     {"id", "blocks", "tokens"},
-	"overwrite": {"id", "blocks"},
-	"revoke":    {"id"},
-	"cancel":    {"id"},
-	"engine":    {"engine_id", "handshake"},
-	"track":     {"id", "params"},
-	"read":      {"id"},
-	"untrack":   {"id"},
-	"stats":     nil,
-	"quit":      nil,
+	"handshake":  {"rank?"},
+	"expect":     {"id"},
+	"grant":      {"id", "blocks", "tokens?", "fixed_s?"},
+	"overwrite":  {"id", "blocks"},
+	"revoke":     {"id"},
+	"cancel":     {"id"},
+	"pressure":   {"wanted"},
+	"engine":     {"engine_id", "handshake?", "rank?", "host?", "port?", "tp?"},
+	"forget":     {"engine_id"},
+	"track":      {"id", "params"},
+	"read":       {"id"},
+	"untrack":    {"id"},
+	"fill":       {"id", "blocks"},
+	"clear":      {"blocks"},
+	"check":      {"id", "blocks"},
+	"register":   nil,
+	"unregister": nil,
+	"stats":      nil,
+	"quit":       nil,
 }
-
-var optional = map[string]bool{"tokens": true}
 
 // Commands lists the known commands in order.
 func Commands() []string {
@@ -134,9 +151,10 @@ func ParseCommand(line []byte) (Command, error) {
 	delete(given, "cmd")
 	delete(given, "n")
 	for _, key := range keys {
+		key, optional := strings.CutSuffix(key, "?")
 		raw, ok := given[key]
 		if !ok {
-			if optional[key] {
+			if optional {
 				continue
 			}
 			return c, fmt.Errorf("%s needs %q", c.Cmd, key)
@@ -160,9 +178,21 @@ func (c *Command) set(key string, raw json.RawMessage) error {
 		return textOf(raw, key, IDBytesMax, &c.EngineID)
 	case "handshake":
 		return textOf(raw, key, HandshakeHexMax, &c.Handshake)
+	case "host":
+		return textOf(raw, key, IDBytesMax, &c.Host)
 	case "tokens":
-		if err := json.Unmarshal(raw, &c.Tokens); err != nil {
-			return fmt.Errorf("\"tokens\" needs a number from 0 to 4294967295")
+		return numberOf(raw, key, 1<<32-1, &c.Tokens)
+	case "rank":
+		return numberOf(raw, key, ranksMax-1, &c.Rank)
+	case "port":
+		return numberOf(raw, key, 65535, &c.Port)
+	case "tp":
+		return numberOf(raw, key, ranksMax, &c.TP)
+	case "wanted":
+		return numberOf(raw, key, 1<<32-1, &c.Wanted)
+	case "fixed_s":
+		if err := json.Unmarshal(raw, &c.FixedS); err != nil || c.FixedS <= 0 || c.FixedS > 86400 {
+			return fmt.Errorf("\"fixed_s\" needs a number of seconds, more than 0 and at most 86400")
 		}
 	case "params":
 		if len(raw) > ParamsBytesMax || raw[0] != '{' {
@@ -181,6 +211,15 @@ func (c *Command) set(key string, raw json.RawMessage) error {
 			}
 		}
 	}
+	return nil
+}
+
+func numberOf(raw json.RawMessage, key string, most uint32, out *uint32) error {
+	var v uint32
+	if err := json.Unmarshal(raw, &v); err != nil || v > most {
+		return fmt.Errorf("%q needs a number from 0 to %d", key, most)
+	}
+	*out = v
 	return nil
 }
 

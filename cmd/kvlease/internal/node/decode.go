@@ -24,12 +24,26 @@ var readNames = map[int32]string{
 	record.ReadTimeout: "timeout", record.ReadCancelled: "cancelled", record.ReadLost: "lost",
 }
 
+// addEngine introduces a peer: by its side channel, from which the library fetches the handshake itself, or with a map that
+// has come another way.
 func (n *Node) addEngine(c *jsonl.Command) (jsonl.Report, error) {
+	if (c.Handshake == "") == (c.Host == "") {
+		return jsonl.Report{}, errors.New("engine needs either \"handshake\" or \"host\" and \"port\"")
+	}
 	m, err := hex.DecodeString(c.Handshake)
 	if err != nil {
 		return jsonl.Report{}, fmt.Errorf("the handshake is not hex: %w", err)
 	}
-	return jsonl.Report{}, n.engine.addPeer(c.EngineID, m)
+	return jsonl.Report{}, n.engine.addPeer(c, m)
+}
+
+func (n *Node) forgetEngine(c *jsonl.Command) (jsonl.Report, error) {
+	h, ok := n.engine.peers[c.EngineID]
+	if !ok {
+		return jsonl.Report{}, fmt.Errorf("engine %q was not introduced", c.EngineID)
+	}
+	delete(n.engine.peers, c.EngineID)
+	return jsonl.Report{}, n.engine.core.RemoveEngine(h)
 }
 
 func (n *Node) track(c *jsonl.Command) (jsonl.Report, error) {
@@ -74,7 +88,9 @@ func (n *Node) read(c *jsonl.Command) (jsonl.Report, error) {
 	cut := len(n.free) - len(q.remote)
 	q.local = append([]uint32(nil), n.free[cut:]...)
 	n.free = n.free[:cut]
-	n.engine.cache.Clear(q.local)
+	if n.engine.cache != nil {
+		n.engine.cache.Clear(q.local)
+	}
 	err := n.engine.read(q.track, q.local, q.remote)
 	if errors.Is(err, host.ErrStale) { // the lease is known to be over: no read, no event
 		n.after = append(n.after, jsonl.Report{Ev: "read_failed", ID: q.id, Status: "stale", BlocksHeld: new(bool), HandedOut: n.given()})
@@ -86,7 +102,7 @@ func (n *Node) read(c *jsonl.Command) (jsonl.Report, error) {
 		return jsonl.Report{}, err
 	}
 	q.reading = true
-	return jsonl.Report{}, nil
+	return jsonl.Report{Local: q.local}, nil
 }
 
 func (n *Node) untrack(c *jsonl.Command) (jsonl.Report, error) {
@@ -124,8 +140,12 @@ func (n *Node) onTrack(e *record.Event) {
 	switch e.Kind {
 	case record.EvReadDone: // proven: all of it was read while the lease stood; only now may the model see it
 		n.handedOut++
-		bad := n.engine.cache.BadBytes(q.remoteID, q.local)
-		r.Ev, r.Status, r.BadBytes, r.Bytes, r.TookMS, r.HandedOut = "read_done", "ok", &bad, e.Value0, float64(e.Value1)/1e6, n.given()
+		r.Ev, r.Status, r.Bytes, r.TookMS, r.HandedOut = "read_done", "ok", e.Value0, float64(e.Value1)/1e6, n.given()
+		if n.engine.cache != nil { // else the ranks are asked to check theirs
+			bad := n.engine.cache.BadBytes(q.remoteID, q.local)
+			r.BadBytes = &bad
+		}
+		r.Local = q.local
 		n.forget(q)
 	case record.EvReadFailed: // not to be used; how much of it had come, and how much of that is another's, is shown only
 		blocksHeld := e.Flags&record.FlagBlocksHeld != 0
@@ -134,9 +154,11 @@ func (n *Node) onTrack(e *record.Event) {
 			q.over = true // a transfer may still write there: the blocks come back by event
 			break
 		}
-		bad := n.engine.cache.BadBytes(q.remoteID, q.local)
-		landed := n.engine.cache.Landed(q.local)
-		r.BadBytes, r.Landed = &bad, &landed
+		if n.engine.cache != nil {
+			bad := n.engine.cache.BadBytes(q.remoteID, q.local)
+			landed := n.engine.cache.Landed(q.local)
+			r.BadBytes, r.Landed = &bad, &landed
+		}
 		n.forget(q)
 	case record.EvBlocksBack:
 		r.Ev = "blocks_back"

@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 	"sync/atomic"
 	"time"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
@@ -19,7 +22,13 @@ import (
 
 // Config is what a stand-in is made of.
 type Config struct {
-	Role      string // prefill, decode or both: which commands it takes
+	Role      string         // prefill, decode or both: which commands it takes
+	Context   string         // engine, host or rank: what this process holds of the engine
+	TP        uint32         // ranks of the engine
+	TPRank    uint32         // which of them this is
+	Carrier   string         // path of the socket between host and ranks
+	Listen    string         // host:port of the side channel, "" none
+	Keys      map[string]any // further keys of the configuration
 	EngineID  string
 	Drive     string // inline or pump
 	Transport string
@@ -37,22 +46,42 @@ func (c *Config) core() ([]byte, error) {
 		"engine_id": c.EngineID, "transport": c.Transport, "drive": c.Drive, "kv_lease_duration": c.Lease.Seconds(),
 		"block_size": kvcache.Tokens,
 	}
+	if c.Context == "host" || c.Context == "rank" {
+		keys["role"], keys["tp_size"], keys["carrier_path"] = c.Context, c.TP, c.Carrier
+	}
+	if c.Context == "rank" {
+		keys["tp_rank"] = c.TPRank
+	}
+	if c.Listen != "" {
+		host, port, err := net.SplitHostPort(c.Listen)
+		if err != nil {
+			return nil, fmt.Errorf("the side channel is to listen at %q: %w", c.Listen, err)
+		}
+		number, err := strconv.Atoi(port)
+		if err != nil {
+			return nil, fmt.Errorf("the side channel is to listen at %q: %q is no port", c.Listen, port)
+		}
+		keys["side_channel_listen"], keys["side_channel_host"], keys["side_channel_port"] = true, host, number
+	}
 	if c.NixlPath != "" {
 		keys["nixl_path"] = c.NixlPath
 	}
 	if c.Lease <= 3*time.Second {
 		keys["allow_short_leases"], keys["step_max"] = true, 0.05
 	}
+	for name, v := range c.Keys {
+		keys[name] = v
+	}
 	return json.Marshal(keys)
 }
 
-// engine is one context with its KV cache: what a host program holds of kvlease.
+// engine is one context with its KV cache, which a host context does not have: what a program holds of kvlease.
 //
 // Threads: one.
 type engine struct {
 	core  *core.Core
 	host  *host.Host
-	cache *kvcache.Cache
+	cache *kvcache.Cache // nil in a host context
 	pump  bool
 	peers map[string]uint64 // engine handles by id
 }
@@ -66,9 +95,11 @@ func openEngine(cfg *Config, transports map[string]core.OpenTransport) (*engine,
 	if err != nil {
 		return nil, err
 	}
-	cache, err := kvcache.New(cfg.Layers, cfg.Blocks)
-	if err != nil {
-		return nil, err
+	var cache *kvcache.Cache
+	if cfg.Context != "host" {
+		if cache, err = kvcache.NewRank(cfg.Layers, cfg.Blocks, cfg.TPRank, max(cfg.TP, 1)); err != nil {
+			return nil, err
+		}
 	}
 	mem, err := core.NewMemory(parsed.Sizes())
 	if err != nil {
@@ -79,8 +110,10 @@ func openEngine(cfg *Config, transports map[string]core.OpenTransport) (*engine,
 		return nil, err
 	}
 	e := &engine{core: c, cache: cache, pump: cfg.Drive == "pump", peers: map[string]uint64{}}
-	if err := c.Register(regions(cache)); err != nil {
-		return nil, errors.Join(err, c.Close(0))
+	if cache != nil {
+		if err := c.Register(regions(cache)); err != nil {
+			return nil, errors.Join(err, c.Close(0))
+		}
 	}
 	var wake func()
 	if e.pump {
@@ -96,7 +129,7 @@ func regions(cache *kvcache.Cache) []core.Region {
 	var list []core.Region
 	for l := range cache.Layers {
 		list = append(list, core.Region{
-			Addr: cache.Addr(l), Bytes: uint64(len(cache.Layer(l))), BlockLen: kvcache.BlockLen, BlockStride: kvcache.BlockLen,
+			Addr: cache.Addr(l), Bytes: uint64(len(cache.Layer(l))), BlockLen: uint64(cache.BlockLen), BlockStride: uint64(cache.BlockLen),
 			Blocks: cache.Blocks, Group: -1, Name: fmt.Sprintf("layer.%d", l),
 		})
 	}
@@ -115,13 +148,16 @@ func (e *engine) pass() error {
 	return e.core.Step()
 }
 
-func (e *engine) addPeer(id string, handshake []byte) error {
-	h, err := e.core.AddEngine(heartbeat.EngineDesc{ID: id})
+func (e *engine) addPeer(c *jsonl.Command, handshake []byte) error {
+	h, err := e.core.AddEngine(heartbeat.EngineDesc{ID: c.EngineID, TP: c.TP})
 	if err != nil {
 		return err
 	}
-	e.peers[id] = h
-	return e.core.Handshake(h, 0, handshake)
+	e.peers[c.EngineID] = h
+	if len(handshake) == 0 {
+		return nil
+	}
+	return e.core.Handshake(h, c.Rank, handshake)
 }
 
 func (e *engine) peerName(handle uint64) string {

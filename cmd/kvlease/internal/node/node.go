@@ -62,14 +62,14 @@ func Run(ctx context.Context, cfg Config, transports map[string]core.OpenTranspo
 		cfg: cfg, engine: e, out: bufio.NewWriter(stdout), lines: make(chan []byte, linesWaiting),
 		held: map[string]*held{}, byLease: map[record.Handle]*held{}, holder: map[uint32]string{}, queue: map[record.Handle]*queued{},
 	}
-	if cfg.Role != "prefill" {
+	if cfg.Role != "prefill" && cfg.Context != "rank" {
 		for b := cfg.Blocks; b > 0; b-- {
 			n.free = append(n.free, b-1)
 		}
 	}
 	n.say(jsonl.Report{
 		Ev: "ready", Role: cfg.Role, EngineID: e.core.Config().EngineID, Program: "node", Version: version, Drive: cfg.Drive, PID: os.Getpid(),
-		Blocks: cfg.Blocks, BlockBytes: uint64(cfg.Layers) * kvcache.BlockLen,
+		Blocks: cfg.Blocks, BlockBytes: uint64(cfg.Layers) * kvcache.BlockLen, Context: cfg.Context, Rank: cfg.TPRank,
 	})
 	ended := make(chan error, 1)
 	go n.readLines(ctx, stdin, ended)
@@ -162,19 +162,42 @@ func (n *Node) takeCommands() bool {
 	return false
 }
 
-// sides says which role takes a command; commands that are not in it go with every role.
-var sides = map[string]string{
-	"expect": "prefill", "grant": "prefill", "overwrite": "prefill", "revoke": "prefill", "cancel": "prefill",
-	"engine": "decode", "track": "decode", "read": "decode", "untrack": "decode",
+// place says who takes a command: one side of an engine, or the process that holds its requests or its memory.
+type place struct {
+	side   string // prefill or decode; "": both
+	memory bool   // needs a KV cache: not in a host context
+	asks   bool   // about requests: not in a rank context
+}
+
+var places = map[string]place{
+	"expect": {side: "prefill", asks: true}, "grant": {side: "prefill", asks: true}, "revoke": {side: "prefill", asks: true},
+	"cancel": {side: "prefill", asks: true}, "pressure": {side: "prefill", asks: true},
+	"engine": {side: "decode", asks: true}, "forget": {side: "decode", asks: true}, "track": {side: "decode", asks: true},
+	"read": {side: "decode", asks: true}, "untrack": {side: "decode", asks: true},
+	"overwrite": {side: "prefill", memory: true}, "fill": {memory: true}, "clear": {memory: true}, "check": {memory: true},
+	"register": {memory: true}, "unregister": {memory: true},
+}
+
+// mayTake refuses a command that belongs to another side or process of the engine.
+func (n *Node) mayTake(cmd string) error {
+	switch p := places[cmd]; {
+	case p.side != "" && n.cfg.Role != "both" && n.cfg.Role != p.side:
+		return fmt.Errorf("%s is for a %s engine, this one is %s", cmd, p.side, n.cfg.Role)
+	case p.memory && n.cfg.Context == "host":
+		return fmt.Errorf("%s is for a process that holds KV blocks, this is the engine's host", cmd)
+	case p.asks && n.cfg.Context == "rank":
+		return fmt.Errorf("%s is for the engine's host, this is a rank of it", cmd)
+	}
+	return nil
 }
 
 func (n *Node) carryOut(c *jsonl.Command) (jsonl.Report, error) {
-	if side := sides[c.Cmd]; side != "" && n.cfg.Role != "both" && n.cfg.Role != side {
-		return jsonl.Report{}, fmt.Errorf("%s is for a %s engine, this one is %s", c.Cmd, side, n.cfg.Role)
+	if err := n.mayTake(c.Cmd); err != nil {
+		return jsonl.Report{}, err
 	}
 	switch c.Cmd {
 	case "handshake":
-		return n.ownHandshake()
+		return n.ownHandshake(c)
 	case "stats":
 		return jsonl.Report{Stats: n.engine.core.Stats()}, nil
 	case "expect":
@@ -185,8 +208,18 @@ func (n *Node) carryOut(c *jsonl.Command) (jsonl.Report, error) {
 		return n.overwrite(c)
 	case "revoke", "cancel":
 		return n.takeBack(c)
+	case "pressure":
+		return jsonl.Report{}, n.engine.host.Pressure(c.Wanted)
+	case "fill", "clear", "check":
+		return n.onMemory(c)
+	case "register":
+		return jsonl.Report{}, n.engine.core.Register(regions(n.engine.cache))
+	case "unregister":
+		return jsonl.Report{}, n.engine.core.Unregister()
 	case "engine":
 		return n.addEngine(c)
+	case "forget":
+		return n.forgetEngine(c)
 	case "track":
 		return n.track(c)
 	case "read":
@@ -219,6 +252,12 @@ func (n *Node) onEvent(e *record.Event) {
 		n.say(jsonl.Report{Ev: "engine_up", EngineID: n.engine.peerName(e.Handle), TimeNS: e.TimeNs})
 	case record.EvEngineDown:
 		n.say(jsonl.Report{Ev: "engine_down", EngineID: n.engine.peerName(e.Handle), TimeNS: e.TimeNs})
+	case record.EvRankUp:
+		n.say(jsonl.Report{Ev: "rank_up", Rank: uint32(e.Handle), TimeNS: e.TimeNs})
+	case record.EvRankDown:
+		n.say(jsonl.Report{Ev: "rank_down", Rank: uint32(e.Handle), Reason: [...]string{"unregistered", "gone"}[e.Status&1], TimeNS: e.TimeNs})
+	case record.EvHostDown:
+		n.say(jsonl.Report{Ev: "host_down", TimeNS: e.TimeNs})
 	case record.EvPoisoned:
 		n.say(jsonl.Report{Ev: "poisoned", Error: n.engine.core.Broken(), TimeNS: e.TimeNs})
 	case record.EvReadDone, record.EvReadFailed, record.EvBlocksBack, record.EvLeaseGone, record.EvAtRisk:

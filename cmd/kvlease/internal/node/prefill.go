@@ -17,14 +17,14 @@ type held struct {
 
 var reasons = map[int32]string{
 	record.FreedCompleted: "completed", record.FreedReleased: "released", record.FreedRevoked: "revoked", record.FreedExpired: "expired",
-	record.FreedPoisoned: "poisoned", record.FreedDuplicate: "duplicate", record.FreedClosed: "closed",
+	record.FreedPoisoned: "poisoned", record.FreedDuplicate: "duplicate", record.FreedClosed: "closed", record.FreedLost: "lost",
 }
 
 // blocksFree keeps the one rule of the prefill side: blocks under a lease are not the engine's to use.
 func (n *Node) blocksFree(blocks []uint32) error {
 	for _, b := range blocks {
-		if b >= n.engine.cache.Blocks {
-			return fmt.Errorf("block %d does not exist, there are %d", b, n.engine.cache.Blocks)
+		if b >= n.cfg.Blocks {
+			return fmt.Errorf("block %d does not exist, there are %d", b, n.cfg.Blocks)
 		}
 		if id, taken := n.holder[b]; taken {
 			return fmt.Errorf("block %d is under the lease of %s", b, id)
@@ -56,7 +56,9 @@ func (n *Node) grant(c *jsonl.Command) (jsonl.Report, error) {
 	if err := n.blocksFree(c.Blocks); err != nil {
 		return jsonl.Report{}, err
 	}
-	n.engine.cache.Fill(c.ID, c.Blocks)
+	if n.engine.cache != nil { // else the ranks have filled theirs
+		n.engine.cache.Fill(c.ID, c.Blocks)
+	}
 	n.users++
 	lease, params, err := n.engine.grant(c.ID, c.Blocks, c.Tokens, expected, n.users)
 	if err != nil {
@@ -96,8 +98,28 @@ func (n *Node) takeBack(c *jsonl.Command) (jsonl.Report, error) {
 	return jsonl.Report{}, nil
 }
 
-func (n *Node) ownHandshake() (jsonl.Report, error) {
-	m, err := n.engine.core.OwnHandshake(0)
+// onMemory is what a scheduler in another process has this rank do with its KV blocks.
+func (n *Node) onMemory(c *jsonl.Command) (jsonl.Report, error) {
+	for _, b := range c.Blocks {
+		if b >= n.cfg.Blocks {
+			return jsonl.Report{}, fmt.Errorf("block %d does not exist, there are %d", b, n.cfg.Blocks)
+		}
+	}
+	cache := n.engine.cache
+	switch c.Cmd {
+	case "fill":
+		cache.Fill(c.ID, c.Blocks)
+	case "clear":
+		cache.Clear(c.Blocks)
+	case "check":
+		bad, landed := cache.BadBytes(c.ID, c.Blocks), cache.Landed(c.Blocks)
+		return jsonl.Report{ID: c.ID, BadBytes: &bad, Landed: &landed, Bytes: uint64(len(c.Blocks)) * uint64(cache.Layers) * uint64(cache.BlockLen)}, nil
+	}
+	return jsonl.Report{}, nil
+}
+
+func (n *Node) ownHandshake(c *jsonl.Command) (jsonl.Report, error) {
+	m, err := n.engine.core.OwnHandshake(c.Rank)
 	return jsonl.Report{Handshake: hex.EncodeToString(m)}, err
 }
 
@@ -113,7 +135,19 @@ func (n *Node) freed(e *record.Event) {
 	}
 	delete(n.byLease, h.lease)
 	delete(n.held, h.id)
-	n.say(jsonl.Report{Ev: "freed", ID: h.id, Reason: reasons[e.Status], Blocks: uint32(len(h.blocks)), HeldMS: float64(e.Value1) / 1e6, TimeNS: e.TimeNs})
+	n.say(jsonl.Report{Ev: "freed", ID: h.id, Reason: reasons[e.Status], Reasons: n.reasonsOf(e), Blocks: uint32(len(h.blocks)), HeldMS: float64(e.Value1) / 1e6, TimeNS: e.TimeNs})
+}
+
+// reasonsOf tells why a lease ended on each rank.
+func (n *Node) reasonsOf(e *record.Event) []string {
+	if n.cfg.Context != "host" {
+		return nil
+	}
+	var list []string
+	for rank := range min(n.cfg.TP, 16) {
+		list = append(list, reasons[int32(e.Reasons>>(4*rank)&15)])
+	}
+	return list
 }
 
 func (n *Node) expectLapsed(e *record.Event) {
