@@ -57,6 +57,8 @@ const (
 	retryMax  = time.Minute
 	graceStep = 20 * time.Millisecond // between two looks within the grace
 	dialMax   = 5 * time.Second
+	flapSpan  = time.Second // a wire that fell sooner than this after it was up waits before it returns
+	flapsMax  = 4           // doublings of graceStep that it waits: no longer than owners have patience
 )
 
 // Client keeps a wire to each owner that it is told of.
@@ -217,6 +219,7 @@ func (c *Client) run(ctx context.Context, l *link) {
 		known bool      // it was up once, and its owner has not said that it leaves
 		fell  time.Time // it was closed then, and nobody was met since; zero: it was not
 		fails int
+		flaps int
 	)
 	for ctx.Err() == nil {
 		conn, got := c.connect(ctx, l, fell)
@@ -225,13 +228,19 @@ func (c *Client) run(ctx context.Context, l *link) {
 				c.n.returned.Add(1)
 			}
 			known, fails, fell = true, 0, time.Time{}
+			up := time.Now()
 			switch c.hold(ctx, l, conn) {
 			case endLeft:
 				c.n.left.Add(1)
 				known = false
 			case endClosed:
 				c.n.fallen.Add(1)
-				fell = time.Now()
+				if fell = time.Now(); fell.Sub(up) > flapSpan {
+					flaps = 0
+				} else {
+					c.sleep(ctx, graceStep<<min(flaps, flapsMax)/2)
+					flaps++
+				}
 				continue
 			}
 			c.tell(ctx, c.cfg.Changed, l.engine)
@@ -242,12 +251,12 @@ func (c *Client) run(ctx context.Context, l *link) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case got == another:
+		case got == another && known:
 			c.n.others.Add(1)
-			c.end(ctx, l, known)
+			c.end(ctx, l)
 			return
 		case got == refused && known, over && (got == hungUp || got == unreachable):
-			c.end(ctx, l, true)
+			c.end(ctx, l)
 			return
 		case !fell.IsZero() && (got == hungUp || got == unreachable):
 			c.sleep(ctx, min(graceStep, c.cfg.Grace))
@@ -258,6 +267,9 @@ func (c *Client) run(ctx context.Context, l *link) {
 			c.n.full.Add(1)
 		case refused:
 			c.n.refused.Add(1)
+		case another:
+			c.n.others.Add(1)
+			c.tell(ctx, c.cfg.Changed, l.engine)
 		}
 		fell = time.Time{}
 		c.set(l, Down, nil)
@@ -380,15 +392,13 @@ func (c *Client) set(l *link, s State, conn net.Conn) bool {
 	return true
 }
 
-// end stops a wire for good.
-func (c *Client) end(ctx context.Context, l *link, dead bool) {
+// end is the owner's death.
+func (c *Client) end(ctx context.Context, l *link) {
 	if !c.set(l, Gone, nil) {
 		return
 	}
-	if dead {
-		c.n.dead.Add(1)
-		c.tell(ctx, c.cfg.Dead, l.engine)
-	}
+	c.n.dead.Add(1)
+	c.tell(ctx, c.cfg.Dead, l.engine)
 	c.tell(ctx, c.cfg.Changed, l.engine)
 }
 
