@@ -186,19 +186,114 @@ func TestL12AGoneEngineIsWorkedOffInBoundedSteps(t *testing.T) {
 	}
 }
 
-func TestL12GoneEnginesPastTheQueueAreLeftToTheirDeadlines(t *testing.T) {
+func TestL12GoneEnginesPastWhatATurnServesAreLeftToTheirDeadlines(t *testing.T) {
 	r := newRig(t, 1000)
 	for i := range 1000 {
 		r.t.Renew(r.entry(r.grant(fmt.Sprint(i))), engineD, r.now)
 	}
 	r.t.EngineGone(engineD.Engine, engineD.Epoch, r.now) // cut off at its bound
-	for range goneMax + 4 {
-		r.t.EngineGone(9, 9, r.now)
+	for i := range uint64(goneMax + 5) {
+		r.t.EngineGone(100+i, 9, r.now)
 	}
 	r.wantCount("dropped", r.c.GoneDropped, 5)
 	r.run(at(1))
-	if r.t.Held() != 0 || r.t.gone.n != 0 {
-		t.Errorf("%d leases and %d gone engines left", r.t.Held(), r.t.gone.n)
+	if r.t.Held() != 0 || !r.t.gone.empty() {
+		t.Errorf("%d leases and %d gone engines left", r.t.Held(), r.t.gone.turn.used+r.t.gone.later.used)
+	}
+}
+
+func TestL12ManyEnginesThatDieTogetherAreWorkedOffInTwoTurns(t *testing.T) {
+	const engines = 500
+	r := newRig(t, 2000)
+	for i := range 2000 {
+		r.t.Renew(r.entry(r.grant(fmt.Sprint(i))), Reader{Engine: uint64(i % engines), Epoch: 1}, r.now)
+	}
+	for i := range uint64(engines) {
+		r.t.EngineGone(i, 1, r.now)
+	}
+	r.run(r.now.Add(10 * tick)) // 8 steps of 256 ends, and the first turn's
+	if r.t.Held() != 0 {
+		t.Errorf("%d leases left", r.t.Held())
+	}
+	r.wantEmpty()
+}
+
+func TestL12AnEngineThatDiesAgainDuringItsTurnIsLookedForOnceMore(t *testing.T) {
+	r := newRig(t, 1000)
+	for i := range 999 {
+		r.t.Renew(r.entry(r.grant(fmt.Sprint(i))), engineD, r.now)
+	}
+	r.t.EngineGone(engineD.Engine, engineD.Epoch, r.now) // cut off at its bound, the first slots are free again
+	r.drain()
+	r.never = uint32(len(r.mem.Slots)) // from the given back ones
+	again := r.grant("again")
+	if again.Slot() >= 256 {
+		t.Fatalf("granted in slot %d, want one that the turn has passed", again.Slot())
+	}
+	r.t.Renew(r.entry(again), engineD, r.now)
+	r.t.EngineGone(engineD.Engine, engineD.Epoch, r.now)
+	r.run(r.now.Add(10 * tick))
+	r.wantEnded(record.FreedReleased, again)
+	r.wantEmpty()
+}
+
+func TestL12AnEngineThatHasSaidGoodByeEndsNothingByDying(t *testing.T) {
+	r := newRig(t, 4)
+	a, b := r.grant("a"), r.grant("b")
+	r.t.Renew(r.entry(a), engineD, r.now)
+	r.t.Renew(r.entry(b), engineE, r.now)
+	r.t.Leaving(engineD.Engine, engineD.Epoch)
+	r.t.Leaving(engineD.Engine, engineD.Epoch)
+	if got := r.t.EngineGone(engineD.Engine, engineD.Epoch, r.now); got != 0 {
+		t.Errorf("%d leases ended", got)
+	}
+	r.wantHeld(a)
+	r.wantCount("gone after a good-bye", r.c.GoneLeft, 1)
+	r.t.Leaving(engineE.Engine, engineE.Epoch+1) // another boot of E
+	if got := r.t.EngineGone(engineE.Engine, engineE.Epoch, r.now); got != 1 {
+		t.Errorf("%d leases ended with E, want 1", got)
+	}
+	r.wantEnded(record.FreedReleased, b)
+}
+
+func TestL12GoodByesPastThoseRememberedGrowNothing(t *testing.T) {
+	r := newRig(t, 4)
+	for i := range uint64(3 * leftMax) {
+		r.t.Leaving(i, 1)
+	}
+	if got := r.t.left.index.used; got != leftMax {
+		t.Errorf("%d remembered, want %d", got, leftMax)
+	}
+	r.t.EngineGone(3*leftMax-1, 1, r.now)
+	r.t.EngineGone(0, 1, r.now) // forgotten: its death is news again
+	r.wantCount("gone after a good-bye", r.c.GoneLeft, 1)
+	r.wantCount("gone", r.c.Gone, 1)
+}
+
+func TestL12AGoneEngineAmongManyLeasesIsLookedForInBoundedSteps(t *testing.T) {
+	r := newRig(t, 3*scanMax)
+	for i := range 3 * scanMax {
+		r.grant(fmt.Sprint(i))
+	}
+	last := record.NewHandle(3*scanMax-1, 0)
+	r.t.Renew(r.entry(last), engineD, r.now)
+	for step := range 3 {
+		if step == 0 {
+			r.t.EngineGone(engineD.Engine, engineD.Epoch, r.now)
+		} else {
+			r.step()
+		}
+		if got := r.t.gone.scan; got > (step+1)*scanMax {
+			t.Fatalf("step %d has looked at %d slots", step, got)
+		}
+	}
+	r.step()
+	r.wantEnded(record.FreedReleased, last)
+	if r.c.GoneCut == 0 {
+		t.Error("the bound was reached and not counted")
+	}
+	if at := r.t.NextDue(r.now); at == r.now {
+		t.Error("NextDue says now, although nothing is left of the turn")
 	}
 }
 

@@ -128,7 +128,7 @@ func TestL7TheTableTakesAsManyLeasesAsItHasSlotsAndNoMore(t *testing.T) {
 	if _, ok := r.take(record.Granted); ok {
 		t.Fatal("a fifth slot")
 	}
-	for _, h := range []record.Handle{0, record.NewHandle(4, 0), record.NewHandle(1<<30, 0), record.NewHandle(0, 0)} {
+	for _, h := range []record.Handle{0, record.NewHandle(4, 0), record.NewHandle(1<<30, 0), record.NewHandle(0, 1)} {
 		before := *r.c
 		r.say(h, "x")
 		before.BadHandle++

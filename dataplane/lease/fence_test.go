@@ -89,10 +89,9 @@ func TestL11ASlotIsGrantedAgainOnlyAfterItsEndWasTold(t *testing.T) {
 	a := r.grant("a")
 	r.done("a", "D", 1)
 	before := *r.c
-	for _, use := range []uint32{0, 1} { // the end waits in the slot
-		r.want(r.say(record.NewHandle(0, use), "b"), Misfit)
-	}
-	if r.c.Grants != before.Grants || r.c.BadHandle != before.BadHandle+2 {
+	r.want(r.say(a, "b"), Ended) // the end waits in the slot
+	r.want(r.say(record.NewHandle(0, 1), "b"), Misfit)
+	if r.c.Grants != before.Grants || r.c.BadHandle != before.BadHandle+1 || r.c.Again != before.Again+1 {
 		t.Errorf("counters %+v", *r.c)
 	}
 	r.wantEnded(record.FreedCompleted, a)
@@ -105,7 +104,13 @@ func TestL11AGrantOfAUseThatEndedHereIsToldOnceMore(t *testing.T) {
 	r.done("a", "D", 1)
 	r.wantEnded(record.FreedCompleted, a)
 	r.want(r.say(a, "a"), Late) // after a gap in the stream the host says it again
-	r.wantCount("ended before", r.c.EndedBefore, 1)
+	r.wantCount("said again", r.c.Again, 1)
+	if got := r.t.EndedAs(a); got != record.FreedCompleted {
+		t.Errorf("ended as %d, want completed", got)
+	}
+	if got := r.t.EndedAs(record.NewHandle(1, 0)); got != record.FreedExpired {
+		t.Errorf("a use that this rank never saw ended as %d, want expired", got)
+	}
 
 	// A rank whose row is already past the use that it is told of, by the state of its slot for the first time.
 	r.mem.Rows[1].Fence = testBase + 5

@@ -15,42 +15,72 @@ const GrantFixed = 1
 
 func stateUse(s uint64) uint32 { return uint32(s >> 32) }
 
-// submitted finds the slot of a submission that opens a use (expect, grant). The host has set the state word before it
-// wrote the record; on a rank that the host does not share memory with, the record is what sets it.
-func (t *Table) submitted(h record.Handle, bit uint32) (uint32, *hot, bool) {
+// submitted finds the slot of a submission that opens a use (expect, grant). Not ok: o says what became of it.
+//
+// Within one process the host has set the state word before it wrote the record. On a rank that does not share memory with
+// its host the record sets it, and may come again: the host's full state names what this rank has ended, too.
+func (t *Table) submitted(h record.Handle, bit uint32) (s uint32, k *hot, o Outcome, ok bool) {
 	s, use := h.Slot(), h.Use()
 	if h == 0 || int(s) >= len(t.hot) || use == record.None {
-		return 0, nil, false
+		t.Counters.BadHandle++
+		return 0, nil, Misfit, false
 	}
 	state := atomic.LoadUint64(&t.mem.Slots[s].State)
-	k := &t.hot[s]
+	at := stateUse(state)
+	k = &t.hot[s]
 	switch {
-	case stateUse(state) > use, k.phase() == phaseHeld, k.phase() == phaseEnded:
-		return 0, nil, false
-	case k.phase() == phaseExpected && (bit != record.Granted || stateUse(state) != use):
-		return 0, nil, false
-	case stateUse(state) < use:
+	case at > use:
+		t.Counters.Again++
+		return s, k, Late, false
+	case at == use && (k.phase() == phaseHeld || k.phase() == phaseExpected && bit == record.Expected):
+		t.Counters.Again++
+		return s, k, Repeated, false
+	case at == use && k.phase() == phaseEnded:
+		t.Counters.Again++
+		return s, k, Ended, false
+	case k.phase() == phaseHeld, k.phase() == phaseEnded:
+		t.Counters.BadHandle++ // L11: no use of a slot begins before the end of the one before was told
+		return s, k, Misfit, false
+	case at < use:
+		if k.phase() == phaseExpected { // the word that cancelled it was lost
+			t.Counters.Cancelled++
+			t.drop(s, k)
+		}
 		t.forget(k) // what was kept was for a use that never came here
 		atomic.StoreUint64(&t.mem.Slots[s].State, record.State(use, bit))
 	case state&record.Mask == record.Free, state&record.Mask == record.Expected && bit == record.Granted:
 		atomic.StoreUint64(&t.mem.Slots[s].State, record.State(use, bit))
 	}
 	t.slotsUsed = max(t.slotsUsed, int(s)+1)
-	return s, k, true
+	return s, k, Applied, true
 }
 
-// Expect notes that a request has started to run: messages about it that come before the grant are kept.
-func (t *Table) Expect(h record.Handle, id []byte, now clock.Instant) {
-	s, k, ok := t.submitted(h, record.Expected)
+// drop takes an expectation, with what was kept for it, out of everything but its slot's state word.
+func (t *Table) drop(s uint32, k *hot) {
+	t.expected--
+	t.timed.drop(s)
+	t.leave(s, k, false)
+	t.long.drop(&t.mem.Slots[s])
+	t.forget(k)
+}
+
+// Expect notes that a request has started to run: messages about it that come before the grant are kept. Repeated, Late and
+// Ended: this use is known already, or has ended here; Misfit: nothing changed.
+func (t *Table) Expect(h record.Handle, id []byte, now clock.Instant) Outcome {
+	s, k, o, ok := t.submitted(h, record.Expected)
 	if !ok {
-		t.Counters.BadHandle++
-		return
+		return o
 	}
 	t.Counters.Expects++
 	t.expected++
-	k.a = units(now.Add(t.cfg.ExpectMax))<<lowBits | k.a&lowMask&^phaseMask | phaseExpected
+	end := uint64(unitsMax)
+	if t.cfg.ExpectMax > 0 {
+		end = units(now.Add(t.cfg.ExpectMax))
+	}
+	k.a = end<<lowBits | k.a&lowMask&^phaseMask | phaseExpected
 	t.enter(s, k, id)
 	t.timed.push(t.wheel.bucket(k.end()), s)
+	return Applied
 }
 
 // enter stores the id of a slot and puts it into the index, or marks the slot as not indexed: then stock messages do not
@@ -76,18 +106,22 @@ func (t *Table) enter(s uint32, k *hot, id []byte) {
 // tag is never 0, which is an empty entry.
 func (t *Table) tag(id []byte) uint64 { return max(maphash.Bytes(t.seed, id), 1) }
 
-// Grant starts a lease. Every grant whose handle fits ends in exactly one End: a duplicate id, a closed board and a row
-// that is already past this use end it at once (Ended). Messages that were kept are applied before it returns. Late: this
-// rank has told the end of this use and forgot it; a host of several ranks is told once more. Misfit: nothing changed.
+// Grant starts a lease. Every grant whose handle fits ends in exactly one End: a duplicate id, a closed board, a row that is
+// already past this use and a grant said in an era before end it at once (Ended). Messages that were kept are applied before
+// it returns.
+//
+// Time: TTLNs is the time left when the grant was said. It runs from now, so a grant that was on its way ends later, never
+// earlier. 0 is the configured time.
+//
+// Said again: for a lease that is held nothing changes but that its deadline is not before the repeated one's (Repeated). Late:
+// its end was told and the slot given back; the host of several ranks is told once more, with EndedAs. Misfit: nothing changed.
 func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
-	s, k, ok := t.submitted(g.Lease, record.Granted)
+	s, k, o, ok := t.submitted(g.Lease, record.Granted)
 	if !ok {
-		if s := g.Lease.Slot(); g.Lease != 0 && int(s) < len(t.hot) && stateUse(atomic.LoadUint64(&t.mem.Slots[s].State)) > g.Lease.Use() {
-			t.Counters.EndedBefore++
-			return Late
+		if o == Repeated {
+			t.again(s, k, now.Add(t.ttl(g)))
 		}
-		t.Counters.BadHandle++
-		return Misfit
+		return o
 	}
 	t.Counters.Grants++
 	slot, row := &t.mem.Slots[s], &t.mem.Rows[s]
@@ -115,6 +149,11 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 	t.blocks += uint64(g.Blocks)
 
 	fence := t.base + uint64(g.Lease.Use())
+	if g.Key != 0 && g.Key != k.key { // its parameters name an era that is over
+		t.Counters.OtherEra++
+		t.end(s, k, record.FreedClosed, now)
+		return Ended
+	}
 	if at := atomic.LoadUint64(&row.Fence); at == record.FenceClosed {
 		// Poisoned: the host tells the end from the slot, for readers that do not check the fence one duration later (L12).
 		if reason := t.closedReason(); reason != record.FreedPoisoned {
@@ -135,15 +174,11 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 		return Ended
 	}
 
-	ttl := t.cfg.Duration
-	if g.TTLNs != 0 {
-		ttl = time.Duration(min(g.TTLNs, uint64(1)<<62))
-	}
 	if g.Flags&GrantFixed != 0 {
 		k.a |= isFixed
 		k.setBeat(0)
 	}
-	told := now.Add(ttl)
+	told := now.Add(t.ttl(g))
 	k.setEnd(min(units(told)+t.spread(), unitsMax))
 	beats := t.name0(s, k, slot)
 	put(&row.DeadlineUs, uint64(max(told, 0))/1000)
@@ -160,6 +195,41 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 		return Ended
 	}
 	return Applied
+}
+
+// ttl is how long a grant stands from now on if nobody extends it.
+func (t *Table) ttl(g *record.Grant) time.Duration {
+	switch {
+	case g.TTLNs != 0:
+		return time.Duration(min(g.TTLNs, uint64(1)<<62))
+	case g.Flags&GrantFixed != 0:
+		return t.cfg.FixedTTL
+	}
+	return t.cfg.Duration
+}
+
+// again gives a held lease the deadline of its repeated grant if that is later.
+func (t *Table) again(s uint32, k *hot, told clock.Instant) {
+	if at := units(told); k.is(isDue | isNoted) { // the place of the grant's end holds another number
+		t.Counters.DueSaved++
+		t.hold(s, k, at)
+	} else {
+		k.setEnd(max(k.end(), at))
+	}
+	if us := uint64(max(told, 0)) / 1000; us > t.mem.Rows[s].DeadlineUs {
+		put(&t.mem.Rows[s].DeadlineUs, us)
+	}
+}
+
+// EndedAs is the reason with which this rank has ended a use of which Grant said Late; FreedExpired if it no longer knows.
+func (t *Table) EndedAs(h record.Handle) uint16 {
+	s := h.Slot()
+	if h != 0 && int(s) < len(t.hot) && t.hot[s].phase() != phaseHeld {
+		if slot := &t.mem.Slots[s]; stateUse(atomic.LoadUint64(&slot.State)) == h.Use()+1 && slot.Reason != 0 {
+			return slot.Reason
+		}
+	}
+	return record.FreedExpired
 }
 
 // claim gives the slot the index entry of its id: a new one, its own from the expectation, or that of an expectation in
@@ -240,11 +310,20 @@ func (t *Table) spread() uint64 {
 // said finds the slot of a submission about a use that is open.
 func (t *Table) said(h record.Handle) (uint32, *hot, bool) {
 	s := h.Slot()
-	if h == 0 || int(s) >= len(t.hot) || stateUse(atomic.LoadUint64(&t.mem.Slots[s].State)) != h.Use() {
+	if h == 0 || int(s) >= len(t.hot) {
 		t.Counters.BadHandle++
 		return 0, nil, false
 	}
-	return s, &t.hot[s], true
+	use, k := stateUse(atomic.LoadUint64(&t.mem.Slots[s].State)), &t.hot[s]
+	switch {
+	case use < h.Use():
+		t.Counters.BadHandle++
+		return 0, nil, false
+	case use > h.Use() || k.phase() == phaseEnded: // it has ended meanwhile
+		t.Counters.Again++
+		return 0, nil, false
+	}
+	return s, k, true
 }
 
 // Cancel says that the parameters never left: an expectation ends without a word, a lease as revoked, whoever named it.
@@ -256,9 +335,7 @@ func (t *Table) Cancel(h record.Handle, now clock.Instant) {
 	switch k.phase() {
 	case phaseExpected:
 		t.Counters.Cancelled++
-		t.expected--
-		t.timed.drop(s)
-		t.leave(s, k, false)
+		t.drop(s, k)
 		t.giveBack(s, k, h.Use())
 	case phaseHeld:
 		t.end(s, k, record.FreedRevoked, now)

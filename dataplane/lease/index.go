@@ -91,14 +91,14 @@ func (x *index) remove(i int) {
 // gravesMax is how many freed ids are remembered, so that late messages are told from unknown ones.
 const gravesMax = 65536
 
-// graves remembers the tags of the last ids freed. The word counts how often a tag is in the ring.
+// graves remembers the last tags added: those of the ids freed. The word counts how often a tag is in the ring.
 type graves struct {
 	index index
 	ring  []uint64
 	next  int
 }
 
-func newGraves() graves { return graves{index: newIndex(gravesMax), ring: make([]uint64, gravesMax)} }
+func newGraves(n int) graves { return graves{index: newIndex(n), ring: make([]uint64, n)} }
 
 func (g *graves) add(tag uint64) {
 	if old := g.ring[g.next]; old != 0 {
@@ -115,7 +115,7 @@ func (g *graves) add(tag uint64) {
 		return // forgotten: its late messages count as unknown
 	}
 	g.ring[g.next] = tag
-	g.next = (g.next + 1) % gravesMax
+	g.next = (g.next + 1) % len(g.ring)
 }
 
 func (g *graves) has(tag uint64) bool { return g.index.find(tag) >= 0 }

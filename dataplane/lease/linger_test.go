@@ -102,10 +102,9 @@ func TestL9BlocksOfAStockReaderLinger(t *testing.T) {
 			if got := r.t.Pressure(1, r.now); got != 0 {
 				t.Errorf("pressure freed %d blocks before the second look", got)
 			}
+			r.wantHeld(stock)
 			tc.ripe(r)
-			if got := r.t.Pressure(1, r.now); got != 8 {
-				t.Errorf("pressure freed %d blocks after it, want 8", got)
-			}
+			r.step()
 			r.wantEnded(record.FreedRevoked, stock)
 			r.wantEmpty()
 		})
@@ -125,6 +124,39 @@ func TestL9BlocksOfAStockReaderLinger(t *testing.T) {
 		r.wantHeld(stock)
 		r.run(at(75.2))
 		r.wantEnded(record.FreedExpired, stock)
+	})
+	t.Run("pressure keeps what it wants until one is ripe, and no longer", func(t *testing.T) {
+		r := newRig(t, 4, linger)
+		r.grant("stock")
+		r.run(at(5))
+		r.beat("stock")
+		r.run(at(30.03))
+		r.t.Pressure(1, r.now)
+		if due := r.t.NextDue(r.now); due <= r.now || due > at(30.15) {
+			t.Errorf("next due at %v, want when it is ripe", time.Duration(due))
+		}
+		r.run(at(30.2))
+		ours := r.grant("ours")
+		r.t.Renew(r.entry(ours), engineD, r.now)
+		r.run(at(31))
+		r.wantHeld(ours)
+		if r.t.wanted != 0 {
+			t.Errorf("%d blocks are still wanted", r.t.wanted)
+		}
+	})
+	t.Run("pressure leaves one with a linger shorter than settle until its second look", func(t *testing.T) {
+		r := newRig(t, 4, func(c *Config) { c.StockLinger = 10 * time.Millisecond })
+		stock := r.grant("stock")
+		r.run(at(5))
+		r.beat("stock") // its extension is over at 25, its first term at 30
+		for r.now < at(30.04) {
+			r.run(r.now.Add(tick))
+			r.t.Pressure(1, r.now)
+			r.wantHeld(stock)
+		}
+		r.want(r.beat("stock"), Applied) // as L8 lets it
+		r.run(at(50))
+		r.wantHeld(stock)
 	})
 	t.Run("pressure takes one between its two looks", func(t *testing.T) {
 		r := newRig(t, 4, linger)

@@ -154,7 +154,10 @@ func (m *model) grantNew(l *modelLease) {
 		l.fixed = true
 		changes = append(changes, fixed)
 	}
-	if term == 0 {
+	switch {
+	case term == 0 && l.fixed:
+		term = m.cfg.FixedTTL
+	case term == 0:
 		term = m.cfg.Duration
 	}
 	if l.handle == 0 {
@@ -176,6 +179,33 @@ func (m *model) grantNew(l *modelLease) {
 	case l.done:
 		m.takeEnd(l, record.FreedCompleted)
 	}
+}
+
+// gone is the death wire's part of L12.
+func (m *model) gone(d Reader) {
+	d.Rank = 0
+	m.r.t.EngineGone(d.Engine, d.Epoch, m.r.now)
+	for s := range uint32(len(m.r.mem.Slots)) { // in the order in which the turn comes by
+		for h, l := range m.live {
+			switch {
+			case h.Slot() != s || !l.granted || !l.named || l.by != d:
+			case l.shared || l.unchecked:
+				l.named = false
+			default:
+				m.takeEnd(l, record.FreedReleased)
+			}
+		}
+	}
+}
+
+// sayAgain is a host's full state: a grant repeated for a lease that is held.
+func (m *model) sayAgain(l *modelLease, left time.Duration) {
+	changes := []func(*record.Grant){ttl(left)}
+	if l.fixed {
+		changes = append(changes, fixed)
+	}
+	m.want(l, "repeated grant", m.r.say(l.handle, l.id, changes...), Repeated)
+	l.end = max(l.end, m.r.now.Add(left))
 }
 
 func (m *model) want(l *modelLease, what string, got, want Outcome) {

@@ -134,6 +134,14 @@ func (m *model) op() {
 			m.grantNew(l)
 			return
 		}
+		switch m.rng.IntN(3) {
+		case 0:
+			m.gone(d)
+			return
+		case 1:
+			m.sayAgain(l, time.Duration(1+m.rng.IntN(8))*time.Second)
+			return
+		}
 		// The same id once more, while it is held.
 		h, ok := r.take(record.Granted)
 		if !ok {

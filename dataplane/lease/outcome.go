@@ -35,7 +35,9 @@ type Counters struct {
 	StockEndRefused                           uint64 // L12: a native message had named the lease
 	ReleaseRefused                            uint64 // L12: shared or unchecked
 	RevokeWaits                               uint64 // L12: revoke left to the deadline
+	Gone                                      uint64 // engines that are gone, as the death wire says
 	GoneKept                                  uint64 // L12: leases of a gone engine left to the deadline
+	GoneLeft                                  uint64 // gone engines that had said good-bye: nothing ended
 	GoneDropped                               uint64 // gone engines that found no place in the queue
 	FixedRenew                                uint64
 
@@ -44,6 +46,8 @@ type Counters struct {
 	LongFull    uint64 // ids too long for the room left
 	Duplicate   uint64 // grants under an id that holds a lease
 	BadHandle   uint64 // submissions that do not fit their slot
+	Again       uint64 // submissions repeated, or about a use that has ended: nothing changed
+	OtherEra    uint64 // grants said before the memory was registered anew
 	EndedBefore uint64 // grants of a use that had already ended here
 	Lapsed      uint64 // expectations
 	Cancelled   uint64 // expectations
@@ -57,6 +61,6 @@ type Counters struct {
 	LingerHeld uint64 // renewed while lingering
 	ReadersCut uint64 // readers that had reported when an incomplete lease expired
 
-	SweepCut, ExamineCut, PressureCut uint64 // loops that reached their bound
-	EndsOpen                          uint64 // most ends that ever waited to be told
+	SweepCut, ExamineCut, PressureCut, GoneCut uint64 // loops that reached their bound
+	EndsOpen                                   uint64 // most ends that ever waited to be told
 }

@@ -14,10 +14,12 @@ func (t *Table) Pressure(blocks uint32, now clock.Instant) uint32 {
 	return uint32(min(t.takeBack(now), 1<<32-1))
 }
 
-// takeBack works on t.wanted.
+// takeBack works on t.wanted. It is forgotten when nothing is left that may be taken; while a lease only waits for the second
+// look that L8 gives its deadline, it is kept for the sweeps that follow.
 func (t *Table) takeBack(now clock.Instant) (freed uint64) {
 	past := unitsPast(now)
 	ends := t.cfg.SweepMax
+	t.ripens = 0
 	for looks := ends * pressureLooks; t.wanted > 0; looks-- {
 		if looks == 0 || ends == 0 {
 			t.Counters.PressureCut++
@@ -25,12 +27,14 @@ func (t *Table) takeBack(now clock.Instant) (freed uint64) {
 		}
 		s, ok := t.worth.first(ringLingering)
 		if ok {
-			at, _ := t.deadline(s, &t.hot[s])
+			at, ripe := t.passed(s, &t.hot[s])
 			if at > past { // renewed since: no longer one of these
 				t.hold(s, &t.hot[s], at)
 				continue
 			}
-			ok = at <= t.ripe
+			if ok = ripe; !ripe {
+				t.ripens = max(at+t.settle, t.looks.calm, past+1)
+			}
 		}
 		if !ok {
 			if s, ok = t.worth.first(ringRevocable); !ok {
@@ -43,61 +47,21 @@ func (t *Table) takeBack(now clock.Instant) (freed uint64) {
 		freed += n
 		t.wanted -= min(t.wanted, n)
 	}
-	t.wanted = 0 // enough, or nothing left that may be taken
+	if t.wanted == 0 || t.ripens == 0 {
+		t.wanted, t.ripens = 0, 0
+	}
 	return freed
 }
 
-// goneMax is how many gone engines may wait for their scan; past it only the leases' deadlines are left.
-const goneMax = 64
-
-type goneRing struct {
-	who  [goneMax]uint64
-	n    int
-	scan int // next slot for who[0]
-}
-
-// EngineGone is the death wire's word (L12): leases that this engine alone has named, and whose readers all check the
-// fence, end as released; of others it loses its claim and the deadline decides. It scans a bounded number of slots now
-// and the rest in the next sweeps, and tells how many leases ended now.
-func (t *Table) EngineGone(engine, epoch uint64, now clock.Instant) int {
-	if t.gone.n == goneMax {
-		t.Counters.GoneDropped++
-		return 0
+// passed gives the deadline of a lease that lingers, or a time not before it, and whether it has had the two looks of L8. While
+// it is due the grant's own end is no longer known, but its linger had passed at its first look.
+func (t *Table) passed(s uint32, k *hot) (at uint64, ripe bool) {
+	at, _ = t.deadline(s, k)
+	switch {
+	case k.is(isNoted): // what had arrived by its second look is being applied
+		return at, false
+	case k.is(isDue):
+		at = max(at, k.end()-min(t.linger, k.end()))
 	}
-	t.gone.who[t.gone.n] = t.who(Reader{Engine: engine, Epoch: epoch})
-	t.gone.n++
-	before := t.ended
-	if t.gone.n == 1 {
-		t.scanGone(now)
-	}
-	return t.ended - before
-}
-
-func (t *Table) scanGone(now clock.Instant) {
-	who := t.gone.who[0]
-	ends := t.cfg.SweepMax
-	for range scanMax {
-		if t.gone.scan >= t.slotsUsed {
-			copy(t.gone.who[:], t.gone.who[1:t.gone.n])
-			t.gone.n--
-			t.gone.scan = 0
-			return
-		}
-		if ends == 0 {
-			break
-		}
-		s := uint32(t.gone.scan)
-		t.gone.scan++
-		k := &t.hot[s]
-		if k.who != who || k.phase() != phaseHeld {
-			continue
-		}
-		if k.is(isShared | isUnchecked) {
-			k.who = 0
-			t.Counters.GoneKept++
-			continue
-		}
-		t.end(s, k, record.FreedReleased, now)
-		ends--
-	}
+	return at, at <= t.looks.ripe
 }

@@ -11,14 +11,15 @@ import (
 // Sweep is a step's share of the ends that time brings: expiry with its two looks (L8), lapsed expectations, what is left
 // of pressure and of engines that are gone.
 //
-// Bounds: SweepMax ends of each cause and SweepMax x 16 slots whose old time came up; both counted, the rest waits. A slot
-// that is renewed comes up about once per extension: a million leases of 30 s bring some 50,000 of these a second.
+// Bounds: SweepMax ends of each cause, SweepMax x 16 slots whose old time came up, 32,768 slots that an engine which is gone may
+// have named; all counted, the rest waits. A slot that is renewed comes up about once per extension: a million leases of 30 s
+// bring some 50,000 of these a second.
 //
 // gap is the time since the step before. arrived counts the notifications known to have arrived, waiting ones included;
 // applied those applied so far. Call it after the step has applied its share. It tells how many leases ended.
 func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uint64) (freed int) {
 	before := t.ended
-	if t.gone.n > 0 {
+	if !t.gone.empty() {
 		t.scanGone(now)
 	}
 	if t.wanted > 0 {
@@ -26,7 +27,7 @@ func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uin
 	}
 	past := unitsPast(now)
 	if gap > t.cfg.StallGap {
-		t.stalled, t.calm = past, past+t.interval
+		t.stalled, t.looks.calm = past, past+t.interval
 	}
 	ends := t.cfg.SweepMax
 	t.secondLooks(now, past, arrived, applied, &ends)
@@ -34,16 +35,10 @@ func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uin
 	if ends == 0 {
 		t.Counters.SweepCut++ // the rest waits for the next step: held longer is safe
 	}
-	t.ripen(past, arrived, applied)
-	return t.ended - before
-}
-
-// ripen moves the time before which a passed deadline has had both looks, for leases that linger: they are not looked at
-// again before their linger is over, and pressure must not take what a heartbeat on its way would have renewed.
-func (t *Table) ripen(past, arrived, applied uint64) {
-	if past >= t.calm && applied >= arrived {
-		t.ripe = past - min(past, t.settle)
+	if t.lingering > 0 {
+		t.looks.note(past, t.settle, applied >= arrived)
 	}
+	return t.ended - before
 }
 
 // secondLooks ends what was looked at once and not renewed since, when all that had arrived by now is applied.
@@ -218,15 +213,18 @@ func (t *Table) lapse(s uint32, k *hot, now clock.Instant) {
 // NextDue gives the earliest time at which Sweep may have something to do, or clock.Never. It may be early, never late.
 // Ends that wait to be told are not in it: see Ending.
 func (t *Table) NextDue(now clock.Instant) clock.Instant {
-	if t.gone.n > 0 || t.wanted > 0 {
+	if !t.gone.empty() || t.wanted > 0 && t.ripens == 0 {
 		return now
 	}
 	if _, ok := t.timed.first(t.ring(ringNoted)); ok {
 		return now
 	}
 	due := uint64(1<<63 - 1)
+	if t.wanted > 0 {
+		due = t.ripens
+	}
 	if at, ok := t.wheel.next(unitsMax); ok {
-		due = at * t.wheel.tick
+		due = min(due, at*t.wheel.tick)
 	}
 	for r, wait := range [2]uint64{ringDue: t.settle, ringStalled: t.interval} {
 		if s, ok := t.timed.first(t.ring(r)); ok {

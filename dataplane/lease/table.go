@@ -19,7 +19,8 @@ type Config struct {
 	Settle      time.Duration // from the first look at a passed deadline to the second; default 50 ms
 	StallGap    time.Duration // a longer gap before the first look makes the wait one Interval; default Interval
 	StockLinger time.Duration // longer hold after the deadline of a lease last renewed by a stock reader
-	ExpectMax   time.Duration // life of an expectation; default ten times Duration
+	ExpectMax   time.Duration // life of an expectation; default ten times Duration, negative for ever: the host of a rank cancels it
+	FixedTTL    time.Duration // life of a fixed grant that names none; default sixteen times Duration
 	Jitter      time.Duration // grants are spread by up to this, later only; default an eighth of Extension, negative none
 	SweepMax    int           // ends per step and cause; default 256
 	LongIDs     int           // ids of more than 96 bytes at once; default one hundredth of the leases
@@ -73,11 +74,12 @@ type Table struct {
 	linger    uint64 // units
 
 	slotsUsed int // slots below this were used at least once
-	gone      goneRing
+	gone      gone
+	left      graves // engines that have said good-bye
 	wanted    uint64 // blocks that pressure still wants
-	ripe      uint64 // units: a deadline before this has had both looks
+	ripens    uint64 // units: when what wanted waits for may be taken; 0: it does not wait
+	looks     looks
 	stalled   uint64 // units: when the last stall ended
-	calm      uint64 // units: ripe stands still until then, after a stall
 	endCursor int
 	closed    bool
 	touched   uint64 // keeps the loads of RenewIDs
@@ -162,7 +164,7 @@ func New(cfg Config, mem Memory, secret [2]uint64, base, epoch uint64) (*Table, 
 		return nil, fmt.Errorf("lease table: %d rows for %d leases", len(mem.Rows), n)
 	case cfg.Duration <= 0:
 		return nil, fmt.Errorf("lease table: duration %v", cfg.Duration)
-	case cfg.Extension < 0 || cfg.Interval < 0 || cfg.Settle < 0 || cfg.StallGap < 0 || cfg.StockLinger < 0 || cfg.ExpectMax < 0:
+	case cfg.Extension < 0 || cfg.Interval < 0 || cfg.Settle < 0 || cfg.StallGap < 0 || cfg.StockLinger < 0 || cfg.FixedTTL < 0:
 		return nil, fmt.Errorf("lease table: a negative time in %+v", cfg)
 	case cfg.SweepMax < 0 || cfg.LongIDs < 0 || cfg.Readers < 0:
 		return nil, fmt.Errorf("lease table: a negative bound in %+v", cfg)
@@ -174,6 +176,7 @@ func New(cfg Config, mem Memory, secret [2]uint64, base, epoch uint64) (*Table, 
 	cfg.Settle = or(cfg.Settle, 50*time.Millisecond)
 	cfg.StallGap = or(cfg.StallGap, cfg.Interval)
 	cfg.ExpectMax = or(cfg.ExpectMax, 10*cfg.Duration)
+	cfg.FixedTTL = or(cfg.FixedTTL, 16*cfg.Duration)
 	cfg.Jitter = max(or(cfg.Jitter, cfg.Extension/8), 0)
 	cfg.SweepMax = or(cfg.SweepMax, 256)
 	cfg.LongIDs = or(cfg.LongIDs, n/100+1)
@@ -182,7 +185,7 @@ func New(cfg Config, mem Memory, secret [2]uint64, base, epoch uint64) (*Table, 
 	t := &Table{
 		cfg: cfg, mem: mem, secret: secret, base: base, seed: maphash.MakeSeed(),
 		hot: make([]hot, n), granted: make([]int64, n),
-		index: newIndex(n), graves: newGraves(), readers: newReaders(cfg.Readers), long: newLongIDs(cfg.LongIDs),
+		index: newIndex(n), graves: newGraves(gravesMax), gone: newGone(), left: newGraves(leftMax), readers: newReaders(cfg.Readers), long: newLongIDs(cfg.LongIDs),
 		jitter:    cfg.Seed | 1,
 		extUs:     uint64(cfg.Extension / time.Microsecond),
 		spreadMax: unitsOf(cfg.Jitter), settle: unitsOf(cfg.Settle), interval: unitsOf(cfg.Interval), linger: unitsOf(cfg.StockLinger),

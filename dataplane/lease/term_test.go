@@ -91,7 +91,7 @@ func TestL2LateMessagesAreToldFromUnknownOnesForTheLast65536Ids(t *testing.T) {
 }
 
 func TestL2AnIdFreedTwiceIsForgottenWithItsLastEnd(t *testing.T) {
-	g := newGraves()
+	g := newGraves(gravesMax)
 	tag := func(i uint64) uint64 { return i * 0x9e3779b97f4a7c15 }
 	g.add(tag(5))
 	g.add(tag(5))
