@@ -39,7 +39,7 @@ static kvl_ctx_t *open_one(const char *name, void *kv, size_t bytes, kvl_produce
 	}
 	kvl_region_t region = {.addr = (uint64_t)(uintptr_t)kv, .bytes = bytes, .block_len = 4096, .block_stride = 4096,
 	                       .blocks = (uint32_t)(bytes / 4096), .group = -1};
-	must(kvl_register(ctx, &region, 1), "kvl_register");
+	must(kvl_register(ctx, &region, sizeof(kvl_region_t), 1), "kvl_register");
 	must(kvl_producer_open(ctx, producer_out), "kvl_producer_open");
 	return ctx;
 }

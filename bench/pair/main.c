@@ -28,7 +28,7 @@ void side_open(struct side *s, const struct plan *plan, const char *name, const 
 		.mem = KVL_MEM_DRAM,
 		.name = {"kv", 2},
 	};
-	must(kvl_register(s->ctx, &region, 1), "kvl_register");
+	must(kvl_register(s->ctx, &region, sizeof(kvl_region_t), 1), "kvl_register");
 	must(kvl_producer_open(s->ctx, &s->producer), "kvl_producer_open");
 	char raw[32];
 	snprintf(raw, sizeof raw, "raw-%s", name);

@@ -72,6 +72,8 @@ type Region struct {
 	Device                             uint32
 	Mem                                transport.Mem
 	Name                               string
+	Parts                              uint32 // pieces of a block, each with one run of bytes per head; 0 counts as 1
+	Replicated                         bool   // every rank holds the whole block (MLA)
 }
 
 // Now is CLOCK_BOOTTIME.

@@ -97,7 +97,7 @@ static inline int32_t cache_register(kvl_ctx_t *ctx, const struct cache *c)
 			.name = {names[l], (size_t)n},
 		};
 	}
-	return kvl_register(ctx, regions, c->layers);
+	return kvl_register(ctx, regions, sizeof regions[0], c->layers);
 }
 
 /* Go over every word of a request's blocks: write what belongs there (fill), or count the bytes that differ from it. */

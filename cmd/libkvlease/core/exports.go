@@ -17,6 +17,9 @@ import (
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
+// roles of the configuration as C numbers them.
+var roles = map[string]C.uint32_t{"engine": C.KVL_ROLE_ENGINE, "host": C.KVL_ROLE_HOST, "rank": C.KVL_ROLE_RANK}
+
 // Each export recovers, so that nothing unwinds through the boundary, and answers with a status. Pointers from C were
 // checked by the C library; memory that C reads later is never Go's.
 
@@ -32,7 +35,8 @@ func kvlgo_config(cfg *C.char, n C.uint64_t, out *C.kvl_core_sizes_t, errText *C
 		size: C.uint32_t(unsafe.Sizeof(*out)), leases: C.uint32_t(s.Leases), tracks: C.uint32_t(s.Tracks),
 		producers: C.uint32_t(s.Producers), ring_bytes: C.uint32_t(s.RingBytes), overflow_bytes: C.uint32_t(s.OverflowBytes),
 		events_bytes: C.uint32_t(s.EventsBytes), landing_bytes: C.uint32_t(s.LandingBytes), long_ids: C.uint32_t(c.LongIDsMax),
-		idle_tick_ns: C.uint64_t(c.IdleTick),
+		idle_tick_ns: C.uint64_t(c.IdleTick), role: roles[c.Role], ranks: C.uint32_t(c.Ranks()),
+		blocks_ttl_ns: C.uint64_t(c.BlocksTTL),
 	}
 	if s.Pump {
 		out.pump = 1
@@ -107,6 +111,7 @@ func kvlgo_register(handle C.int64_t, regions *C.kvl_region_t, n C.uint32_t, err
 		list = append(list, core.Region{
 			Addr: uint64(r.addr), Bytes: uint64(r.bytes), BlockLen: uint64(r.block_len), BlockStride: uint64(r.block_stride),
 			Blocks: uint32(r.blocks), Group: int32(r.group), Device: uint32(r.device), Mem: transport.Mem(r.mem), Name: string(bytesOf(r.name)),
+			Parts: uint32(r.parts), Replicated: r.flags&C.KVL_REGION_REPLICATED != 0,
 		})
 	}
 	return fail(c.Register(list), errText, errCap)
@@ -173,6 +178,41 @@ func kvlgo_handshake_get(handle C.int64_t, rank C.uint32_t, buf unsafe.Pointer, 
 		return fail(err, errText, errCap)
 	}
 	return copyOut(m, buf, bufCap, n)
+}
+
+//export kvlgo_handshake_set
+func kvlgo_handshake_set(handle C.int64_t, rank C.uint32_t, data unsafe.Pointer, n C.uint64_t, errText *C.char, errCap C.uint64_t) (st C.int32_t) {
+	defer recovered(&st, errText, errCap)
+	c := get(int64(handle))
+	if c == nil {
+		return C.KVL_ERR_STALE
+	}
+	if n > 1<<20 {
+		return fail(fmt.Errorf("%w: handshake map of %d bytes, at most 1 MiB", core.ErrInvalid, uint64(n)), errText, errCap)
+	}
+	return fail(c.HandshakeSet(uint32(rank), C.GoBytes(data, C.int(n))), errText, errCap)
+}
+
+//export kvlgo_delta_take
+func kvlgo_delta_take(handle C.int64_t, rank C.uint32_t, buf unsafe.Pointer, bufCap C.uint64_t, n *C.uint64_t, errText *C.char, errCap C.uint64_t) (st C.int32_t) {
+	defer recovered(&st, errText, errCap)
+	c := get(int64(handle))
+	if c == nil {
+		return C.KVL_ERR_STALE
+	}
+	got, err := c.DeltaTake(uint32(rank), unsafe.Slice((*byte)(buf), int(min(bufCap, C.KVL_DELTA_MAX))))
+	*n = C.uint64_t(got)
+	return fail(err, errText, errCap)
+}
+
+//export kvlgo_delta_put
+func kvlgo_delta_put(handle C.int64_t, rank C.uint32_t, data unsafe.Pointer, n C.uint64_t, errText *C.char, errCap C.uint64_t) (st C.int32_t) {
+	defer recovered(&st, errText, errCap)
+	c := get(int64(handle))
+	if c == nil {
+		return C.KVL_ERR_STALE
+	}
+	return fail(c.DeltaPut(uint32(rank), unsafe.Slice((*byte)(data), int(n))), errText, errCap)
 }
 
 //export kvlgo_stats

@@ -242,20 +242,22 @@ KVL_API const char *kvl_last_error(void);
 
 /* ---- producers --------------------------------------------------------------------------------------------------- */
 
-/** Give the calling thread a submission ring. All calls about one request go through the producer of its first. Lives as long as the context. KVL_ERR_FULL: producers_max are open. */
+/** Give the calling thread a submission ring. All calls about one request go through the producer of its first. Lives as long as the context. KVL_ERR_FULL: producers_max are open; KVL_ERR_INVALID: ctx is a rank context: requests go through the host context. */
 KVL_API int32_t kvl_producer_open(kvl_ctx_t *ctx, kvl_producer_t **producer_out);
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /**
  * Register the KV cache with the transport, once, before peers connect: all of it or nothing. It must stay mapped until
- * kvl_unregister or kvl_close has succeeded.
+ * kvl_unregister or kvl_close has succeeded. With ranks: each registers its own.
  *
- * @param regions  [in] n regions, 1 to 4,096, that do not overlap; copied.
- * @return KVL_OK; KVL_ERR_INVALID: the text names the region, or memory is registered already; KVL_ERR_TRANSPORT;
- *         KVL_ERR_CLOSED, KVL_ERR_POISONED, KVL_ERR_BUSY.
+ * @param regions      [in] n regions, 1 to 4,096, that do not overlap; copied.
+ * @param region_size  [in] sizeof(kvl_region_t) of the caller. An older, shorter one is taken, with 0 for what it lacks; a newer
+ *                     one if what we do not know of it is 0.
+ * @return KVL_OK; KVL_ERR_INVALID: the text names the region, or memory is registered already, or ctx is a host context;
+ *         KVL_ERR_TRANSPORT, KVL_ERR_NOMEM, KVL_ERR_CLOSED, KVL_ERR_POISONED, KVL_ERR_BUSY.
  */
-KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, uint32_t n);
+KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, size_t region_size, uint32_t n);
 
 /**
  * Fence and end every lease (KVL_FREED_CLOSED) and destroy the agent; after success, and only then, the memory may be unmapped.
@@ -296,6 +298,45 @@ KVL_API int32_t kvl_engine_handshake(kvl_ctx_t *ctx, kvl_engine_t engine, uint32
  * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_INVALID: before kvl_register, or there is no such rank.
  */
 KVL_API int32_t kvl_handshake_get(kvl_ctx_t *ctx, uint32_t rank, void *buf, size_t cap, size_t *len_out);
+
+/**
+ * An engine's own handshake map of a rank, for engines that make theirs themselves: served on the side channel and given by
+ * kvl_handshake_get from now on in place of ours. Our key is put in, so whatever stands there is replaced. Any one thread; copies
+ * and parses, off the hot path.
+ *
+ * @param map  [in] msgpack, 1 byte to 1 MiB; copied.
+ * @return KVL_OK; KVL_ERR_INVALID: it cannot be read, is another engine's, there is no such rank, or that rank has not registered.
+ */
+KVL_API int32_t kvl_handshake_set(kvl_ctx_t *ctx, uint32_t rank, kvl_bytes_t map);
+
+/* ---- host and ranks on different nodes (carrier "delta"): bytes that the engine carries in its own step messages --------- */
+
+#define KVL_DELTA_MIN 8192u        /* least cap of kvl_delta_take */
+#define KVL_DELTA_MAX (1u << 20)   /* longest message of kvl_delta_put */
+
+/**
+ * What this end has to say to the other one: on the host context to that rank, on a rank context (with its own rank) to the host.
+ * Take after kvl_step (pump mode: whenever the engine sends), carry the bytes in whatever order and number they come, and put them in
+ * there. A message that is lost, doubled or late is noticed and healed: the host then sends its whole state for that rank again, in
+ * messages of at most cap bytes. Any one thread; a copy, no allocation.
+ *
+ * @param rank     [in] pp_rank * tp_size + tp_rank.
+ * @param cap      [in] bytes of buf, at least KVL_DELTA_MIN; 64 KiB is a good size.
+ * @param len_out  [out] bytes written; 0: nothing to say. Take again until it is 0.
+ * @return KVL_OK; KVL_ERR_INVALID: another carrier is configured, or no such rank; KVL_ERR_BUSY, KVL_ERR_POISONED, KVL_ERR_CLOSED.
+ */
+KVL_API int32_t kvl_delta_take(kvl_ctx_t *ctx, uint32_t rank, void *buf, size_t cap, size_t *len_out);
+
+/**
+ * Hand in a message that kvl_delta_take of the other end has given: on the host context from that rank, on a rank context (with
+ * its own rank) from the host. The next step acts on it. Any one thread; a copy, no allocation.
+ *
+ * @param bytes  [in] one whole message, at most KVL_DELTA_MAX; copied. None: nothing happens.
+ * @return KVL_OK, also for a message that comes twice or late; KVL_ERR_INVALID: damaged, of another engine, rank or version, another
+ *         carrier is configured, or no such rank: nothing changed; KVL_ERR_FULL: what came before is still to be stepped over, put it in
+ *         again; KVL_ERR_BUSY, KVL_ERR_POISONED, KVL_ERR_CLOSED.
+ */
+KVL_API int32_t kvl_delta_put(kvl_ctx_t *ctx, uint32_t rank, kvl_bytes_t bytes);
 
 /* ---- owner (prefill): one producer per context, the first that expects or grants; others get KVL_ERR_PRODUCER ------ */
 

@@ -48,6 +48,8 @@ int32_t kvl_fail_gate(const kvl_ctx_t *ctx)
 
 int32_t kvl_fail_busy(void) { return kvl_fail(KVL_ERR_BUSY, "another thread is inside this call"); }
 
+int32_t kvl_fail_era(void) { return kvl_fail(KVL_ERR_BUSY, "the engine's memory is being registered again: call again"); }
+
 int32_t kvl_check_groups(const char *what, const kvl_blocks_t *groups, uint32_t n, uint32_t *blocks_out)
 {
 	uint64_t blocks = 0;

@@ -17,6 +17,7 @@ static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 #define LEASES_MAX (1u << 24)
 #define TRACKS_MAX (1u << 24)
 #define PRODUCERS_MAX 1024u
+#define RANKS_MAX 64u
 #define INFO_MAX (1u << 20)
 
 /* ---- memory ---- */
@@ -31,7 +32,8 @@ static int sizes_ok(const kvl_core_sizes_t *s)
 	return s->size == sizeof *s && s->leases >= 1 && s->leases <= LEASES_MAX && s->tracks >= 1 &&
 	       s->tracks <= TRACKS_MAX && s->producers >= 1 && s->producers <= PRODUCERS_MAX &&
 	       ring_capacity_ok(s->ring_bytes) && ring_capacity_ok(s->overflow_bytes) && ring_capacity_ok(s->events_bytes) &&
-	       s->idle_tick_ns >= 1 && s->idle_tick_ns <= 3600u * 1000000000ull;
+	       s->idle_tick_ns >= 1 && s->idle_tick_ns <= 3600u * 1000000000ull && s->role <= KVL_ROLE_RANK && s->ranks >= 1 &&
+	       s->ranks <= RANKS_MAX;
 }
 
 /* Parts of the arena, each on pages of its own: what the transport registers must not share one with anything else. */
@@ -47,7 +49,7 @@ static size_t plan_part(plan_t *p, uint64_t bytes)
 }
 
 typedef struct parts {
-	size_t control, slots, tracks, board, landing, events, producers, rings, overflows;
+	size_t control, slots, tracks, fixed_ends, board, landing, events, producers, rings, overflows;
 	size_t ring_pages, overflow_pages, board_bytes;
 } parts_t;
 
@@ -59,6 +61,7 @@ static size_t plan_parts(const kvl_core_sizes_t *s, parts_t *at)
 	at->control = plan_part(&p, sizeof(kvl_control_t));
 	at->slots = plan_part(&p, (uint64_t)s->leases * sizeof(kvl_slot_t));
 	at->tracks = plan_part(&p, (uint64_t)s->tracks * sizeof(kvl_track_slot_t));
+	at->fixed_ends = plan_part(&p, (uint64_t)s->leases * sizeof(uint64_t));
 	at->board = plan_part(&p, at->board_bytes);
 	at->landing = plan_part(&p, s->landing_bytes);
 	at->events = plan_part(&p, kvl_ring_bytes(s->events_bytes));
@@ -111,12 +114,17 @@ static int32_t make_producers(kvl_ctx_t *ctx, const parts_t *at, uint8_t **rings
 	return KVL_OK;
 }
 
-static int32_t make_control(kvl_ctx_t *ctx)
+/* The first era is made here; the core makes the later ones. */
+static int32_t make_control(kvl_ctx_t *ctx, const uint64_t random[3])
 {
 	kvl_control_t *c = ctx->control;
 	c->magic = CONTROL_MAGIC;
 	c->version = KVL_LAYOUT_VERSION;
 	c->lease_free = c->track_free = KVL_NONE;
+	c->secret[0] = random[0];
+	c->secret[1] = random[1];
+	c->epoch = random[2] | 1;
+	c->era = 2;
 	c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	c->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (c->wake_fd < 0 || c->event_fd < 0)
@@ -136,17 +144,16 @@ static int32_t make_memory(kvl_ctx_t *ctx, kvl_core_args_t *args, uint8_t **ring
 	ctx->control = (kvl_control_t *)(void *)(ctx->arena + at.control);
 	ctx->slots = (kvl_slot_t *)(void *)(ctx->arena + at.slots);
 	ctx->tracks = (kvl_track_slot_t *)(void *)(ctx->arena + at.tracks);
+	ctx->fixed_ends = (uint64_t *)(void *)(ctx->arena + at.fixed_ends);
 	ctx->board = ctx->arena + at.board;
 	ctx->producers = (struct kvl_producer *)(void *)(ctx->arena + at.producers);
 	ctx->lease_list = KVL_NONE;
-	ctx->secret[0] = random[0];
-	ctx->secret[1] = random[1];
-	if ((st = make_control(ctx)) != KVL_OK || (st = make_producers(ctx, &at, rings, overflows)) != KVL_OK)
+	if ((st = make_control(ctx, random)) != KVL_OK || (st = make_producers(ctx, &at, rings, overflows)) != KVL_OK)
 		return st;
 	if (!kvl_ring_format(ctx->arena + at.events, kvl_ring_bytes(ctx->sizes.events_bytes), ctx->sizes.events_bytes) ||
 	    !kvl_ring_consumer_init(&ctx->events, ctx->arena + at.events, kvl_ring_bytes(ctx->sizes.events_bytes)))
 		return kvl_fail(KVL_ERR_NOMEM, "the completion ring cannot be made");
-	args->epoch = random[2] | 1;
+	args->epoch = ctx->control->epoch;
 	args->base = random[3] >> 2;
 	args->control = ctx->control;
 	args->slots = ctx->slots;
@@ -156,8 +163,8 @@ static int32_t make_memory(kvl_ctx_t *ctx, kvl_core_args_t *args, uint8_t **ring
 	args->events = ctx->arena + at.events;
 	args->rings = rings;
 	args->overflows = overflows;
-	args->secret[0] = ctx->secret[0];
-	args->secret[1] = ctx->secret[1];
+	args->secret[0] = ctx->control->secret[0];
+	args->secret[1] = ctx->control->secret[1];
 	return KVL_OK;
 }
 

@@ -28,6 +28,11 @@
 	/* the getters: KVL_ERR_SPACE and *len_out is the length needed; no terminating zero */                        \
 	X(handshake_get, "handshake_get", (int64_t core, uint32_t rank, void *buf, uint64_t cap, uint64_t *len_out, char *err,          \
 			  uint64_t err_cap))                                                                           \
+	X(handshake_set, "handshake_set", (int64_t core, uint32_t rank, const void *data, uint64_t len, char *err, uint64_t cap))     \
+	/* the delta carrier: take writes at most cap bytes, and 0 if there is nothing to say */                       \
+	X(delta_take, "delta_take", (int64_t core, uint32_t rank, void *buf, uint64_t cap, uint64_t *len_out, char *err,             \
+		       uint64_t err_cap))                                                                              \
+	X(delta_put, "delta_put", (int64_t core, uint32_t rank, const void *data, uint64_t len, char *err, uint64_t cap))             \
 	X(stats, "stats", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))                                           \
 	X(config_json, "config_json", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))                                     \
 	/* the parts of transfer parameters that are the same for every lease, as a JSON object */                     \

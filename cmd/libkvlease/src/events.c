@@ -3,14 +3,25 @@
 
 #include "internal.h"
 
-static void event_of_slot(kvl_event_t *ev, const kvl_slot_t *s, uint32_t slot, uint32_t use, uint64_t now)
+/* The same reason of every rank, in the four bits that each has. */
+static uint64_t reasons(const kvl_ctx_t *ctx, uint32_t reason)
 {
+	uint64_t all = 0;
+	for (uint32_t rank = 0; rank < ctx->sizes.ranks && rank < 16; rank++)
+		all |= (uint64_t)reason << 4 * rank;
+	return all;
+}
+
+static void event_of_slot(const kvl_ctx_t *ctx, kvl_event_t *ev, uint32_t slot, uint32_t use, uint64_t now)
+{
+	const kvl_slot_t *s = &ctx->slots[slot];
 	*ev = (kvl_event_t){.kind = KVL_EV_FREED,
 			    .status = KVL_FREED_POISONED,
 			    .handle = KVL_HANDLE(slot, use),
 			    .user = KVL_LOAD(&s->user, RELAXED),
 			    .value0 = KVL_LOAD(&s->blocks, RELAXED),
-			    .time_ns = now};
+			    .time_ns = now,
+			    .reasons = reasons(ctx, KVL_FREED_POISONED)};
 }
 
 /* An end that was still in the ring when the context was poisoned: the report must not tell it again. */
@@ -66,6 +77,13 @@ static int step_runs(kvl_ctx_t *ctx, uint64_t now)
 	return 0;
 }
 
+/* Whether every reader of a lease finds its row closed by now. The rows of a host context are its ranks' own: they close them when
+ * they hear of it. */
+static int proven(const kvl_ctx_t *ctx, const kvl_slot_t *s)
+{
+	return ctx->sizes.role == KVL_ROLE_ENGINE && (KVL_LOAD(&s->flags, RELAXED) & KVL_SF_UNCHECKED) == 0;
+}
+
 /* One walk over the slots: first the leases whose readers all check the fence, then, a lease's life later, the rest
  * (L12). A slot is claimed by its state word, so a grant that comes in between is told once or refused. */
 static uint32_t scan(kvl_ctx_t *ctx, kvl_event_t *events, uint32_t n, int unchecked, uint64_t now)
@@ -77,11 +95,11 @@ static uint32_t scan(kvl_ctx_t *ctx, kvl_event_t *events, uint32_t n, int unchec
 		uint32_t state = seen & KVL_S_MASK;
 		if (state != KVL_S_GRANTED && state != KVL_S_ENDED)
 			continue;
-		if (!unchecked && state == KVL_S_GRANTED && (KVL_LOAD(&s->flags, RELAXED) & KVL_SF_UNCHECKED) != 0) {
+		if (!unchecked && state == KVL_S_GRANTED && !proven(ctx, s)) {
 			ctx->report_left++;
 			continue;
 		}
-		event_of_slot(&events[got], s, ctx->report_slot, (uint32_t)use, now);
+		event_of_slot(ctx, &events[got], ctx->report_slot, (uint32_t)use, now);
 		if (__atomic_compare_exchange_n(&s->state, &seen, (use + 1) << 32 | KVL_S_FREE, 0, __ATOMIC_SEQ_CST,
 						__ATOMIC_RELAXED))
 			got++;
@@ -102,7 +120,8 @@ static uint32_t report(kvl_ctx_t *ctx, kvl_event_t *events, uint32_t n)
 		if (got == n)
 			return got;
 		events[got++] = (kvl_event_t){.kind = KVL_EV_POISONED, .time_ns = now};
-		ctx->report = KVL_REPORT_CHECKED;
+		/* The leases of a rank are its host's to tell. */
+		ctx->report = ctx->sizes.role == KVL_ROLE_RANK ? KVL_REPORT_DONE : KVL_REPORT_CHECKED;
 		ctx->report_slot = ctx->report_left = 0;
 	}
 	if (ctx->report == KVL_REPORT_CHECKED) {

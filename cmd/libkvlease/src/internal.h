@@ -37,6 +37,9 @@ enum kvl_call {
 	KVL_CALL_ENGINE_REMOVE,
 	KVL_CALL_ENGINE_HANDSHAKE,
 	KVL_CALL_HANDSHAKE_GET,
+	KVL_CALL_HANDSHAKE_SET,
+	KVL_CALL_DELTA_TAKE,
+	KVL_CALL_DELTA_PUT,
 	KVL_CALL_STATS,
 	KVL_CALL_CONFIG_JSON,
 	KVL_CALL_WAIT_FD,
@@ -71,7 +74,7 @@ struct kvl_ctx {
 	uint8_t *board;
 	struct kvl_producer *producers;
 	kvl_core_sizes_t sizes;
-	uint64_t secret[2];
+	uint64_t *fixed_ends; /* by lease slot: CLOCK_MONOTONIC of the end of its present use, if that is fixed; else never touched */
 	int64_t boot_ns; /* atomic: CLOCK_BOOTTIME - CLOCK_MONOTONIC at the last step or pass */
 
 	/* slot allocation */
@@ -151,6 +154,24 @@ static inline int kvl_call_begin(kvl_ctx_t *ctx, enum kvl_call call)
 static inline void kvl_call_end(kvl_ctx_t *ctx, enum kvl_call call) { KVL_STORE(&ctx->busy[call], 0, RELEASE); }
 
 int32_t kvl_fail_busy(void) KVL_COLD;
+
+/* For calls that the core carries out: one at a time, and an empty text, so that a core's own is known from none. */
+#define KVL_BEGIN(ctx, call)                                                                                           \
+	do {                                                                                                           \
+		if (!kvl_call_begin((ctx), (call)))                                                                    \
+			return kvl_fail_busy();                                                                        \
+		kvl_error_text()[0] = 0;                                                                               \
+	} while (0)
+
+/* ---- calls.c ---- */
+/* A hook's failure leaves its text in the thread's error text; one without text gets the status's name. */
+int32_t kvl_core_said(const char *call, int32_t st);
+/* Calls that step by themselves in inline mode keep the host's steps out; in pump mode the pump has its own lock. */
+int32_t kvl_begin_stepping(kvl_ctx_t *ctx, enum kvl_call call);
+void kvl_end_stepping(kvl_ctx_t *ctx, enum kvl_call call);
+
+/* Bytes of kvl_remote_t in its first version: callers built then do not know what follows. */
+#define KVL_REMOTE_FIRST offsetof(kvl_remote_t, expires_ns)
 
 /* data may be NULL only without bytes */
 static inline int kvl_bytes_ok(kvl_bytes_t b, size_t min, size_t max)
@@ -244,10 +265,34 @@ int32_t kvl_room_for_core(uint32_t threads, char *err, size_t cap);
 
 /* ---- siphash.c ---- */
 uint64_t kvl_siphash(const uint64_t key[2], uint64_t message);
-/* The key of a slot's use: SipHash-2-4 over slot u32, g u32, little-endian. */
-static inline uint64_t kvl_slot_key(const kvl_ctx_t *ctx, uint32_t slot, uint32_t g)
+
+/* Who we are to readers: what the parameters of a lease are made with. */
+typedef struct kvl_era {
+	uint64_t epoch, secret[2];
+} kvl_era_t;
+
+/* E2: the words between two equal even values of the counter. Pairs with E1 in the core, which makes the counter odd before it
+ * writes them and even after that (release). 0: it writes just now, off the hot path, while memory is registered again. */
+static inline int kvl_era_read(const kvl_ctx_t *ctx, kvl_era_t *era_out)
 {
-	return kvl_siphash(ctx->secret, (uint64_t)g << 32 | slot);
+	const kvl_control_t *c = ctx->control;
+	for (int tries = 0; tries < 1000; tries++) { /* three stores; more only if that thread has lost its CPU */
+		uint64_t before = KVL_LOAD(&c->era, ACQUIRE);
+		era_out->epoch = KVL_LOAD(&c->epoch, RELAXED);
+		era_out->secret[0] = KVL_LOAD(&c->secret[0], RELAXED);
+		era_out->secret[1] = KVL_LOAD(&c->secret[1], RELAXED);
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (KVL_LIKELY((before & 1) == 0 && KVL_LOAD(&c->era, RELAXED) == before))
+			return 1;
+	}
+	return 0;
+}
+int32_t kvl_fail_era(void) KVL_COLD;
+
+/* The key of a slot's use: SipHash-2-4 over slot u32, g u32, little-endian. */
+static inline uint64_t kvl_slot_key(const kvl_era_t *era, uint32_t slot, uint32_t g)
+{
+	return kvl_siphash(era->secret, (uint64_t)g << 32 | slot);
 }
 
 /* ---- events.c, fence.c, waitfd.c ---- */

@@ -118,7 +118,50 @@ static int number(kvl_json_t *j)
 	return plain;
 }
 
-void kvl_json_number(kvl_json_t *j) { number(j); }
+/* In decimal all the way: a double could come out a nanosecond late. */
+uint64_t kvl_json_seconds(kvl_json_t *j)
+{
+	const char *from, *to;
+	uint64_t v = 0, nano;
+	int64_t shift = 9, exponent = 0; /* v x 10^shift nanoseconds */
+	int fraction = 0, negative = 0;
+	kvl_json_peek(j);
+	from = j->at;
+	number(j);
+	to = j->at;
+	if (j->bad != NULL)
+		return 0;
+	if (*from == '-')
+		from++, negative = 1;
+	for (; from < to && *from != 'e' && *from != 'E'; from++) {
+		if (*from == '.') {
+			fraction = 1;
+			continue;
+		}
+		if (v < UINT64_MAX / 10 - 1) {
+			v = v * 10 + (uint64_t)(*from - '0');
+			shift -= fraction;
+		} else {
+			shift += !fraction; /* beyond nanoseconds, or beyond any time */
+		}
+	}
+	if (from < to) {
+		int down = *++from == '-';
+		for (from += *from == '-' || *from == '+'; from < to && exponent < INT32_MAX / 10; from++)
+			exponent = exponent * 10 + (*from - '0');
+		shift += down ? -exponent : exponent;
+	}
+	for (nano = v; shift > 0 && nano != 0; shift--) {
+		if (nano > INT64_MAX / 10)
+			return negative ? 1 : INT64_MAX;
+		nano *= 10;
+	}
+	for (; shift < 0 && nano != 0; shift++)
+		nano /= 10;
+	if (nano > INT64_MAX)
+		nano = INT64_MAX;
+	return negative || nano == 0 ? 1 : nano;
+}
 
 uint64_t kvl_json_uint(kvl_json_t *j, uint64_t max)
 {

@@ -24,7 +24,8 @@ int kvl_json_more(kvl_json_t *j, int first, char closing);
 int kvl_json_word(kvl_json_t *j, const char *word);
 int kvl_json_bool(kvl_json_t *j);
 uint64_t kvl_json_uint(kvl_json_t *j, uint64_t max); /* 5.0 and 5e0 are no integers here */
-void kvl_json_number(kvl_json_t *j);                 /* any number */
+/* Any number of seconds, as whole nanoseconds: 1 for what is not above 0, INT64_MAX for what is more. Cut, never rounded up. */
+uint64_t kvl_json_seconds(kvl_json_t *j);
 /* Length of a string's text; its first cap bytes in out. A longer one than cap is no error here. */
 size_t kvl_json_string(kvl_json_t *j, char *out, size_t cap);
 /* Passes over a value that stands in `depth` others. */

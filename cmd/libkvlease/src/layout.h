@@ -81,7 +81,7 @@ typedef struct kvl_control {
 	uint32_t poisoned;   /* atomic: 0, or 1 once every row is fenced and no step runs any more */
 	uint32_t draining;   /* atomic: new work is refused */
 	uint32_t asleep;     /* atomic: the pump sleeps on wake_fd */
-	int32_t wake_fd;     /* eventfd that ends the pump's sleep */
+	int32_t wake_fd;     /* eventfd that ends the pump's sleep; inline mode: carriers write it, kvl_wait_fd listens and kvl_step empties it */
 	int32_t event_fd;    /* eventfd written by the core after it published events */
 	uint32_t held;       /* atomic: leases expected or held + requests tracked + reads in flight, by the last step */
 	uint64_t poison_ns;  /* CLOCK_BOOTTIME of the poisoning */
@@ -261,6 +261,8 @@ typedef struct kvl_rec_rank_state { /* sent when a word changed; counts are gaug
 enum { KVL_RS_REGISTERED = 1, KVL_RS_POISONED = 2, KVL_RS_DRAINED = 4 };
 
 /* ---- what the C library hands the core ---- */
+enum { KVL_ROLE_ENGINE = 0, KVL_ROLE_HOST = 1, KVL_ROLE_RANK = 2 };
+
 typedef struct kvl_core_sizes { /* from kvlgo_config */
 	uint32_t size;
 	uint32_t leases;       /* requests_max */
@@ -273,6 +275,9 @@ typedef struct kvl_core_sizes { /* from kvlgo_config */
 	uint32_t long_ids;
 	uint32_t pump;         /* 1: pump mode */
 	uint64_t idle_tick_ns;
+	uint32_t role;  /* KVL_ROLE_* */
+	uint32_t ranks; /* of this engine, all stages together: 1 to 64 */
+	uint64_t blocks_ttl_ns; /* life of a fixed lease that names none */
 } kvl_core_sizes_t;
 
 typedef struct kvl_core_args { /* to kvlgo_open; all memory is the C library's and outlives the core's use */
@@ -314,6 +319,6 @@ KVL_ASSERT(sizeof(kvl_rec_era_t) == 32);
 KVL_ASSERT(sizeof(kvl_rec_full_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_reader_dead_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_rank_state_t) == 48);
-KVL_ASSERT(sizeof(kvl_core_sizes_t) == 48);
+KVL_ASSERT(sizeof(kvl_core_sizes_t) == 64);
 KVL_ASSERT(sizeof(kvl_core_args_t) == 120);
 #endif

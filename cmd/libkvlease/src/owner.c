@@ -79,8 +79,8 @@ static int32_t check_grant(const kvl_ctx_t *ctx, const kvl_grant_t *grant, uint3
 		return kvl_fail(KVL_ERR_INVALID, "grant: is NULL or not aligned");
 	if (grant->size < sizeof *grant)
 		return kvl_fail(KVL_ERR_INVALID, "grant.size: %u, at least %zu", grant->size, sizeof *grant);
-	if (grant->flags != 0)
-		return kvl_fail(KVL_ERR_INVALID, "grant.flags: must be 0");
+	if ((grant->flags & ~(uint32_t)KVL_GRANT_FIXED) != 0)
+		return kvl_fail(KVL_ERR_INVALID, "grant.flags: 0x%x is not a KVL_GRANT_*", grant->flags);
 	if (!kvl_bytes_ok(grant->id, 1, KVL_ID_MAX))
 		return kvl_fail(KVL_ERR_INVALID, "grant.id: 1 to %u bytes", KVL_ID_MAX);
 	if (grant->ttl_ns > INT64_MAX)
@@ -90,22 +90,44 @@ static int32_t check_grant(const kvl_ctx_t *ctx, const kvl_grant_t *grant, uint3
 	return kvl_check_groups("grant.groups", grant->groups, grant->groups_n, blocks_out);
 }
 
+/* How long a grant stands. */
+typedef struct term {
+	uint64_t ttl_ns; /* 0: the configured duration */
+	uint64_t end_ns; /* a fixed life's end in CLOCK_MONOTONIC, as its reader is told; else 0 */
+} term_t;
+
+/* Before the clock from which the life counts: so readers hear of an end that is never later than the one that is kept. */
+static term_t term_of(const kvl_ctx_t *ctx, const kvl_grant_t *grant)
+{
+	term_t t = {.ttl_ns = grant->ttl_ns};
+	if (KVL_UNLIKELY((grant->flags & KVL_GRANT_FIXED) != 0)) {
+		if (t.ttl_ns == 0)
+			t.ttl_ns = ctx->sizes.blocks_ttl_ns;
+		t.end_ns = kvl_clock(CLOCK_MONOTONIC) + t.ttl_ns;
+	}
+	return t;
+}
+
 /* What the poison report needs must be in the slot before its state says GRANTED: the core may never see the record.
  * A reader that does not check the fence may get the parameters, until the core knows better (L12). */
-static void fill_slot(kvl_slot_t *s, const kvl_grant_t *grant, uint32_t blocks)
+static void fill_slot(kvl_ctx_t *ctx, uint32_t slot, const kvl_grant_t *grant, const term_t *term, uint32_t blocks)
 {
+	kvl_slot_t *s = &ctx->slots[slot];
+	if (KVL_UNLIKELY(term->end_ns != 0))
+		KVL_STORE(&ctx->fixed_ends[slot], term->end_ns, RELAXED);
 	KVL_STORE(&s->user, grant->user, RELAXED);
 	KVL_STORE(&s->blocks, blocks, RELAXED);
 	KVL_STORE(&s->flags, KVL_SF_UNCHECKED, RELAXED);
 }
 
 /* EXPECTED -> GRANTED. 0: the expectation has lapsed or was cancelled; a fresh slot does as well. */
-static int claim_expected(kvl_slot_t *s, const kvl_grant_t *grant, uint32_t blocks)
+static int claim_expected(kvl_ctx_t *ctx, uint32_t slot, const kvl_grant_t *grant, const term_t *term, uint32_t blocks)
 {
+	kvl_slot_t *s = &ctx->slots[slot];
 	uint64_t seen = (uint64_t)KVL_HANDLE_USE(grant->expected) << 32 | KVL_S_EXPECTED;
 	if (KVL_LOAD(&s->state, ACQUIRE) != seen)
 		return 0;
-	fill_slot(s, grant, blocks); /* the core looks at these only in state GRANTED */
+	fill_slot(ctx, slot, grant, term, blocks); /* the core looks at these only in state GRANTED */
 	return __atomic_compare_exchange_n(&s->state, &seen, seen - KVL_S_EXPECTED + KVL_S_GRANTED, 0, __ATOMIC_SEQ_CST,
 					   __ATOMIC_RELAXED);
 }
@@ -126,6 +148,8 @@ KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease
 	kvl_ctx_t *ctx;
 	kvl_rec_grant_t *rec;
 	kvl_lease_t lease;
+	kvl_era_t era;
+	term_t term;
 	uint32_t slot, blocks;
 	int32_t st;
 	KVL_ENTER_PRODUCER(p);
@@ -137,26 +161,29 @@ KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease
 		return kvl_fail(KVL_ERR_INVALID, "lease_out: is NULL");
 	if ((st = kvl_gate(p)) != KVL_OK || (st = check_granter(p)) != KVL_OK)
 		return st;
+	if (KVL_UNLIKELY(!kvl_era_read(ctx, &era)))
+		return kvl_fail_era();
 	rec = kvl_ring_reserve(&p->ring, KVL_REC_GRANT, (uint32_t)(sizeof *rec + grant->id.len));
 	if (rec == NULL)
 		return kvl_fail(KVL_ERR_FULL, "the submission ring is full");
+	term = term_of(ctx, grant);
 	slot = kvl_lease_slot(ctx, grant->expected);
 	lease = grant->expected;
-	if (slot == KVL_NONE || !claim_expected(&ctx->slots[slot], grant, blocks)) {
+	if (slot == KVL_NONE || !claim_expected(ctx, slot, grant, &term, blocks)) {
 		slot = take_slot(ctx);
 		if (slot == KVL_NONE) {
 			kvl_ring_discard(&p->ring);
 			return kvl_fail(KVL_ERR_FULL, "requests_max: all %u slots are in use", ctx->sizes.leases);
 		}
 		lease = lease_of(ctx, slot);
-		fill_slot(&ctx->slots[slot], grant, blocks);
+		fill_slot(ctx, slot, grant, &term, blocks);
 		__atomic_store_n(&ctx->slots[slot].state, (uint64_t)KVL_HANDLE_USE(lease) << 32 | KVL_S_GRANTED,
 				 __ATOMIC_SEQ_CST);
 	}
 	rec->lease = lease;
-	rec->key = kvl_slot_key(ctx, slot, KVL_HANDLE_USE(lease));
+	rec->key = kvl_slot_key(&era, slot, KVL_HANDLE_USE(lease));
 	rec->user = grant->user;
-	rec->ttl_ns = grant->ttl_ns;
+	rec->ttl_ns = term.ttl_ns;
 	rec->said_ns = kvl_clock(CLOCK_BOOTTIME);
 	rec->ready_event = grant->ready_event;
 	rec->blocks = blocks;

@@ -214,15 +214,17 @@ static void read_value(walk_t *p, unsigned key)
 	case P_TP:
 		p->out->tp_size = read_size(j, UINT16_MAX);
 		break;
-	case P_DCP:
 	case P_PP:
+		p->out->pp_size = read_size(j, UINT16_MAX);
+		break;
+	case P_DCP:
 		read_size(j, UINT16_MAX);
 		break;
 	case P_TOKENS:
 		p->out->tokens = (uint32_t)kvl_json_uint(j, UINT32_MAX);
 		break;
 	case P_EXPIRY:
-		kvl_json_number(j);
+		p->out->expires_ns = kvl_json_seconds(j);
 		break;
 	case P_GENERATION:
 		kvl_json_uint(j, UINT64_MAX);
@@ -285,7 +287,7 @@ static int32_t run_pass(walk_t *p)
 KVL_API int32_t kvl_params_read(const char *json, size_t len, kvl_remote_t *remote_out, void *buf, size_t cap,
 				size_t *need_out)
 {
-	const kvl_remote_t blank = {.size = sizeof blank, .tp_size = 1};
+	const kvl_remote_t blank = {.size = sizeof blank, .tp_size = 1, .pp_size = 1};
 	kvl_remote_t out = blank;
 	walk_t p = {.out = &out};
 	size_t pad, need;
@@ -296,8 +298,8 @@ KVL_API int32_t kvl_params_read(const char *json, size_t len, kvl_remote_t *remo
 		return kvl_fail(KVL_ERR_INVALID, "parameters: %zu bytes, at most %u", len, PARAMS_MAX);
 	if (remote_out == NULL || (uintptr_t)remote_out % _Alignof(kvl_remote_t) != 0)
 		return kvl_fail(KVL_ERR_INVALID, "remote_out: is NULL or not aligned");
-	if (remote_out->size < sizeof *remote_out)
-		return kvl_fail(KVL_ERR_INVALID, "remote_out.size: %u, at least %zu", remote_out->size, sizeof *remote_out);
+	if (remote_out->size < KVL_REMOTE_FIRST)
+		return kvl_fail(KVL_ERR_INVALID, "remote_out.size: %u, at least %zu", remote_out->size, KVL_REMOTE_FIRST);
 	if (need_out == NULL)
 		return kvl_fail(KVL_ERR_INVALID, "need_out: is NULL");
 	if (buf == NULL && cap != 0)
@@ -322,6 +324,6 @@ KVL_API int32_t kvl_params_read(const char *json, size_t len, kvl_remote_t *remo
 	if ((st = run_pass(&p)) != KVL_OK)
 		return st;
 	out.size = remote_out->size;
-	*remote_out = out;
+	memcpy(remote_out, &out, out.size < sizeof out ? out.size : sizeof out);
 	return KVL_OK;
 }

@@ -8,6 +8,8 @@ KVL_API int32_t kvl_producer_open(kvl_ctx_t *ctx, kvl_producer_t **producer_out)
 {
 	uint32_t index;
 	KVL_ENTER(ctx);
+	if (ctx->sizes.role == KVL_ROLE_RANK)
+		return kvl_fail(KVL_ERR_INVALID, "ctx: a rank context: requests go through the host context");
 	if (producer_out == NULL)
 		return kvl_fail(KVL_ERR_INVALID, "producer_out: is NULL");
 	kvl_error_text()[0] = 0; /* this thread's block exists from here on */

@@ -85,8 +85,8 @@ KVL_COLD static int32_t fail_remote(kvl_engine_t engine, const kvl_remote_t *rem
 {
 	if (remote == NULL || (uintptr_t)remote % _Alignof(kvl_remote_t) != 0)
 		return kvl_fail(KVL_ERR_INVALID, "remote: is NULL or not aligned");
-	if (remote->size < sizeof *remote)
-		return kvl_fail(KVL_ERR_INVALID, "remote.size: %u, at least %zu", remote->size, sizeof *remote);
+	if (remote->size < KVL_REMOTE_FIRST)
+		return kvl_fail(KVL_ERR_INVALID, "remote.size: %u, at least %zu", remote->size, KVL_REMOTE_FIRST);
 	if (engine == 0)
 		return kvl_fail(KVL_ERR_INVALID, "engine: is 0");
 	if (!kvl_bytes_ok(remote->id, 1, KVL_ID_MAX))
@@ -98,7 +98,7 @@ KVL_COLD static int32_t fail_remote(kvl_engine_t engine, const kvl_remote_t *rem
 
 static inline int remote_ok(kvl_engine_t engine, const kvl_remote_t *remote, kvl_bytes_t local)
 {
-	return remote != NULL && (uintptr_t)remote % _Alignof(kvl_remote_t) == 0 && remote->size >= sizeof *remote &&
+	return remote != NULL && (uintptr_t)remote % _Alignof(kvl_remote_t) == 0 && remote->size >= KVL_REMOTE_FIRST &&
 	       engine != 0 && kvl_bytes_ok(remote->id, 1, KVL_ID_MAX) && kvl_bytes_ok(local, 0, KVL_ID_MAX) &&
 	       remote->native <= 1;
 }
@@ -119,6 +119,8 @@ static inline void fill_track(kvl_rec_track_t *rec, uint64_t track, kvl_engine_t
 	rec->key = remote->key;
 	rec->user = user;
 	rec->said_ns = now;
+	rec->expires_ns = remote->size >= sizeof *remote ? remote->expires_ns : 0;
+	rec->left_ns = 0;
 	rec->slot = remote->slot;
 	rec->generation = remote->generation;
 	rec->native = remote->native;

@@ -47,12 +47,15 @@ static void handles_are_checked(void)
 		BAD(kvl_close(c, 0), "ctx");
 		BAD(kvl_drain(c, 0), "ctx");
 		BAD(kvl_producer_open(c, &out), "ctx");
-		BAD(kvl_register(c, &region, 1), "ctx");
+		BAD(kvl_register(c, &region, sizeof(kvl_region_t), 1), "ctx");
 		BAD(kvl_unregister(c), "ctx");
 		BAD(kvl_engine_add(c, &desc, &e), "ctx");
 		BAD(kvl_engine_remove(c, 1), "ctx");
 		BAD(kvl_engine_handshake(c, 1, 0, str("map")), "ctx");
 		BAD(kvl_handshake_get(c, 0, buf, sizeof buf, &len), "ctx");
+		BAD(kvl_handshake_set(c, 0, str("map")), "ctx");
+		BAD(kvl_delta_take(c, 0, junk, sizeof junk, &len), "ctx");
+		BAD(kvl_delta_put(c, 0, str("delta")), "ctx");
 		BAD(kvl_params(c, 1, &g, buf, sizeof buf, &len), "ctx");
 		BAD(kvl_params_key(c, 1, buf, sizeof buf, &len), "ctx");
 		BAD(kvl_step(c), "ctx");
@@ -131,13 +134,13 @@ static void context_calls_check_their_arguments(void)
 	size_t len = 77;
 	char buf[64];
 	BAD(kvl_producer_open(ctx, NULL), "producer_out");
-	BAD(kvl_register(ctx, NULL, 1), "regions");
-	BAD(kvl_register(ctx, &r, 0), "regions");
-	BAD(kvl_register(ctx, (const kvl_region_t *)(const void *)(junk + 1), 1), "regions");
+	BAD(kvl_register(ctx, NULL, sizeof(kvl_region_t), 1), "regions");
+	BAD(kvl_register(ctx, &r, sizeof(kvl_region_t), 0), "regions");
+	BAD(kvl_register(ctx, (const kvl_region_t *)(const void *)(junk + 1), sizeof(kvl_region_t), 1), "regions");
 #define REGION(field, value, text)                                                                                     \
 	bad = r;                                                                                                       \
 	bad.field = (value);                                                                                           \
-	BAD(kvl_register(ctx, &bad, 1), text)
+	BAD(kvl_register(ctx, &bad, sizeof(kvl_region_t), 1), text)
 	REGION(addr, 0, "range");
 	REGION(bytes, 0, "range");
 	REGION(addr, UINT64_MAX, "range");
@@ -150,9 +153,9 @@ static void context_calls_check_their_arguments(void)
 	REGION(group, -2, "group");
 	REGION(group, 32, "group");
 	REGION(name.len, 5, "name");
-	expect("device", kvl_register(ctx, &(kvl_region_t){.addr = 1, .bytes = 1, .block_len = 1, .block_stride = 1, .blocks = 1, .device = 99}, 1),
+	expect("device", kvl_register(ctx, &(kvl_region_t){.addr = 1, .bytes = 1, .block_len = 1, .block_stride = 1, .blocks = 1, .device = 99}, sizeof(kvl_region_t), 1),
 	       KVL_ERR_TRANSPORT, "device: 99");
-	CHECK_STATUS(kvl_register(ctx, &r, 1), KVL_OK);
+	CHECK_STATUS(kvl_register(ctx, &r, sizeof(kvl_region_t), 1), KVL_OK);
 
 	BAD(kvl_engine_add(ctx, NULL, &e), "desc");
 	BAD(kvl_engine_add(ctx, &d, NULL), "engine_out");
@@ -167,7 +170,10 @@ static void context_calls_check_their_arguments(void)
 	DESC(engine_id.data, NULL, "engine_id");
 	DESC(host.len, 1, "host");
 	DESC(port, 65536, "port");
-	DESC(reserved, 1, "reserved");
+	DESC(pp_size, 65536, "pp_size");
+	worse = d;
+	worse.host = str("P");
+	BAD(kvl_engine_add(ctx, &worse, &e), "desc.port"); /* a host and no port */
 	worse = d;
 	worse.user = 99;
 	expect("engines_max", kvl_engine_add(ctx, &worse, &e), KVL_ERR_FULL, "engines_max");
@@ -227,7 +233,7 @@ static void hooks_check_their_arguments(void)
 	bad.field = (value);                                                                                           \
 	BAD(kvl_grant(p, &bad, &l), text)
 	GRANT(size, 8, "size");
-	GRANT(flags, 1, "flags");
+	GRANT(flags, 2, "flags: 0x2");
 	GRANT(id.len, 0, "id");
 	GRANT(id.len, 1025, "id");
 	GRANT(id.data, NULL, "id");

@@ -44,7 +44,10 @@ EXPORT int32_t kvlgo_config(const char *cfg, uint64_t len, kvl_core_sizes_t *out
 				  .events_bytes = number(cfg, len, "events_bytes", 65536),
 				  .landing_bytes = 4096,
 				  .pump = number(cfg, len, "pump", 0),
-				  .idle_tick_ns = number(cfg, len, "idle_tick_ms", 50) * 1000000ull};
+				  .idle_tick_ns = number(cfg, len, "idle_tick_ms", 50) * 1000000ull,
+				  .role = number(cfg, len, "role", KVL_ROLE_ENGINE),
+				  .ranks = number(cfg, len, "ranks", 1),
+				  .blocks_ttl_ns = 480000000000ull};
 	return KVL_OK;
 }
 
@@ -61,7 +64,6 @@ EXPORT int32_t kvlgo_open(const kvl_core_args_t *args, int64_t *core_out, char *
 		kvl_ring_consumer_init(&f->overflows[i], args->overflows[i], kvl_ring_bytes(f->sizes.overflow_bytes));
 	}
 	kvl_ring_producer_init(&f->events, args->events, kvl_ring_bytes(f->sizes.events_bytes));
-	((kvl_board_header_t *)(void *)args->board)->epoch = args->epoch;
 	args->control->duration_ns = number(args->config, args->config_len, "duration_ms", 1000) * 1000000ull;
 	cores[cores_n++ % 64] = f;
 	*core_out = (int64_t)(intptr_t)f;
@@ -293,8 +295,10 @@ EXPORT int32_t kvlgo_drain(int64_t core, uint64_t timeout_ns)
 
 EXPORT int32_t kvlgo_register(int64_t core, const kvl_region_t *r, uint32_t n, char *err, uint64_t cap)
 {
-	(void)core;
-	return r[n - 1].device == 99 ? fail(KVL_ERR_TRANSPORT, err, cap, "no such device: 99") : KVL_OK;
+	if (r[n - 1].device == 99)
+		return fail(KVL_ERR_TRANSPORT, err, cap, "no such device: 99");
+	get(core)->region = r[n - 1];
+	return KVL_OK;
 }
 
 EXPORT int32_t kvlgo_unregister(int64_t core, char *err, uint64_t cap)
@@ -339,6 +343,37 @@ EXPORT int32_t kvlgo_handshake_get(int64_t core, uint32_t rank, void *buf, uint6
 {
 	(void)core, (void)rank, (void)err, (void)err_cap;
 	return copy_out("map", buf, cap, len_out);
+}
+
+EXPORT int32_t kvlgo_handshake_set(int64_t core, uint32_t rank, const void *data, uint64_t len, char *err, uint64_t cap)
+{
+	(void)core, (void)data, (void)len;
+	return rank > 0 ? fail(KVL_ERR_INVALID, err, cap, "rank: the engine has 1") : KVL_OK;
+}
+
+/* The fake's carrier gives back what was put in last, once. */
+EXPORT int32_t kvlgo_delta_take(int64_t core, uint32_t rank, void *buf, uint64_t cap, uint64_t *len_out, char *err,
+				uint64_t err_cap)
+{
+	fake_core_t *f = get(core);
+	if (rank >= f->sizes.ranks)
+		return fail(KVL_ERR_INVALID, err, err_cap, "rank: there is none such");
+	*len_out = f->delta_n;
+	if (cap < f->delta_n)
+		return KVL_ERR_SPACE;
+	memcpy(buf, f->delta, f->delta_n);
+	f->delta_n = 0;
+	return KVL_OK;
+}
+
+EXPORT int32_t kvlgo_delta_put(int64_t core, uint32_t rank, const void *data, uint64_t len, char *err, uint64_t cap)
+{
+	fake_core_t *f = get(core);
+	if (rank >= f->sizes.ranks || len > sizeof f->delta)
+		return fail(KVL_ERR_INVALID, err, cap, "bytes: damaged");
+	memcpy(f->delta, data, len);
+	f->delta_n = len;
+	return KVL_OK;
 }
 
 EXPORT int32_t kvlgo_stats(int64_t core, char *buf, uint64_t cap, uint64_t *len_out)

@@ -28,6 +28,9 @@ typedef struct fake_core {
 	kvl_run_t runs[4096]; /* of the last read */
 	uint32_t runs_n;
 	uint64_t live_leases, live_tracks;
+	kvl_region_t region; /* the last one registered */
+	uint8_t delta[256];
+	uint64_t delta_n;
 	/* knobs */
 	int deaf;            /* a step takes no records */
 	uint32_t take_max;   /* records that a step takes of a producer; 0: all */

@@ -29,10 +29,10 @@ static void block_ids_are_held_against_every_region_of_their_group(void)
 	r[2].blocks = 16;
 	r[2].group = 2;
 	r[3].device = 99; /* refused by the core: nothing is registered, so nothing is known */
-	CHECK_STATUS(kvl_register(c, r, 4), KVL_ERR_TRANSPORT);
+	CHECK_STATUS(kvl_register(c, r, sizeof(kvl_region_t), 4), KVL_ERR_TRANSPORT);
 	TOLD(1, 0, 1000000, "");
 	r[3] = r[0];
-	CHECK_STATUS(kvl_register(c, r, 4), KVL_OK);
+	CHECK_STATUS(kvl_register(c, r, sizeof(kvl_region_t), 4), KVL_OK);
 	TOLD(1, 0, 7, "");
 	TOLD(1, 0, 8, "grant.groups[0].ids[0]: block 8 of 8");
 	TOLD(2, 1, 3, "");
@@ -49,7 +49,7 @@ static void block_ids_are_held_against_every_region_of_their_group(void)
 	r[3].bytes = UINT64_MAX - r[3].addr;
 	r[3].block_len = r[3].block_stride = 1;
 	r[3].blocks = UINT32_MAX;
-	CHECK_STATUS(kvl_register(c, (const kvl_region_t[]){r[0], r[3]}, 2), KVL_OK);
+	CHECK_STATUS(kvl_register(c, (const kvl_region_t[]){r[0], r[3]}, sizeof(kvl_region_t), 2), KVL_OK);
 	TOLD(4, 0, 7, ""); /* its empty groups need no region */
 	TOLD(2, 1, 0, "grant.groups[1]: no region has group 1");
 	TOLD(4, 3, UINT32_MAX - 1, "");
@@ -64,12 +64,12 @@ static void nothing_is_registered_or_added_once_a_context_drains_or_is_poisoned(
 	kvl_ctx_t *c = open_ctx("{}");
 	kvl_engine_t e = 77;
 	CHECK_STATUS(kvl_drain(c, 1), KVL_OK);
-	CHECK_STATUS(kvl_register(c, &r, 1), KVL_ERR_CLOSED);
+	CHECK_STATUS(kvl_register(c, &r, sizeof(kvl_region_t), 1), KVL_ERR_CLOSED);
 	CHECK_ERROR("draining");
 	CHECK_STATUS(kvl_engine_add(c, &d, &e), KVL_ERR_CLOSED);
 	CHECK_ERROR("draining");
 	CHECK_STATUS(kvl_fence_all(c), KVL_OK);
-	CHECK_STATUS(kvl_register(c, &r, 1), KVL_ERR_POISONED);
+	CHECK_STATUS(kvl_register(c, &r, sizeof(kvl_region_t), 1), KVL_ERR_POISONED);
 	CHECK_ERROR("poisoned");
 	CHECK_STATUS(kvl_engine_add(c, &d, &e), KVL_ERR_POISONED);
 	CHECK_ERROR("poisoned");

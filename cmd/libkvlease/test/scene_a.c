@@ -53,7 +53,7 @@ static engine_t open_engine(const char *name, const char *drive)
 					    .blocks = BLOCKS,
 					    .group = -1,
 					    .name = str("layer")};
-	CHECK_STATUS(kvl_register(e.ctx, regions, LAYERS), KVL_OK);
+	CHECK_STATUS(kvl_register(e.ctx, regions, sizeof regions[0], LAYERS), KVL_OK);
 	return e;
 }
 

@@ -53,7 +53,7 @@ struct Engine {
 			r.group = -1;
 			regions.push_back(r);
 		}
-		ok(kvl_register(ctx, regions.data(), layers), "register");
+		ok(kvl_register(ctx, regions.data(), sizeof regions[0], layers), "register");
 	}
 	~Engine()
 	{

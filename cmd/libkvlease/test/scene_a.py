@@ -26,12 +26,13 @@ class Blocks(c.Structure):
 class Event(c.Structure):
     _fields_ = [("kind", c.c_uint16), ("reserved", c.c_uint16), ("flags", c.c_uint32), ("status", c.c_int32),
                 ("rank", c.c_uint32), ("handle", c.c_uint64), ("user", c.c_uint64), ("value0", c.c_uint64),
-                ("value1", c.c_uint64), ("time_ns", c.c_uint64), ("zero", c.c_uint64)]
+                ("value1", c.c_uint64), ("time_ns", c.c_uint64), ("reasons", c.c_uint64)]
 
 
 class Region(c.Structure):
     _fields_ = [("addr", c.c_uint64), ("bytes", c.c_uint64), ("block_len", c.c_uint64), ("block_stride", c.c_uint64),
-                ("blocks", c.c_uint32), ("group", c.c_int32), ("device", c.c_uint32), ("mem", c.c_uint32), ("name", Bytes)]
+                ("blocks", c.c_uint32), ("group", c.c_int32), ("device", c.c_uint32), ("mem", c.c_uint32), ("name", Bytes),
+                ("parts", c.c_uint32), ("flags", c.c_uint32)]
 
 
 class Grant(c.Structure):
@@ -44,12 +45,12 @@ class Remote(c.Structure):
     _fields_ = [("size", c.c_uint32), ("native", c.c_uint32), ("id", Bytes), ("engine_id", Bytes), ("host", Bytes),
                 ("port", c.c_uint32), ("tp_size", c.c_uint32), ("tokens", c.c_uint32), ("groups_n", c.c_uint32),
                 ("groups", c.POINTER(Blocks)), ("epoch", c.c_uint64), ("slot", c.c_uint32), ("generation", c.c_uint32),
-                ("key", c.c_uint64)]
+                ("key", c.c_uint64), ("expires_ns", c.c_uint64), ("pp_size", c.c_uint32), ("reserved", c.c_uint32)]
 
 
 class Desc(c.Structure):
     _fields_ = [("size", c.c_uint32), ("ranks", c.c_uint32), ("engine_id", Bytes), ("host", Bytes), ("port", c.c_uint32),
-                ("reserved", c.c_uint32), ("user", c.c_uint64)]
+                ("pp_size", c.c_uint32), ("user", c.c_uint64)]
 
 
 class Read(c.Structure):
@@ -88,7 +89,7 @@ class Engine:
         size = BLOCKS * BLOCK_BYTES
         regions = (Region * LAYERS)(*[Region(base + i * size, size, BLOCK_BYTES, BLOCK_BYTES, BLOCKS, -1, 0, 0, Bytes(b"l", 1))
                                       for i in range(LAYERS)])
-        ok(lib.kvl_register(self.ctx, regions, c.c_uint32(LAYERS)))
+        ok(lib.kvl_register(self.ctx, regions, c.c_size_t(c.sizeof(Region)), c.c_uint32(LAYERS)))
 
     def at(self, layer, block):
         start = (layer * BLOCKS + block) * BLOCK_BYTES
