@@ -120,6 +120,14 @@ func (p *Producer) Position() uint64 { return p.pos }
 // Drained reports that the consumer has given back all that was ever reserved. Edge as in Reserve's look at tail.
 func (p *Producer) Drained() bool { return atomic.LoadUint64(p.tail) == p.pos }
 
+// Free is how many bytes are neither published, nor reserved, nor still with the consumer; a record that does not fit before the
+// end of the ring takes the rest of the lap besides. It reports false when the tail is none that a consumer could have written.
+// Edge as in Reserve's look at tail.
+func (p *Producer) Free() (uint64, bool) {
+	used := p.pos - atomic.LoadUint64(p.tail)
+	return p.mask + 1 - used, used <= p.mask+1
+}
+
 // Capacity is the size of the ring in bytes.
 func (p *Producer) Capacity() int { return int(p.mask + 1) }
 
