@@ -171,11 +171,18 @@ func (a *Agent) Metadata() ([]byte, error) {
 // Load makes the agent of a metadata blob reachable. ErrInvalid: the blob is damaged, or its agent is loaded. ErrPeer: NIXL
 // could not connect or did not understand the blob, which its C API does not tell apart.
 func (a *Agent) Load(blob []byte) (transport.Peer, error) {
-	if err := checkBlob(blob, a.name); err != nil {
+	name, err := checkBlob(blob, a.name)
+	if err != nil {
 		return 0, err
 	}
+	n := C.kvlx_alias(a.handle, unsafe.Pointer(unsafe.StringData(name)), C.size_t(len(name)))
+	if n > 0 {
+		blob = renamed(blob, name, fmt.Sprintf("%s~%d", name, n))
+	} else if n < 0 {
+		return 0, fmt.Errorf("load agent %q: %w", name, errorOf(n))
+	}
 	var peer C.uint32_t
-	if st := C.kvlx_load(a.handle, unsafe.Pointer(unsafe.SliceData(blob)), C.size_t(len(blob)), &peer); st != C.KVLX_OK {
+	if st := C.kvlx_load(a.handle, unsafe.Pointer(unsafe.SliceData(blob)), C.size_t(len(blob)), C.uint32_t(len(name)), &peer); st != C.KVLX_OK {
 		return 0, fmt.Errorf("load %d bytes of metadata: %w", len(blob), errorOf(st))
 	}
 	return transport.Peer(peer), nil
@@ -184,8 +191,8 @@ func (a *Agent) Load(blob []byte) (transport.Peer, error) {
 // Drop forgets a peer and its connection.
 func (a *Agent) Drop(p transport.Peer) error { return errorOf(C.kvlx_drop(a.handle, C.uint32_t(p))) }
 
-// Abandon forgets a peer and its connection under reads that are open. They stay pending until the peer is loaded again (NIXL
-// answers for a request only while it knows the agent's name) and end then, or never.
+// Abandon forgets a peer under reads that are open. NIXL keeps it for them until the first Load after the last of them was
+// released; meanwhile its agent is loaded under another name, which only this side knows.
 func (a *Agent) Abandon(p transport.Peer) error {
 	return errorOf(C.kvlx_abandon(a.handle, C.uint32_t(p)))
 }

@@ -12,6 +12,7 @@ enum {
 	PEER_INDEX_BITS = 13,
 	PEERS_MAX = (1 << PEER_INDEX_BITS) - 2,
 	PEER_GENERATIONS = 1 << (32 - PEER_INDEX_BITS),
+	NAME_ROOM = KVLX_NAME_MAX + 13,
 	MAPS = 8, /* polls whose rest can wait before two are merged */
 };
 
@@ -19,7 +20,7 @@ enum {
 	PEER_FREE = 0,
 	PEER_LOADED = 1,
 	PEER_DROPPING = 2,  /* NIXL is at work; the name stays */
-	PEER_ABANDONED = 3, /* forgotten, and kept for its open reads; its name may be loaded again in another slot */
+	PEER_ABANDONED = 3, /* forgotten by the caller, kept in NIXL for its open reads; the agent may be loaded again under an alias */
 	PEER_RETIRED = 4,
 };
 
@@ -28,7 +29,8 @@ typedef struct {
 	uint8_t state;
 	uint8_t lost;  /* NIXL has refused a send or post: nothing more is tried until drop and load */
 	uint32_t open; /* reads not released */
-	char name[KVLX_NAME_MAX + 1];
+	uint32_t base;         /* bytes of the name that are the agent's own */
+	char name[NAME_ROOM]; /* as NIXL knows it here: an alias has "~" and a number behind */
 } peer_t;
 
 typedef struct {

@@ -71,11 +71,11 @@ func (w *walker) number(tag string, bytesMin int) uint64 {
 	return n
 }
 
-// checkBlob refuses metadata that is no metadata, is cut, or is of an agent that cannot be named here.
-// What it does not know it leaves to NIXL.
-func checkBlob(blob []byte, own string) error {
-	bad := func(what string) error {
-		return fmt.Errorf("metadata of %d bytes: %s: %w", len(blob), what, transport.ErrInvalid)
+// checkBlob gives the agent's name. It refuses metadata that is no metadata, is cut, or is of an agent that cannot be named
+// here. What it does not know it leaves to NIXL.
+func checkBlob(blob []byte, own string) (string, error) {
+	bad := func(what string) (string, error) {
+		return "", fmt.Errorf("metadata of %d bytes: %s: %w", len(blob), what, transport.ErrInvalid)
 	}
 	if !bytes.HasPrefix(blob, []byte(blobStart)) {
 		return bad("not of NIXL")
@@ -119,5 +119,14 @@ func checkBlob(blob []byte, own string) error {
 	if w.cut {
 		return bad("cut off")
 	}
-	return nil
+	return name, nil
+}
+
+// renamed is a checked blob under another name. Nothing in it but the name of its field ties it to the agent: peers are told
+// ours with each message, and a connection goes by the address.
+func renamed(blob []byte, from, to string) []byte {
+	rest := blob[len(blobStart)+len("Agent")+8+len(from):]
+	b := append(make([]byte, 0, len(blob)+len(to)-len(from)), blobStart+"Agent"...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(to)))
+	return append(append(b, to...), rest...)
 }

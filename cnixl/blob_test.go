@@ -43,7 +43,7 @@ func TestMetadataIsReadAsNIXLWritesIt(t *testing.T) {
 		t.Fatalf("golden bytes differ from %q", want)
 	}
 	for _, good := range []string{string(bytes), blobOf("P", 1), blobOf("P", 100), blobOf("P", 3) + "trailing"} {
-		if err := checkBlob([]byte(good), "D"); err != nil {
+		if _, err := checkBlob([]byte(good), "D"); err != nil {
 			t.Errorf("%d bytes: %v", len(good), err)
 		}
 	}
@@ -52,7 +52,7 @@ func TestMetadataIsReadAsNIXLWritesIt(t *testing.T) {
 func TestEveryCutOfMetadataIsRefused(t *testing.T) {
 	blob := blobOf("prefill-0", 3)
 	for n := range blob {
-		if err := checkBlob([]byte(blob[:n]), "D"); !errors.Is(err, transport.ErrInvalid) {
+		if _, err := checkBlob([]byte(blob[:n]), "D"); !errors.Is(err, transport.ErrInvalid) {
 			t.Fatalf("the first %d of %d bytes: %v, want ErrInvalid", n, len(blob), err)
 		}
 	}
@@ -70,7 +70,7 @@ func TestMetadataThatCannotBeIsRefused(t *testing.T) {
 		{"2^40 descriptors", strings.Replace(blobOf("P", 1), number("n", 1), number("n", 1<<40), 1)},
 		{"a short descriptor", strings.Replace(blobOf("P", 1), field("", strings.Repeat("d", 35)), field("", "short")+strings.Repeat("x", 40), 1)},
 	} {
-		if err := checkBlob([]byte(tc.blob), "D"); !errors.Is(err, transport.ErrInvalid) {
+		if _, err := checkBlob([]byte(tc.blob), "D"); !errors.Is(err, transport.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", tc.name, err)
 		}
 	}
@@ -78,7 +78,7 @@ func TestMetadataThatCannotBeIsRefused(t *testing.T) {
 
 func TestMetadataOfANewerNIXLIsLeftToIt(t *testing.T) {
 	blob := blobStart + field("Agent", "P") + number("Conns", 0) + field("", "MemSection") + field("failure zone", "a")
-	if err := checkBlob([]byte(blob), "D"); err != nil {
+	if _, err := checkBlob([]byte(blob), "D"); err != nil {
 		t.Error(err)
 	}
 }
@@ -87,8 +87,22 @@ func FuzzMetadata(f *testing.F) {
 	f.Add([]byte(blobOf("P", 2)))
 	f.Add([]byte(blobStart + field("Agent", "P") + number("Conns", 1<<62)))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if err := checkBlob(b, "D"); err != nil && !errors.Is(err, transport.ErrInvalid) {
-			t.Error(err)
+		name, err := checkBlob(b, "D")
+		if err != nil {
+			if !errors.Is(err, transport.ErrInvalid) {
+				t.Error(err)
+			}
+			return
+		}
+		alias := renamed(b, name, name+"~1")
+		if len(name) > nameMax-2 {
+			return
+		}
+		if got, err := checkBlob(alias, "D"); err != nil || got != name+"~1" {
+			t.Errorf("renamed: %q, %v", got, err)
+		}
+		if string(renamed(alias, name+"~1", name)) != string(b) {
+			t.Error("renaming there and back changes the blob")
 		}
 	})
 }

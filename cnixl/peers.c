@@ -1,5 +1,6 @@
 #include "agent.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,17 +131,29 @@ int32_t kvlx_metadata(int32_t handle, void *buf, size_t cap, size_t *len_out)
 	return KVLX_OK;
 }
 
-static peer_t *find_name(agent_t *a, const char *name)
+/* Whether an agent is loaded: its own name is what counts, not the alias. Under peers_lock. */
+static int is_loaded(const agent_t *a, const char *name, size_t base)
 {
 	for (uint32_t i = 0; i < a->peers_max; i++) {
-		peer_t *p = &a->peers[i];
-		if ((p->state == PEER_LOADED || p->state == PEER_DROPPING) && strcmp(p->name, name) == 0)
-			return p;
+		const peer_t *p = &a->peers[i];
+		if ((p->state == PEER_LOADED || p->state == PEER_DROPPING) && p->base == base && memcmp(p->name, name, base) == 0)
+			return 1;
 	}
-	return NULL;
+	return 0;
 }
 
-static int32_t add_peer(agent_t *a, const char *name, uint32_t *peer_out)
+/* Whether NIXL has something under this name for us. Under peers_lock. */
+static int in_use(const agent_t *a, const char *name)
+{
+	for (uint32_t i = 0; i < a->peers_max; i++) {
+		const peer_t *p = &a->peers[i];
+		if (p->state != PEER_FREE && p->state != PEER_RETIRED && strcmp(p->name, name) == 0)
+			return 1;
+	}
+	return 0;
+}
+
+static int32_t add_peer(agent_t *a, const char *name, uint32_t base, uint32_t *peer_out)
 {
 	for (uint32_t i = 0; i < a->peers_max; i++) {
 		peer_t *p = &a->peers[i];
@@ -150,6 +163,7 @@ static int32_t add_peer(agent_t *a, const char *name, uint32_t *peer_out)
 		p->generation++;
 		p->lost = 0;
 		p->open = 0;
+		p->base = base;
 		memcpy(p->name, name, strlen(name) + 1);
 		*peer_out = p->generation << PEER_INDEX_BITS | (i + 1);
 		return KVLX_OK;
@@ -157,7 +171,41 @@ static int32_t add_peer(agent_t *a, const char *name, uint32_t *peer_out)
 	return KVLX_FULL;
 }
 
-int32_t kvlx_load(int32_t handle, const void *blob, size_t len, uint32_t *peer_out)
+/* Takes a peer out of NIXL. Under peers_lock, which is free meanwhile: the state keeps the name and stops sends. */
+static void invalidate(agent_t *a, peer_t *p)
+{
+	p->state = PEER_DROPPING;
+	pthread_mutex_unlock(&a->peers_lock);
+	a->api->invalidate_remote_md(a->agent, p->name); /* NOT_FOUND: NIXL has forgotten it by itself */
+	pthread_mutex_lock(&a->peers_lock);
+	p->state = p->generation + 1 < PEER_GENERATIONS ? PEER_FREE : PEER_RETIRED;
+}
+
+int32_t kvlx_alias(int32_t handle, const void *name, size_t len)
+{
+	agent_t *a = kvlx_agent(handle);
+	if (a == NULL)
+		return KVLX_CLOSED;
+	if (len == 0 || len > KVLX_NAME_MAX)
+		return KVLX_INVALID;
+	char alias[NAME_ROOM];
+	memcpy(alias, name, len);
+	alias[len] = 0;
+	pthread_mutex_lock(&a->peers_lock);
+	for (uint32_t i = 0; i < a->peers_max; i++) {
+		if (a->peers[i].state == PEER_ABANDONED && a->peers[i].open == 0)
+			invalidate(a, &a->peers[i]);
+	}
+	int32_t n = 0;
+	if (!is_loaded(a, alias, len)) {
+		while (in_use(a, alias)) /* ends: there are only so many peers */
+			snprintf(alias + len, sizeof alias - len, "~%d", (int)++n);
+	}
+	pthread_mutex_unlock(&a->peers_lock);
+	return n;
+}
+
+int32_t kvlx_load(int32_t handle, const void *blob, size_t len, uint32_t base, uint32_t *peer_out)
 {
 	agent_t *a = kvlx_agent(handle);
 	if (a == NULL)
@@ -171,11 +219,11 @@ int32_t kvlx_load(int32_t handle, const void *blob, size_t len, uint32_t *peer_o
 	size_t name_len = strlen(name);
 	int32_t result = KVLX_INVALID;
 	int loaded_before = 0;
-	if (name_len > 0 && name_len <= KVLX_NAME_MAX) {
+	if (base > 0 && base <= KVLX_NAME_MAX && name_len >= base && name_len < NAME_ROOM) {
 		pthread_mutex_lock(&a->peers_lock);
-		loaded_before = find_name(a, name) != NULL;
+		loaded_before = is_loaded(a, name, base) || in_use(a, name);
 		if (!loaded_before)
-			result = add_peer(a, name, peer_out);
+			result = add_peer(a, name, base, peer_out);
 		pthread_mutex_unlock(&a->peers_lock);
 	}
 	if (result != KVLX_OK && !loaded_before)
@@ -194,43 +242,41 @@ static peer_t *get_peer(agent_t *a, uint32_t peer)
 	return p->state == PEER_LOADED && p->generation == peer >> PEER_INDEX_BITS ? p : NULL;
 }
 
-/* Gives a slot back once no read uses it. Under peers_lock. */
-static void tidy(peer_t *p)
-{
-	if (p->open > 0)
-		p->state = PEER_ABANDONED;
-	else
-		p->state = p->generation + 1 < PEER_GENERATIONS ? PEER_FREE : PEER_RETIRED;
-}
-
-static int32_t forget(int32_t handle, uint32_t peer, int under_reads)
+int32_t kvlx_drop(int32_t handle, uint32_t peer)
 {
 	agent_t *a = kvlx_agent(handle);
 	if (a == NULL)
 		return KVLX_CLOSED;
+	int32_t result = KVLX_INVALID;
 	pthread_mutex_lock(&a->peers_lock);
 	peer_t *p = get_peer(a, peer);
-	if (p == NULL || (p->open > 0 && !under_reads)) {
-		pthread_mutex_unlock(&a->peers_lock);
-		return KVLX_INVALID;
+	if (p != NULL && p->open == 0) {
+		invalidate(a, p);
+		result = KVLX_OK;
 	}
-	p->state = PEER_DROPPING; /* keeps the name and stops sends while NIXL is at work without our lock */
 	pthread_mutex_unlock(&a->peers_lock);
-	a->api->invalidate_remote_md(a->agent, p->name); /* NOT_FOUND: NIXL has forgotten it by itself */
-	pthread_mutex_lock(&a->peers_lock);
-	tidy(p);
-	pthread_mutex_unlock(&a->peers_lock);
-	return KVLX_OK;
+	return result;
 }
 
-int32_t kvlx_drop(int32_t handle, uint32_t peer)
-{
-	return forget(handle, peer, 0);
-}
-
+/* NIXL keeps an agent with open reads: once its name was invalidated or loaded again, it answers "not found" for ever for
+ * requests of before, and nobody would learn when their bytes have landed. */
 int32_t kvlx_abandon(int32_t handle, uint32_t peer)
 {
-	return forget(handle, peer, 1);
+	agent_t *a = kvlx_agent(handle);
+	if (a == NULL)
+		return KVLX_CLOSED;
+	int32_t result = KVLX_INVALID;
+	pthread_mutex_lock(&a->peers_lock);
+	peer_t *p = get_peer(a, peer);
+	if (p != NULL) {
+		if (p->open > 0)
+			p->state = PEER_ABANDONED;
+		else
+			invalidate(a, p);
+		result = KVLX_OK;
+	}
+	pthread_mutex_unlock(&a->peers_lock);
+	return result;
 }
 
 int32_t kvlx_send(int32_t handle, uint32_t peer, const void *msg, size_t len)
@@ -277,12 +323,9 @@ int32_t kvlx_peer_hold(agent_t *a, uint32_t peer, const char **name_out, uint32_
 void kvlx_peer_free(agent_t *a, uint32_t index, int lost)
 {
 	pthread_mutex_lock(&a->peers_lock);
-	peer_t *p = &a->peers[index];
-	p->open--;
+	a->peers[index].open--;
 	if (lost)
-		p->lost = 1;
-	if (p->state == PEER_ABANDONED)
-		tidy(p);
+		a->peers[index].lost = 1;
 	pthread_mutex_unlock(&a->peers_lock);
 }
 

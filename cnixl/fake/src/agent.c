@@ -348,6 +348,8 @@ int nixl_capi_load_remote_md(agent_t *a, const void *blob, size_t len, char **na
 			return same ? OK : BACKEND;
 		}
 	}
+	static uint64_t loads;
+	r->load = ++loads;
 	r->next = a->remotes;
 	a->remotes = r;
 	pthread_mutex_unlock(&lock);

@@ -30,7 +30,7 @@ typedef struct message {
 typedef struct remote {
 	struct remote *next;
 	char name[NAME];
-	uint64_t epoch;
+	uint64_t epoch, load; /* load: which of all loads it came with */
 	bool cut;
 	ranges_t ranges;
 	void *blob;
@@ -51,7 +51,7 @@ typedef struct xfer {
 	struct xfer *next; /* released in flight: may land late */
 	agent_t *agent;
 	char peer[NAME];
-	uint64_t epoch;
+	uint64_t epoch, load;
 	ranges_t local, remote;
 	bool posted, has_notif;
 	int status;

@@ -111,8 +111,9 @@ static int command(const char *line)
 	} else if (strcmp(word, "inject") == 0) {
 		push(at, "a\0b", 3, "x", 1);
 	} else if (strcmp(word, "cut") == 0) {
+		agent_t *to = find_agent(b);
 		for (remote_t *r = at->remotes; r != NULL; r = r->next)
-			r->cut |= strcmp(r->name, b) == 0;
+			r->cut |= to != NULL && r->epoch == to->epoch;
 	} else {
 		return -1;
 	}

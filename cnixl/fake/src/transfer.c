@@ -19,8 +19,13 @@ static remote_t *find_remote(agent_t *a, const char *name)
 static agent_t *reach(agent_t *a, const char *name)
 {
 	remote_t *r = find_remote(a, name);
-	agent_t *to = find_agent(name);
-	return r != NULL && !r->cut && to != NULL && to->epoch == r->epoch ? to : NULL;
+	if (r == NULL || r->cut)
+		return NULL;
+	for (agent_t *to = agents; to != NULL; to = to->next) { /* by its address: the name here may be an alias */
+		if (!to->dead && to->epoch == r->epoch)
+			return to;
+	}
+	return NULL;
 }
 
 int nixl_capi_create_opt_args(opt_args_t **out);
@@ -283,6 +288,7 @@ int nixl_capi_create_xfer_req(agent_t *a, int op, list_t *local, list_t *remote,
 		x->agent = a;
 		strcpy(x->peer, peer);
 		x->epoch = r->epoch;
+		x->load = r->load;
 		copy_ranges(&x->local, &local->ranges);
 		copy_ranges(&x->remote, &remote->ranges);
 		if (args != NULL && args->has) {
@@ -321,9 +327,10 @@ int nixl_capi_get_xfer_status(agent_t *a, xfer_t *x)
 {
 	SCRIPTED("get_xfer_status");
 	pthread_mutex_lock(&lock);
-	if (x->status == IN_PROGRESS && find_remote(a, x->peer) == NULL) {
+	remote_t *r = find_remote(a, x->peer);
+	if (x->status == IN_PROGRESS && (r == NULL || r->load != x->load)) {
 		pthread_mutex_unlock(&lock);
-		return NOT_FOUND; /* the agent's opinion; the transfer goes on */
+		return NOT_FOUND; /* the agent's opinion, also once it is loaded again; the transfer goes on */
 	}
 	if (x->status == IN_PROGRESS && !a->hold) {
 		agent_t *to = reach(a, x->peer);
