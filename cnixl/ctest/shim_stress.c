@@ -52,14 +52,16 @@ static void *come_and_go(void *unused)
 		uint8_t blob[8192];
 		size_t len = 0;
 		const kvlx_region_t r = region(extra, sizeof extra);
-		CHECK(kvlx_load(decode, other_blob, other_len, &peer) == KVLX_OK);
+		CHECK(kvlx_alias(decode, "other", 5) == 0);
+		CHECK(kvlx_load(decode, other_blob, other_len, 5, &peer) == KVLX_OK);
 		atomic_store(&passing, peer);
-		CHECK(kvlx_load(decode, other_blob, other_len, &peer) == KVLX_INVALID);
+		CHECK(kvlx_alias(decode, "other", 5) == 0);
+		CHECK(kvlx_load(decode, other_blob, other_len, 5, &peer) == KVLX_INVALID);
 		CHECK(kvlx_register(decode, &r, 1) == KVLX_OK);
 		CHECK(kvlx_metadata(decode, blob, sizeof blob, &len) == KVLX_OK && len > 0);
 		CHECK(kvlx_unregister(decode, &r, 1) == KVLX_OK);
-		CHECK(kvlx_drop(decode, peer) == KVLX_OK);
-		CHECK(kvlx_drop(decode, peer) == KVLX_INVALID);
+		CHECK((n % 2 == 0 ? kvlx_drop : kvlx_abandon)(decode, peer) == KVLX_OK);
+		CHECK(kvlx_drop(decode, peer) == KVLX_INVALID && kvlx_abandon(decode, peer) == KVLX_INVALID);
 		n++;
 	}
 	printf("%ld loads and drops beside %d steps\n", n, ROUNDS);
@@ -108,7 +110,7 @@ int main(int argc, char **argv)
 	size_t len = 0;
 	uint32_t peer = 0;
 	CHECK(kvlx_metadata(prefill, blob, sizeof blob, &len) == KVLX_OK && len <= sizeof blob);
-	CHECK(kvlx_load(decode, blob, len, &peer) == KVLX_OK);
+	CHECK(kvlx_load(decode, blob, len, 7, &peer) == KVLX_OK);
 	CHECK(kvlx_metadata(other, other_blob, sizeof other_blob, &other_len) == KVLX_OK && other_len <= sizeof other_blob);
 
 	kvlx_desc_t descs[DESCS];
