@@ -40,8 +40,15 @@ func (e *Events) Put(ev *record.Event) bool {
 	return true
 }
 
-// flush publishes all events of a step with one store.
-func (e *Events) flush() {
+// Begin says what time it is for the events to come.
+func (e *Events) Begin(now clock.Instant) { e.now = now }
+
+// Total counts the events published so far, Held the times that one found no room.
+func (e *Events) Total() uint64 { return e.total }
+func (e *Events) Held() uint64  { return e.held }
+
+// Flush publishes all events of a step with one store.
+func (e *Events) Flush() {
 	if e.put == 0 {
 		return
 	}
@@ -68,7 +75,12 @@ func (p *Plane) publishEnds() {
 		if end.Lapsed {
 			ev = record.Event{Kind: record.EvExpectLapsed, Handle: uint64(end.Handle)}
 		}
-		if !p.out.Put(&ev) {
+		if p.link != nil {
+			ok = p.link.end(&end, &ev)
+		} else {
+			ok = p.out.Put(&ev)
+		}
+		if !ok {
 			return
 		}
 		p.Leases.PopEnd()
@@ -78,8 +90,13 @@ func (p *Plane) publishEnds() {
 // PublishEnds moves what is ended into the completion ring outside a step, when the context closes.
 func (p *Plane) PublishEnds() {
 	p.publishEnds()
-	p.out.flush()
+	p.Flush()
 }
 
 // Flush publishes the events of a step that did not come to its end.
-func (p *Plane) Flush() { p.out.flush() }
+func (p *Plane) Flush() {
+	p.out.Flush()
+	if p.link != nil {
+		p.link.carrier.Publish()
+	}
+}

@@ -10,8 +10,8 @@ import (
 	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/submit"
 	"github.com/kvlease/kvlease/dataplane/transport"
-	"github.com/kvlease/kvlease/ringbuf"
 )
 
 // Config are the bounds of a step.
@@ -38,10 +38,11 @@ type Plane struct {
 	Tracker *heartbeat.Tracker
 	Reads   *read.Machine
 
-	sources []source
-	first   int // the source that goes first: the cut of RecordsStepMax must not always hit the same one
+	sources *submit.Sources
+	link    *Link // to the host; nil if the host's rings are here
 	out     *Events
 	inbox   *transport.Inbox
+	wires   Wires // nil: nobody is told
 	// Scratch of one batch of a heartbeat, as many as the table overlaps the cache misses of.
 	entries  [batch]lease.Entry
 	ids      [batch][]byte
@@ -82,27 +83,25 @@ type Counters struct {
 	EventsHeld        uint64 // publications put off because the completion ring was full
 }
 
-// source is one producer's pair of rings as the step sees it.
-type source struct {
-	ring, over *ringbuf.Consumer
-	corrupt    bool
-}
-
 // New joins the parts. Every ring in mem is formatted; the parts were made over the same memory and transport.
 func New(cfg Config, mem *record.Memory, tr transport.Transport, leases *lease.Table, tracker *heartbeat.Tracker, reads *read.Machine, out *Events) (*Plane, error) {
-	p := &Plane{cfg: cfg, mem: mem, tr: tr, Leases: leases, Tracker: tracker, Reads: reads, out: out,
-		inbox: transport.NewInbox(cfg.NotifsStepMax, cfg.ParseMax+4096)}
-	for i := range mem.Rings {
-		ring, err := ringbuf.NewConsumer(mem.Rings[i])
-		if err != nil {
-			return nil, err
-		}
-		over, err := ringbuf.NewConsumer(mem.Overflows[i])
-		if err != nil {
-			return nil, err
-		}
-		p.sources = append(p.sources, source{ring: ring, over: over})
+	sources, err := submit.New(mem)
+	if err != nil {
+		return nil, err
 	}
+	return &Plane{cfg: cfg, mem: mem, tr: tr, Leases: leases, Tracker: tracker, Reads: reads, out: out, sources: sources,
+		inbox: transport.NewInbox(cfg.NotifsStepMax, cfg.ParseMax+4096)}, nil
+}
+
+// NewRank is New for a rank: its records come over link, and there go its events. leases and tracker were made over mem,
+// tracker with link for its events. out is the rank's own completion ring, which tells only of the host.
+func NewRank(cfg Config, mem *record.Memory, tr transport.Transport, leases *lease.Table, tracker *heartbeat.Tracker, reads *read.Machine, out *Events, link *Link) (*Plane, error) {
+	p, err := New(cfg, mem, tr, leases, tracker, reads, out)
+	if err != nil {
+		return nil, err
+	}
+	p.link = link
+	link.join(p)
 	return p, nil
 }
 
@@ -113,17 +112,24 @@ func (p *Plane) Step(now clock.Instant) {
 		gap = now.Sub(p.last)
 	}
 	p.last, p.started = now, true
-	p.out.now = now
+	p.out.Begin(now)
 
-	p.drain(now)
+	if p.link != nil {
+		p.link.take(p.cfg.RecordsStepMax, now)
+	} else {
+		p.sources.Drain(p.cfg.RecordsStepMax, (*direct)(p), now)
+	}
 	p.receive(now)
 	p.Tracker.Step(now)
 	p.Leases.Sweep(now, gap, p.arrived, p.applied)
 	p.publishEnds()
-	p.out.flush()
+	if p.link != nil {
+		p.link.tell(now)
+	}
+	p.out.Flush()
 
 	p.Counters.Steps++
-	p.Counters.EventsHeld = p.out.held
+	p.count()
 	atomic.StoreUint64(&p.mem.Control.Steps, p.Counters.Steps)
 	atomic.StoreUint32(&p.mem.Control.Held, uint32(p.Alive()))
 }
@@ -139,12 +145,20 @@ func (p *Plane) Pending() bool {
 	if p.arrived != p.applied {
 		return true
 	}
-	for i := range p.sources {
-		if s := &p.sources[i]; !s.corrupt && !(s.ring.Empty() && s.over.Empty()) {
-			return true
-		}
+	if p.link != nil {
+		return p.link.pending()
 	}
-	return false
+	return p.sources.Pending()
+}
+
+// count takes over what the parts of the plane count for themselves.
+func (p *Plane) count() {
+	in := &p.sources.Counters
+	if p.link != nil {
+		in = &p.link.in
+	}
+	p.Counters.Records, p.Counters.RecordsBad, p.Counters.RecordsCut = in.Records, in.RecordsBad, in.RecordsCut
+	p.Counters.EventsHeld = p.out.held
 }
 
 // WrapTransport puts a transport in front of the one that notifications come from, for tests of what a fault there does.
@@ -152,5 +166,12 @@ func (p *Plane) WrapTransport(tr transport.Transport) { p.tr = tr }
 
 // Work counts what has been done so far; it stands still while the plane only waits.
 func (p *Plane) Work() uint64 {
-	return p.Counters.Records + p.Counters.NotifsReceived + p.out.total
+	return p.Counters.Records + p.Counters.NotifsReceived + p.out.total + p.told()
+}
+
+func (p *Plane) told() uint64 {
+	if p.link == nil {
+		return 0
+	}
+	return p.link.Counters.Told
 }

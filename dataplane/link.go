@@ -1,0 +1,315 @@
+package dataplane
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/stream"
+	"github.com/kvlease/kvlease/dataplane/submit"
+)
+
+// LinkConfig is what a rank's end of the stream is made with.
+type LinkConfig struct {
+	Rank    uint32 // pp_rank x tp_size + tp_rank
+	Engines int    // places for remote engines, as the tracker has
+	MapMax  int    // longest handshake map, bytes; default 1 MiB
+	// Era is called in the step that is told of a new era, before any grant of it is applied. nil: nobody wants to know.
+	Era func(record.Era)
+}
+
+// mapsMax is how many maps may be with the loader (Maps). The records of the host wait for it to give one back.
+const mapsMax = 4
+
+// Link is a rank's end of the stream between it and its host. It is the source of the rank's plane, and the sink of its
+// events: one that finds no room stays where it is and is put again, so nothing of the rank's is lost on its side. What the
+// stream loses on the way is told once more when the host sends its full state: grants and tracks that it repeats do nothing
+// if they are alive here, and are answered once more with their end if they have ended.
+//
+// Threads: the step's, for all but SetMap, Maps and Done.
+// Memory: all from NewLink. Only a step that is told of a new engine allocates, its name.
+type Link struct {
+	cfg     LinkConfig
+	carrier stream.Carrier
+	p       *Plane
+	mem     *record.Memory
+
+	leases  []leaseTold
+	tracks  []trackTold
+	engines []engineTold
+	again   queue // leases whose end is told once more
+	news    queue // tracks with something to tell
+	states  queue // engines whose state is told once more
+
+	era       record.Era
+	eraKnown  bool
+	state     record.RankState
+	saidState record.RankState
+	stateDue  bool
+	stateAt   uint64 // step of the last one
+	full      uint64 // the full state that is being taken, 0: none
+	draining  bool
+	hostLost  bool
+	lostSaid  bool
+	lostAt    int // next track to untrack
+
+	maps maps
+	own  ownMap
+
+	id   [record.IDMax]byte // a copy: the carrier may be memory that another process writes to
+	id2  [record.IDMax]byte
+	runs [record.RunsMax]record.Run
+	ev   record.Event
+	g    record.Grant
+	t    record.TrackReq
+	r    record.Read
+
+	in       submit.Counters
+	Counters LinkCounters
+}
+
+// LinkCounters of a rank's end. They only grow.
+type LinkCounters struct {
+	Told         uint64 // events told to the host
+	ToldAgain    uint64 // of these, those repeated for a full state
+	ToldHeld     uint64 // times that an event found no room
+	Repeated     uint64 // grants, expectations, tracks and parts of reads that were known already
+	OlderUses    uint64 // expectations that gave way to a newer use of their slot
+	Misfits      uint64 // records that do not fit what is here
+	FullStates   uint64 // taken up to their end
+	MapsReceived uint64
+	MapsBroken   uint64 // maps with a piece missing, or longer than MapMax
+	NoEra        uint64 // grants before the first era: the full state repeats them
+	EnginesBad   uint64 // engines that the tracker refused
+}
+
+// leaseTold is the last end of a slot that the host was told of.
+type leaseTold struct {
+	held   uint64 // ns
+	user   uint64
+	use    uint32
+	blocks uint32
+	reason uint8 // 0: none yet
+	links
+}
+
+// trackTold is what the host was told of a slot's present or last use.
+type trackTold struct {
+	value0, value1 uint64
+	user           uint64
+	use            uint32
+	parts          uint32 // of its read, taken so far
+	flags          uint32 // of the outcome
+	status         uint8
+	is             uint8 // tell*: what is known
+	due            uint8 // tell*: what is to be told once more, or first (tellRetired)
+	live           bool
+	links
+}
+
+// What is known of a track, in the order in which it is told.
+const (
+	tellGone = 1 << iota
+	tellOutcome
+	tellBack
+	tellRetired
+)
+
+// engineTold is the remote engine in a place.
+type engineTold struct {
+	handle uint64
+	user   uint64
+	value0 uint64
+	kind   uint16 // EvEngineUp or EvEngineDown, as told last; 0: neither
+	links
+}
+
+// NewLink makes a rank's end over its memory and carrier.
+func NewLink(cfg LinkConfig, mem *record.Memory, carrier stream.Carrier) *Link {
+	if cfg.Engines == 0 {
+		cfg.Engines = 4096
+	}
+	if cfg.MapMax == 0 {
+		cfg.MapMax = 1 << 20
+	}
+	return &Link{
+		cfg: cfg, carrier: carrier, mem: mem,
+		leases: make([]leaseTold, len(mem.Slots)), tracks: make([]trackTold, len(mem.Tracks)), engines: make([]engineTold, cfg.Engines),
+		again: queue{head: none, tail: none}, news: queue{head: none, tail: none}, states: queue{head: none, tail: none},
+		maps: newMaps(cfg.MapMax), stateDue: true,
+	}
+}
+
+func (l *Link) join(p *Plane) { l.p = p }
+
+// Era is the one in force; false: the host has told none yet.
+func (l *Link) Era() (record.Era, bool) { return l.era, l.eraKnown }
+
+// Draining reports that the host has asked for a drain.
+func (l *Link) Draining() bool { return l.draining }
+
+// Host is where the host stands.
+func (l *Link) Host() stream.State { return l.carrier.State() }
+
+// State is what the host is told about this rank.
+func (l *Link) State() record.RankState { return l.state }
+
+// MapIn is the handshake map of a rank of a remote engine, for heartbeat.Tracker.LoadHandshake. Data is valid until Done.
+type MapIn struct {
+	Engine uint64
+	Rank   uint32
+	Data   []byte
+	buf    []byte
+}
+
+// maps puts the pieces of the host's blobs together.
+type maps struct {
+	free chan []byte
+	full chan MapIn
+	buf  []byte // being filled; nil: none
+	head record.Blob
+	at   uint32
+}
+
+func newMaps(most int) maps {
+	m := maps{free: make(chan []byte, mapsMax), full: make(chan MapIn, mapsMax)}
+	for range mapsMax {
+		m.free <- make([]byte, most) // pages that nobody touches until a map is that long
+	}
+	return m
+}
+
+// Maps gives the maps that are complete. The context's loader takes them off the step and gives each back with Done; the
+// records of the host wait while all are with it.
+func (l *Link) Maps() <-chan MapIn { return l.maps.full }
+
+// Done gives a map's memory back. Any goroutine.
+func (l *Link) Done(m MapIn) {
+	if m.buf != nil {
+		l.maps.free <- m.buf
+	}
+}
+
+// ready takes a buffer for the next map. It reports false if all are with the loader.
+func (m *maps) ready() bool {
+	if m.buf == nil {
+		select {
+		case m.buf = <-m.free:
+		default:
+		}
+	}
+	return m.buf != nil
+}
+
+// piece takes one piece of a peer's map.
+func (l *Link) piece(b record.Blob, piece []byte) {
+	m := &l.maps
+	if b.Offset == 0 {
+		m.head, m.at = b, 0
+	}
+	if b.Kind != record.BlobPeer || b.Handle != m.head.Handle || b.Rank != m.head.Rank || b.Total != m.head.Total ||
+		b.Offset != m.at || int(b.Total) > len(m.buf) {
+		if m.at != 0 || b.Offset == 0 {
+			l.Counters.MapsBroken++
+		}
+		m.head, m.at = record.Blob{}, 0 // a piece is missing: the full state brings the whole again
+		return
+	}
+	copy(m.buf[b.Offset:], piece)
+	if m.at += uint32(len(piece)); m.at < b.Total || b.Total == 0 {
+		return
+	}
+	l.Counters.MapsReceived++
+	m.full <- MapIn{Engine: b.Handle, Rank: b.Rank, Data: m.buf[:b.Total], buf: m.buf} // has room for every buffer
+	m.buf, m.head, m.at = nil, record.Blob{}, 0
+}
+
+// ownMap is our own handshake map on its way to the host.
+type ownMap struct {
+	mu            sync.Mutex
+	next          []byte // handed in, not picked up
+	registrations uint64
+	news          atomic.Bool
+
+	data []byte
+	at   int
+	done bool
+	any  bool
+}
+
+// SetMap hands in our own handshake map, for the host to serve, after memory was registered; nil: it was unregistered.
+// The host hears of the registration when it has the whole of the map. m must not be changed any more. Any goroutine.
+func (l *Link) SetMap(m []byte) {
+	o := &l.own
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.next = m
+	if m != nil {
+		o.registrations++
+	}
+	o.news.Store(true)
+}
+
+// tellMap sends what there is room for, at most piecesStepMax.
+func (l *Link) tellMap() {
+	o := &l.own
+	if o.news.Load() && o.mu.TryLock() {
+		o.data, o.at, o.done, o.any = o.next, 0, false, true
+		l.state.Registrations = o.registrations
+		o.news.Store(false)
+		o.mu.Unlock()
+	}
+	if o.done || !o.any {
+		return
+	}
+	for range piecesStepMax {
+		n := min(len(o.data)-o.at, record.BlobPieceMax)
+		rec := l.carrier.Reserve(record.TagBlob, record.BlobLen+n)
+		if rec == nil {
+			return
+		}
+		record.PutBlob(rec, record.Blob{Kind: record.BlobOwn, Rank: l.cfg.Rank, Total: uint32(len(o.data)), Offset: uint32(o.at)},
+			o.data[o.at:o.at+n])
+		if o.at += n; o.at == len(o.data) {
+			o.done = true
+			return
+		}
+	}
+}
+
+// piecesStepMax bounds the pieces of maps of one step: 64 KiB.
+const piecesStepMax = 16
+
+// Poisoned tells the host that this rank's core broke. Called once its rows are closed.
+func (l *Link) Poisoned() {
+	l.state.Flags |= record.RankPoisoned
+	if rec := l.carrier.Reserve(record.TagState, record.RankStateLen); rec != nil {
+		record.PutRankState(rec, l.state)
+		l.carrier.Publish()
+	}
+}
+
+func (l *Link) pending() bool {
+	if l.again.head != none || l.news.head != none || l.states.head != none {
+		return true
+	}
+	return l.carrier.Pending() && (l.maps.buf != nil || len(l.maps.free) > 0)
+}
+
+// lost does what is left to do when the host is gone: its requests are untracked, so that owners are told; leases end at
+// their deadlines.
+func (l *Link) lost(now clock.Instant) {
+	if !l.lostSaid {
+		l.ev = record.Event{Kind: record.EvHostDown}
+		l.lostSaid = l.p.out.Put(&l.ev)
+	}
+	for n := 0; l.lostAt < len(l.tracks) && n < lostStepMax; n++ { // the rest in the next step
+		if e := &l.tracks[l.lostAt]; e.live {
+			l.p.Tracker.Untrack(record.NewHandle(uint32(l.lostAt), e.use), now)
+		}
+		l.lostAt++
+	}
+}
+
+const lostStepMax = 4096
