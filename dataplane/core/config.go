@@ -56,6 +56,7 @@ type Config struct {
 	NixlPath      string
 	Threads       int
 	CPUs          string
+	PumpPriority  string
 	CoreMemoryMax int
 
 	BlockSize, DeviceID     int

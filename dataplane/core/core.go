@@ -61,7 +61,8 @@ type Core struct {
 	gone       bool   // the agent is destroyed
 	broken     string // what the recovered panic said
 
-	pump *pump
+	pump    *pump
+	sources []source // what the pump listens to beside the producers' rings; set before it starts
 }
 
 // Region is one region of the KV cache, as kvl_region_t says it.

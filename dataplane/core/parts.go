@@ -13,7 +13,7 @@ import (
 func (c *Config) leaseConfig(seed uint64) lease.Config {
 	return lease.Config{
 		Duration: c.Duration, Extension: c.Extension(), Interval: c.Interval(), Settle: max(c.Settle, 1), StallGap: c.StallGap,
-		StockLinger: c.StockLinger, ExpectMax: c.ExpectMax, SweepMax: c.SweepMax, LongIDs: c.LongIDsMax,
+		StockLinger: c.StockLinger, ExpectMax: c.ExpectMax, FixedTTL: c.BlocksTTL, SweepMax: c.SweepMax, LongIDs: c.LongIDsMax,
 		AllPeersCheck: c.AllPeersCheck, StockPeers: c.StockPeers, Seed: seed,
 	}
 }

@@ -12,12 +12,20 @@ import (
 
 // Periods of the pump.
 const (
-	pumpBusy      = time.Millisecond       // while there was work in the last pumpBusySpan
-	pumpBusySpan  = 100 * time.Millisecond //
-	pumpHeld      = 10 * time.Millisecond  // while anything is held or tracked
-	pumpIdle      = 50 * time.Millisecond  // otherwise: 20 wakes a second
-	pumpStopCheck = time.Second
+	pumpBusy     = time.Millisecond       // while there was work in the last pumpBusySpan, or a read is in flight
+	pumpBusySpan = 100 * time.Millisecond //
+	pumpHeld     = 10 * time.Millisecond  // while anything is held or tracked
+	pumpIdle     = 50 * time.Millisecond  // otherwise: 20 wakes a second
 )
+
+// A source is something beside the producers' rings that may have work for a step: a carrier of the stream between a host
+// and its ranks. It has to write the pump's descriptor when it has, and the pump sleeps.
+type source interface {
+	// Sleeping says whether the pump is about to sleep on its descriptor. It is said before Pending is asked.
+	Sleeping(bool)
+	// Pending reports that a step would find something.
+	Pending() bool
+}
 
 // pump is the thread that runs the step in pump mode.
 type pump struct {
@@ -25,7 +33,32 @@ type pump struct {
 	fd   int
 	stop atomic.Bool
 	done chan struct{}
+	pumpState
 }
+
+// pumpState is under the core's lock.
+type pumpState struct {
+	counters PumpCounters
+	class    priority
+	ended    clock.Instant // when the turn before ended
+	work     uint64
+	workAt   clock.Instant
+}
+
+// PumpCounters tell what the pump has done. They only grow, but for the greatest ones, which ResetPump starts anew.
+type PumpCounters struct {
+	Turns       uint64 // steps
+	TurnsIdle   uint64 // of these, with nothing held, tracked or done lately
+	Woken       uint64 // sleeps that a producer, a carrier or the host ended
+	TurnsMuted  uint64 // without heartbeats: the forward loop has not passed within stall_cover
+	Overslept   uint64 // sleeps that took pumpLate longer than asked for
+	StepMaxNs   uint64 // longest step
+	PauseMaxNs  uint64 // longest time from the end of a step to the start of the next beyond the sleep asked for
+	PriorityOff uint64 // priorities that were asked for and not permitted
+}
+
+// pumpLate is how much later than asked for a sleep may end before it is counted.
+const pumpLate = 20 * time.Millisecond
 
 func startPump(c *Core) (*pump, error) {
 	fd := int(c.mem.Control.WakeFd)
@@ -42,67 +75,118 @@ func startPump(c *Core) (*pump, error) {
 }
 
 // run steps until it is told to stop or the core breaks. The thread is its own, so that a turn of the Go scheduler does
-// not stand between a heartbeat and its time.
+// not stand between a heartbeat and its time; it ends with the goroutine, and its priority with it.
 func (p *pump) run() {
 	runtime.LockOSThread()
 	defer close(p.done)
-	var work uint64
-	var workAt clock.Instant
+	p.prioritize()
 	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
+	var asked time.Duration
+	woken := true
 	for !p.stop.Load() {
-		now, due, seen, err := p.turn()
-		if err != nil {
+		var err error
+		if asked, err = p.turn(asked, woken); err != nil {
 			return
 		}
-		if seen != work {
-			work, workAt = seen, now
-		}
-		period := pumpIdle
-		switch {
-		case now.Sub(workAt) < pumpBusySpan:
-			period = pumpBusy
-		case atomic.LoadUint32(&p.core.mem.Control.Held) != 0:
-			period = pumpHeld
-		}
-		// A heartbeat that is due sooner is not made to wait: late ones would add up to a longer interval.
-		p.sleep(fds, max(min(period, due.Sub(now)), pumpBusy))
+		woken = p.sleep(fds, asked)
 	}
 }
 
-// turn runs one step and tells when something is due next and how much work has been done so far.
-func (p *pump) turn() (now, due clock.Instant, work uint64, err error) {
+// turn runs one step and tells how long to sleep. asked and woken are those of the sleep before.
+func (p *pump) turn(asked time.Duration, woken bool) (time.Duration, error) {
 	c := p.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now = c.clock()
+	now := c.clock()
+	p.slept(now, asked, woken)
 	muted := c.cover(now)
-	if err = c.step(); err != nil {
-		return now, clock.Never, 0, err
+	if err := c.step(); err != nil {
+		return 0, err
 	}
-	due = clock.Never
-	if !muted { // else its heartbeats stay due
+	p.ended = c.clock()
+	p.counters.Turns++
+	p.counters.StepMaxNs = max(p.counters.StepMaxNs, uint64(max(p.ended.Sub(now), 0)))
+	due := clock.Never
+	if muted { // its heartbeats stay due
+		p.counters.TurnsMuted++
+	} else {
 		due = c.tracker.NextDue(now)
 	}
-	return now, due, c.plane.Work(), nil
+	// What is due sooner is not made to wait: late heartbeats would add up to a longer interval.
+	return max(min(p.period(now), due.Sub(now)), pumpBusy), nil
 }
 
-// sleep waits for the period or for a producer.
+// slept counts the sleep that has ended. What a sleep was cut short by is no pause.
+func (p *pump) slept(now clock.Instant, asked time.Duration, woken bool) {
+	if p.ended == 0 {
+		return
+	}
+	if woken {
+		p.counters.Woken++
+		return
+	}
+	over := now.Sub(p.ended) - asked
+	p.counters.PauseMaxNs = max(p.counters.PauseMaxNs, uint64(max(over, 0)))
+	if over > pumpLate {
+		p.counters.Overslept++
+	}
+}
+
+// period is the longest sleep for what there is to do.
+func (p *pump) period(now clock.Instant) time.Duration {
+	c := p.core
+	if work := c.plane.Work(); work != p.work {
+		p.work, p.workAt = work, now
+	}
+	switch {
+	case p.workAt != 0 && now.Sub(p.workAt) < pumpBusySpan, c.reads.NeedsStep():
+		return pumpBusy
+	case atomic.LoadUint32(&c.mem.Control.Held) != 0:
+		return pumpHeld
+	}
+	p.counters.TurnsIdle++
+	return pumpIdle
+}
+
+// sleep waits for the period, a producer or a carrier, and tells whether it was one of these.
 //
 // Edge W2: asleep is stored before the rings are looked at again; pairs with W1 in the producer's publish, which stores
-// head before it loads asleep. One of the two sees the other, so no record waits for the period.
-func (p *pump) sleep(fds []unix.PollFd, period time.Duration) {
-	asleep := &p.core.mem.Control.Asleep
-	atomic.StoreUint32(asleep, 1)
-	if !p.core.plane.Pending() && !p.stop.Load() {
+// head before it loads asleep. One of the two sees the other, so no record waits for the period. Carriers do the same.
+func (p *pump) sleep(fds []unix.PollFd, period time.Duration) (woken bool) {
+	c := p.core
+	atomic.StoreUint32(&c.mem.Control.Asleep, 1)
+	for _, s := range c.sources {
+		s.Sleeping(true)
+	}
+	woken = true
+	if !p.pending() && !p.stop.Load() {
 		ts := unix.NsecToTimespec(int64(period))
 		fds[0].Revents = 0
 		unix.Ppoll(fds, &ts, nil)
+		woken = fds[0].Revents != 0
 	}
-	atomic.StoreUint32(asleep, 0)
+	atomic.StoreUint32(&c.mem.Control.Asleep, 0)
+	for _, s := range c.sources {
+		s.Sleeping(false)
+	}
 	if fds[0].Revents != 0 {
 		var buf [8]byte
 		unix.Read(p.fd, buf[:])
+		fds[0].Revents = 0
 	}
+	return woken
+}
+
+func (p *pump) pending() bool {
+	if p.core.plane.Pending() {
+		return true
+	}
+	for _, s := range p.core.sources {
+		if s.Pending() {
+			return true
+		}
+	}
+	return false
 }
 
 // halt ends the pump and waits for it.
@@ -121,6 +205,25 @@ func (c *Core) cover(now clock.Instant) (muted bool) {
 	muted = passed != 0 && now.Sub(passed) > c.cfg.StallCover && now > paused
 	c.tracker.Mute(muted)
 	return muted
+}
+
+// Pump gives the pump's counters; zero in inline mode.
+func (c *Core) Pump() PumpCounters {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pump == nil {
+		return PumpCounters{}
+	}
+	return c.pump.counters
+}
+
+// ResetPump starts the greatest ones of the pump's counters anew.
+func (c *Core) ResetPump() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pump != nil {
+		c.pump.counters.StepMaxNs, c.pump.counters.PauseMaxNs = 0, 0
+	}
 }
 
 func writeEventFd(fd int) {

@@ -1,0 +1,51 @@
+package core
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// priority is what the kernel has granted the pump's thread.
+type priority int
+
+const (
+	priorityNone priority = iota
+	priorityNice
+	priorityRR
+)
+
+var priorityNames = [...]string{"none", "nice", "rr"}
+
+func (p priority) String() string { return priorityNames[p] }
+
+const (
+	pumpNice = -10
+	pumpRR   = 1 // the least real-time priority: above every ordinary thread, below whatever else an operator has set up
+)
+
+// prioritize asks for what pump_priority says. What is not permitted is counted, and the thread stays as it is: a pump without
+// priority is late only on a machine that is overcommitted.
+func (p *pump) prioritize() {
+	want := p.core.cfg.PumpPriority
+	var got priority
+	refused := uint64(0)
+	try := func(class priority, err error) {
+		switch {
+		case err != nil:
+			refused++
+		case got == priorityNone:
+			got = class
+		}
+	}
+	if want == "rr" || want == "auto" {
+		// Threads made by this one (inside the transport) do not inherit it.
+		try(priorityRR, unix.SchedSetAttr(0, &unix.SchedAttr{
+			Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: pumpRR, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
+		}, 0))
+	}
+	if want == "nice" || want == "auto" && got == priorityNone {
+		try(priorityNice, unix.Setpriority(unix.PRIO_PROCESS, 0, pumpNice)) // on Linux 0 is this thread
+	}
+	p.core.mu.Lock()
+	defer p.core.mu.Unlock()
+	p.class, p.counters.PriorityOff = got, refused
+}
