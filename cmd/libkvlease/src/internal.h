@@ -299,6 +299,7 @@ static inline uint64_t kvl_slot_key(const kvl_era_t *era, uint32_t slot, uint32_
 enum { KVL_REPORT_NONE = 0, KVL_REPORT_CHECKED, KVL_REPORT_UNCHECKED, KVL_REPORT_DONE };
 void kvl_fence(kvl_ctx_t *ctx);
 void kvl_event_signal(kvl_ctx_t *ctx);
+void kvl_wake_heard(kvl_ctx_t *ctx);
 void kvl_tick_before_step(kvl_ctx_t *ctx);
 void kvl_tick_after_step(kvl_ctx_t *ctx, uint64_t now);
 void kvl_tick_kick(kvl_ctx_t *ctx);

@@ -12,6 +12,7 @@ static uint64_t look_at_clocks(kvl_ctx_t *ctx)
 static int32_t step_inline(kvl_ctx_t *ctx, uint64_t now)
 {
 	int32_t st;
+	kvl_wake_heard(ctx);
 	/* Under the lock: once kvl_poll has seen poisoned and no step, none begins any more. */
 	if (__atomic_load_n(&ctx->control->poisoned, __ATOMIC_SEQ_CST))
 		return kvl_fail_gate(ctx);

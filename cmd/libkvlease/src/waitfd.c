@@ -1,4 +1,4 @@
-/* kvl_wait_fd: one descriptor over the core's events, submissions that nobody steps for, and time. */
+/* kvl_wait_fd: one descriptor over the core's events, submissions and carriers that nobody steps for, and time. */
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -27,6 +27,18 @@ void kvl_tick_at(kvl_ctx_t *ctx, uint64_t when)
 	if (ctx->timer_fd >= 0)
 		timerfd_settime(ctx->timer_fd, TFD_TIMER_ABSTIME, &t, NULL);
 	errno = saved;
+}
+
+/* Contexts of an engine with ranks hear of each other by the wake descriptor, which in inline mode no pump sleeps on. */
+static int has_carriers(const kvl_ctx_t *ctx) { return ctx->sizes.role != KVL_ROLE_ENGINE && !ctx->sizes.pump; }
+
+/* Before a step, also one that is refused: what a carrier brings from here on makes the descriptor readable again. */
+void kvl_wake_heard(kvl_ctx_t *ctx)
+{
+	uint64_t count;
+	int saved = errno;
+	if (ctx->epoll_fd >= 0 && has_carriers(ctx) && read(ctx->control->wake_fd, &count, sizeof count) < 0)
+		errno = saved; /* it was empty */
 }
 
 /* Before a step of inline mode: what is published from here on kicks again. */
@@ -76,7 +88,8 @@ static int32_t make(kvl_ctx_t *ctx)
 	int epoll = epoll_create1(EPOLL_CLOEXEC);
 	int timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
 	if (epoll < 0 || timer < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, ctx->control->event_fd, &ev) != 0 ||
-	    epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &ev) != 0) {
+	    epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &ev) != 0 ||
+	    (has_carriers(ctx) && epoll_ctl(epoll, EPOLL_CTL_ADD, ctx->control->wake_fd, &ev) != 0)) {
 		int32_t st = kvl_fail(KVL_ERR_NOMEM, "wait descriptor: %s", strerror(errno));
 		if (epoll >= 0)
 			close(epoll);

@@ -131,6 +131,7 @@ static void context_calls_check_their_arguments(void)
 	kvl_engine_desc_t d = {.size = sizeof d, .ranks = 1, .engine_id = str("P")}, worse;
 	kvl_engine_t e = 77;
 	kvl_event_t evs[2];
+	static char big[KVL_DELTA_MIN];
 	size_t len = 77;
 	char buf[64];
 	BAD(kvl_producer_open(ctx, NULL), "producer_out");
@@ -153,6 +154,14 @@ static void context_calls_check_their_arguments(void)
 	REGION(group, -2, "group");
 	REGION(group, 32, "group");
 	REGION(name.len, 5, "name");
+	REGION(parts, 3, "parts: 3 do not divide");
+	REGION(parts, 1024, "parts");
+	REGION(flags, 2, "flags: 0x2");
+	BAD(kvl_register(ctx, &r, 0, 1), "region_size");
+	BAD(kvl_register(ctx, &r, 56, 1), "region_size: 56"); /* shorter than the first version */
+	BAD(kvl_register(ctx, &r, sizeof r + 4, 1), "region_size");
+	BAD(kvl_register(ctx, &r, 8192, 1), "region_size");
+	BAD(kvl_register(ctx, &r, 1, sizeof r), "region_size"); /* the arguments swapped */
 	expect("device", kvl_register(ctx, &(kvl_region_t){.addr = 1, .bytes = 1, .block_len = 1, .block_stride = 1, .blocks = 1, .device = 99}, sizeof(kvl_region_t), 1),
 	       KVL_ERR_TRANSPORT, "device: 99");
 	CHECK_STATUS(kvl_register(ctx, &r, sizeof(kvl_region_t), 1), KVL_OK);
@@ -193,6 +202,26 @@ static void context_calls_check_their_arguments(void)
 	expect("space", kvl_handshake_get(ctx, 0, NULL, 0, &len), KVL_ERR_SPACE, NULL);
 	CHECK_EQ(len, 3);
 	CHECK_STATUS(kvl_handshake_get(ctx, 0, buf, 3, &len), KVL_OK);
+	BAD(kvl_handshake_set(ctx, 0, (kvl_bytes_t){NULL, 4}), "map");
+	BAD(kvl_handshake_set(ctx, 0, (kvl_bytes_t){"", 0}), "map");
+	BAD(kvl_handshake_set(ctx, 0, (kvl_bytes_t){junk, (1u << 20) + 1}), "map");
+	BAD(kvl_handshake_set(ctx, 3, str("map")), "rank");
+	CHECK_STATUS(kvl_handshake_set(ctx, 0, str("map")), KVL_OK);
+	len = 77;
+	BAD(kvl_delta_take(ctx, 0, big, sizeof big, NULL), "len_out");
+	BAD(kvl_delta_take(ctx, 0, NULL, sizeof big, &len), "buf");
+	BAD(kvl_delta_take(ctx, 0, big, KVL_DELTA_MIN - 1, &len), "cap: 8191");
+	BAD(kvl_delta_take(ctx, 1, big, sizeof big, &len), "rank");
+	CHECK_EQ(len, 77);
+	BAD(kvl_delta_put(ctx, 0, (kvl_bytes_t){NULL, 4}), "bytes");
+	BAD(kvl_delta_put(ctx, 0, (kvl_bytes_t){big, KVL_DELTA_MAX + 1}), "bytes");
+	BAD(kvl_delta_put(ctx, 1, str("delta")), "damaged");
+	CHECK_STATUS(kvl_delta_put(ctx, 0, str("delta")), KVL_OK);
+	CHECK_STATUS(kvl_delta_put(ctx, 0, (kvl_bytes_t){NULL, 0}), KVL_OK); /* a step message that carries nothing */
+	CHECK_STATUS(kvl_delta_take(ctx, 0, big, sizeof big, &len), KVL_OK);
+	CHECK(len == 5 && memcmp(big, "delta", 5) == 0);
+	CHECK_STATUS(kvl_delta_take(ctx, 0, big, sizeof big, &len), KVL_OK);
+	CHECK_EQ(len, 0);
 	BAD(kvl_stats(ctx, buf, 64, NULL), "len_out");
 	BAD(kvl_stats(ctx, NULL, 64, &len), "buf");
 	expect("no room for the zero", kvl_stats(ctx, buf, 10, &len), KVL_ERR_SPACE, "at least 11");

@@ -132,6 +132,18 @@ EXPORT void fake_lapse(fake_core_t *f, uint64_t lease)
 	push_free(&f->args.control->lease_free, &s->next, KVL_HANDLE_SLOT(lease));
 }
 
+EXPORT void fake_era(fake_core_t *f, uint64_t epoch, uint64_t secret)
+{
+	kvl_control_t *c = f->args.control;
+	uint64_t era = __atomic_load_n(&c->era, __ATOMIC_RELAXED);
+	__atomic_store_n(&c->era, era + 1, __ATOMIC_RELAXED); /* E1 */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+	__atomic_store_n(&c->epoch, epoch, __ATOMIC_RELAXED);
+	__atomic_store_n(&c->secret[0], secret, __ATOMIC_RELAXED);
+	__atomic_store_n(&c->secret[1], ~secret, __ATOMIC_RELAXED);
+	__atomic_store_n(&c->era, era + 2, __ATOMIC_RELEASE);
+}
+
 EXPORT void fake_check_all(fake_core_t *f)
 {
 	for (uint32_t i = 0; i < f->sizes.leases; i++)
@@ -186,6 +198,8 @@ static void apply(fake_core_t *f, uint32_t producer, uint32_t tag, const void *r
 		}
 		e->a = g->key;
 		e->b = g->said_ns;
+		e->c = g->ttl_ns;
+		e->flags = g->flags;
 		snprintf(e->id, sizeof e->id, "%.*s", (int)g->id_len, (const char *)(g + 1));
 		break;
 	case KVL_REC_CANCEL:
@@ -198,6 +212,7 @@ static void apply(fake_core_t *f, uint32_t producer, uint32_t tag, const void *r
 	case KVL_REC_REJECT:
 		e->a = t->engine;
 		e->b = t->said_ns;
+		e->c = t->left_ns == 0 ? t->expires_ns : UINT64_MAX; /* only a host's core converts */
 		snprintf(e->id, sizeof e->id, "%.*s", (int)t->remote_len, (const char *)(t + 1));
 		break;
 	case KVL_REC_UNTRACK:

@@ -299,12 +299,61 @@ static void what_we_write_we_read(void)
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 }
 
+static void seconds_become_nanoseconds_without_a_double_between(void)
+{
+	static const struct {
+		const char *text;
+		uint64_t ns;
+	} all[] = {
+		{"null", 0},
+		{"0", 1}, /* 0 is for leases that heartbeats renew: this one has ended long ago */
+		{"-0", 1},
+		{"-5.5", 1},
+		{"-1e300", 1},
+		{"0.0000000009", 1},
+		{"1e-9", 1},
+		{"1.9e-9", 1},
+		{"2e-9", 2},
+		{"12345.678", 12345678000000},
+		{"12345.678901234", 12345678901234},
+		{"12345.6789012349999", 12345678901234}, /* cut: earlier is the safe side */
+		{"0.1", 100000000},
+		{"16777217.000000001", 16777217000000001},
+		{"1.2345678901234e4", 12345678901234},
+		{"12345678901234E-9", 12345678901234},
+		{"1e5", 100000000000000},
+		{"100000000000000000000000e-18", 100000000000000},
+		{"0.000000000000000000000000012345e+24", 12345000},
+		{"9223372036.854775807", INT64_MAX},
+		{"9223372036.854775808", INT64_MAX},
+		{"1e10", INT64_MAX},
+		{"1e99999999999999999999", INT64_MAX},
+		{"1e-99999999999999999999", 1},
+		{"0e99999999999999999999", 1},
+		{"99999999999999999999999999999999", INT64_MAX},
+	};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+		kvl_remote_t r;
+		size_t need, len = (size_t)snprintf(text, TEXT,
+						    "{\"remote_blocks_expiry_time\":%s,\"remote_block_ids\":[[1]],\"remote_engine_id\":\"P\","
+						    "\"remote_request_id\":\"r\",\"remote_host\":\"h\",\"remote_port\":1}",
+						    all[i].text);
+		CHECK_STATUS(read_text(len, &r, &need), KVL_OK);
+		if (r.expires_ns != all[i].ns) {
+			fprintf(stderr, "%s: %llu, want %llu\n", all[i].text, (unsigned long long)r.expires_ns, (unsigned long long)all[i].ns);
+			exit(1);
+		}
+		CHECK_EQ(r.pp_size, 1); /* not said */
+	}
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
 	vectors_dir = argv[1];
 	RUN(the_vectors_of_the_go_reader_hold_here);
 	RUN(each_prefix_is_an_error_that_says_so);
+	RUN(seconds_become_nanoseconds_without_a_double_between);
 	RUN(errors_name_the_key_and_what_it_must_be);
 	RUN(deep_nesting_ends_at_its_bound);
 	RUN(damaged_texts_are_survived);

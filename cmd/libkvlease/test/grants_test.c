@@ -1,0 +1,186 @@
+/* What a grant promises and what its parameters say: fixed lives, and the era in which a lease was granted. */
+#include <pthread.h>
+
+#include "check.h"
+#include "fakecore.h"
+
+static const uint32_t ids[] = {1, 2};
+static const kvl_blocks_t blocks = {ids, 2, 0};
+
+static uint64_t monotonic_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static kvl_remote_t params_of(kvl_ctx_t *c, kvl_lease_t l, const kvl_grant_t *g)
+{
+	static char text[4096];
+	static uint64_t buf[512];
+	kvl_remote_t r = {.size = sizeof r};
+	size_t len, need;
+	CHECK_STATUS(kvl_params(c, l, g, text, sizeof text, &len), KVL_OK);
+	CHECK_STATUS(kvl_params_read(text, len, &r, buf, sizeof buf, &need), KVL_OK);
+	CHECK_EQ(r.native, 1);
+	return r;
+}
+
+static void the_parameters_of_a_fixed_lease_name_its_end(void)
+{
+	kvl_ctx_t *c = open_ctx("{}");
+	kvl_producer_t *p = open_producer(c);
+	fake_core_t *f = fake_last();
+	kvl_grant_t g = grant_of("r", &blocks, 1, 0);
+	uint64_t before, after, ttl[] = {7000000123u, 0}, want[] = {7000000123u, 480000000000u}; /* 0: decoder_kv_blocks_ttl */
+	kvl_lease_t l;
+	g.flags = KVL_GRANT_FIXED;
+	for (int i = 0; i < 2; i++) {
+		kvl_remote_t r, again;
+		g.ttl_ns = ttl[i];
+		before = monotonic_ns();
+		CHECK_STATUS(kvl_grant(p, &g, &l), KVL_OK);
+		after = monotonic_ns();
+		r = params_of(c, l, &g);
+		again = params_of(c, l, &g);
+		CHECK(r.expires_ns >= before + want[i] && r.expires_ns <= after + want[i]);
+		CHECK_EQ(again.expires_ns, r.expires_ns); /* counted from the grant, whenever the parameters are made */
+		CHECK_STATUS(kvl_step(c), KVL_OK);
+		CHECK_EQ(f->log[i].flags, KVL_GRANT_FIXED);
+		CHECK_EQ(f->log[i].c, want[i]);
+		/* The end that is kept, in the other clock: never before the one that is told. */
+		CHECK(f->log[i].b + f->log[i].c - (boot_ns() - monotonic_ns()) + 1000000 > r.expires_ns);
+	}
+	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
+}
+
+static void the_parameters_of_a_lease_that_heartbeats_renew_name_none(void)
+{
+	kvl_ctx_t *c = open_ctx("{\"leases\":1}");
+	kvl_producer_t *p = open_producer(c);
+	kvl_grant_t g = grant_of("r", &blocks, 1, 0), fixed = g;
+	kvl_lease_t l;
+	char text[1024];
+	size_t len;
+	fixed.flags = KVL_GRANT_FIXED;
+	CHECK_STATUS(kvl_grant(p, &fixed, &l), KVL_OK);
+	CHECK_STATUS(kvl_cancel(p, l), KVL_OK);
+	CHECK_STATUS(kvl_step(c), KVL_OK);
+	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_OK); /* in the same slot */
+	CHECK_STATUS(kvl_params(c, l, &g, text, sizeof text, &len), KVL_OK);
+	CHECK(strstr(text, "\"remote_blocks_expiry_time\":null,") != NULL);
+	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
+}
+
+static void a_grant_that_takes_up_an_expectation_may_be_fixed(void)
+{
+	kvl_ctx_t *c = open_ctx("{}");
+	kvl_producer_t *p = open_producer(c);
+	kvl_grant_t g = grant_of("r", &blocks, 1, 0);
+	kvl_lease_t l;
+	CHECK_STATUS(kvl_expect(p, str("r"), &g.expected), KVL_OK);
+	g.flags = KVL_GRANT_FIXED;
+	g.ttl_ns = 1000000000u;
+	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_OK);
+	CHECK_EQ(l, g.expected);
+	CHECK(params_of(c, l, &g).expires_ns > monotonic_ns());
+	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
+}
+
+static void parameters_are_of_the_era_in_which_they_are_made(void)
+{
+	kvl_ctx_t *c = open_ctx("{}");
+	kvl_producer_t *p = open_producer(c);
+	fake_core_t *f = fake_last();
+	kvl_grant_t g = grant_of("r", &blocks, 1, 0);
+	kvl_remote_t r;
+	kvl_lease_t l;
+	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_OK);
+	r = params_of(c, l, &g);
+	CHECK_EQ(r.epoch, f->args.epoch);
+	CHECK_STATUS(kvl_cancel(p, l), KVL_OK);
+	CHECK_STATUS(kvl_step(c), KVL_OK);
+	CHECK_EQ(f->log[0].a, r.key);
+
+	fake_era(f, 0xfeed, 42);
+	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_OK);
+	CHECK_STATUS(kvl_step(c), KVL_OK);
+	CHECK_EQ(params_of(c, l, &g).epoch, 0xfeed);
+	CHECK(params_of(c, l, &g).key != r.key);
+	CHECK_EQ(params_of(c, l, &g).key, f->log[2].a); /* what readers show is what the core was told */
+	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
+}
+
+static void an_era_that_is_being_written_is_waited_for_only_so_long(void)
+{
+	kvl_ctx_t *c = open_ctx("{}");
+	kvl_producer_t *p = open_producer(c);
+	kvl_control_t *control = fake_last()->args.control;
+	kvl_grant_t g = grant_of("r", &blocks, 1, 0);
+	kvl_lease_t l, other = 77;
+	char text[256];
+	size_t len = 77;
+	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_OK);
+	__atomic_store_n(&control->era, 3, __ATOMIC_RELEASE);
+	CHECK_STATUS(kvl_grant(p, &g, &other), KVL_ERR_BUSY);
+	CHECK_ERROR("registered again");
+	CHECK_STATUS(kvl_params_key(c, l, text, sizeof text, &len), KVL_ERR_BUSY);
+	CHECK(other == 77 && len == 77);
+	__atomic_store_n(&control->era, 4, __ATOMIC_RELEASE);
+	CHECK_STATUS(kvl_grant(p, &g, &other), KVL_OK);
+	CHECK_STATUS(kvl_params_key(c, l, text, sizeof text, &len), KVL_OK);
+	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
+}
+
+static int over;
+static void *begins_eras(void *f)
+{
+	for (uint64_t n = 1; !__atomic_load_n(&over, __ATOMIC_ACQUIRE); n++)
+		fake_era(f, n, n * 1000);
+	return NULL;
+}
+
+static void parameters_never_mix_two_eras(void)
+{
+	kvl_ctx_t *c = open_ctx("{}");
+	kvl_producer_t *p = open_producer(c);
+	fake_core_t *f = fake_last();
+	kvl_grant_t g = grant_of("r", &blocks, 1, 0);
+	kvl_lease_t l;
+	pthread_t t;
+	uint64_t keys[2] = {0, 0}, seen = 0;
+	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_OK);
+	fake_era(f, 1, 1000);
+	pthread_create(&t, NULL, begins_eras, f);
+	for (int i = 0; i < 20000; i++) {
+		static char text[256];
+		size_t len;
+		unsigned long long epoch, key;
+		int32_t st = kvl_params_key(c, l, text, sizeof text, &len);
+		if (st == KVL_ERR_BUSY)
+			continue;
+		CHECK_STATUS(st, KVL_OK);
+		CHECK_EQ(sscanf(text, "{\"v\":1,\"epoch\":\"%16llx\",\"slot\":0,\"g\":0,\"key\":\"%16llx\"}", &epoch, &key), 2);
+		if (epoch == keys[0]) /* one era, one key */
+			CHECK_EQ((int64_t)key, (int64_t)keys[1]);
+		keys[0] = epoch;
+		keys[1] = key;
+		seen++;
+	}
+	__atomic_store_n(&over, 1, __ATOMIC_RELEASE);
+	pthread_join(t, NULL);
+	printf("  %llu of 20000 read\n", (unsigned long long)seen);
+	CHECK(seen > 0);
+	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
+}
+
+int main(void)
+{
+	RUN(the_parameters_of_a_fixed_lease_name_its_end);
+	RUN(the_parameters_of_a_lease_that_heartbeats_renew_name_none);
+	RUN(a_grant_that_takes_up_an_expectation_may_be_fixed);
+	RUN(parameters_are_of_the_era_in_which_they_are_made);
+	RUN(an_era_that_is_being_written_is_waited_for_only_so_long);
+	RUN(parameters_never_mix_two_eras);
+	return 0;
+}
