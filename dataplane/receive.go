@@ -85,10 +85,10 @@ func (p *Plane) startNative(body []byte) {
 	}
 	switch head.Kind {
 	case wire.Hello:
-		p.Counters.HellosReceived++
+		p.hello(&head, entries)
 		return
 	case wire.Leaving:
-		p.Counters.LeavingsReceived++
+		p.leaving(&head)
 		return
 	case wire.Renew:
 		p.Counters.BatchesReceived++

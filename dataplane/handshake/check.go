@@ -11,6 +11,7 @@ import (
 // expectation is what a reply is held against.
 type expectation struct {
 	engine string // engine id that was asked for
+	tp     uint32 // Desc.TP
 	hash   string // our own compatibility hash
 	ignore bool   // enforce_handshake_compat is off
 	check  func(engine uint64, r Rank, h *wire.Handshake) error
@@ -49,7 +50,7 @@ func (x *expectation) read(r Rank, frames [][]byte) (reply, error) {
 	if h.EngineID != x.engine {
 		return reply{}, fmt.Errorf("%w: it is %s, not %s", ErrWrongEngine, short(h.EngineID), short(x.engine))
 	}
-	if h.Native && h.Lease.Rank != r.Transfer {
+	if h.Native && h.Lease.Rank != r.Transfer && h.Lease.Rank != r.PP*x.tp+r.Transfer {
 		return reply{}, fmt.Errorf("%w: asked for rank %d, its map is of rank %d", ErrRanks, r.Transfer, h.Lease.Rank)
 	}
 	if x.check != nil {

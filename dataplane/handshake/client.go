@@ -40,6 +40,8 @@ type Desc struct {
 	Addr string // host:port, IPv6 in brackets
 	// Ranks are asked one after the other, on one connection. A stock listener dies of a rank that it does not have.
 	Ranks []Rank
+	// TP is the ranks of a stage: a map of ours may say its number among all ranks, PP x TP + Transfer. 0: they are not known.
+	TP uint32
 }
 
 const (

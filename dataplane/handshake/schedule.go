@@ -204,7 +204,7 @@ func (c *Client) start(e *engine) {
 		c.set(e, Fetching)
 	}
 	c.active = append(c.active, a)
-	x := expectation{engine: e.desc.ID, hash: c.hash, ignore: c.cfg.IgnoreHash, check: c.cfg.Check, handle: e.handle}
+	x := expectation{engine: e.desc.ID, tp: e.desc.TP, hash: c.hash, ignore: c.cfg.IgnoreHash, check: c.cfg.Check, handle: e.handle}
 	c.running.Go(func() { c.run(a, x) })
 }
 
