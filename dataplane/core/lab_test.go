@@ -47,6 +47,8 @@ type node struct {
 	host *host.Host
 	kv   []byte
 	evs  []record.Event
+
+	regions []Region
 }
 
 func newLab(t testing.TB, config string) *lab {
@@ -74,6 +76,7 @@ func (l *lab) node(id, config string) *node {
 	if l.seed != 0 {
 		l.seed++
 		mem.Epoch, mem.Base, mem.Secret = l.seed, l.seed<<32, [2]uint64{l.seed, ^l.seed}
+		mem.Control.BeginEra(mem.Epoch, mem.Secret)
 	}
 	open := map[string]OpenTransport{"loopback": func(cfg *Config, agent string) (transport.Transport, error) {
 		size := l.size
@@ -103,7 +106,7 @@ func (l *lab) node(id, config string) *node {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() { c.Close(0) })
-	return &node{core: c, host: h, kv: kv}
+	return &node{core: c, host: h, kv: kv, regions: regions}
 }
 
 // connect lets reader know owner, by the handshake map out of band.

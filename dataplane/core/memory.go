@@ -102,7 +102,7 @@ func NewMemory(s Sizes) (*record.Memory, error) {
 	m.Secret = [2]uint64{binary.LittleEndian.Uint64(seed[0:]), binary.LittleEndian.Uint64(seed[8:])}
 	m.Epoch = binary.LittleEndian.Uint64(seed[16:]) | 1
 	m.Base = binary.LittleEndian.Uint64(seed[24:]) >> 2
-	m.Control.Secret, m.Control.Epoch, m.Control.Era = m.Secret, m.Epoch, 2
+	m.Control.BeginEra(m.Epoch, m.Secret)
 	return m, nil
 }
 

@@ -22,6 +22,7 @@ var (
 	ErrInvalid  = errors.New("host: invalid argument")                     // KVL_ERR_INVALID
 	ErrClosed   = errors.New("host: draining or closed")                   // KVL_ERR_CLOSED
 	ErrPoisoned = errors.New("host: the core is broken")                   // KVL_ERR_POISONED
+	ErrBusy     = errors.New("host: the memory is being registered again") // KVL_ERR_BUSY
 )
 
 // Host is one context's engine side with one producer.
@@ -37,7 +38,11 @@ type Host struct {
 	leases     slots
 	tracks     slots
 	poison     poisonReport
+	ranks      int // of a host context; 0: one rank with its board in here
 }
+
+// HostOf says that the context is a host context with this many ranks: their boards are elsewhere.
+func (h *Host) HostOf(ranks int) { h.ranks = ranks }
 
 // slots hands out the slots of one kind: those given back first, then those never used.
 type slots struct {
@@ -161,8 +166,21 @@ func (h *Host) sayOnce(p *slots, tag, bit uint32, handle record.Handle, alive ..
 	return nil
 }
 
-// Key is what a reader shows to name a use of a slot natively.
-func (h *Host) Key(l record.Handle) uint64 { return lease.Key(h.mem.Secret, l.Slot(), l.Use()) }
+// Key is what a reader shows to name a use of a slot natively, in the present era; 0 while that changes.
+func (h *Host) Key(l record.Handle) uint64 {
+	_, key, _ := h.Era(l)
+	return key
+}
+
+// Era gives what the parameters of a lease say beside its slot and use: the boot epoch and the key. false: memory is being
+// registered again, ask again.
+func (h *Host) Era(l record.Handle) (epoch, key uint64, ok bool) {
+	epoch, secret, ok := h.mem.Control.ReadEra()
+	if !ok {
+		return 0, 0, false
+	}
+	return epoch, lease.Key(secret, l.Slot(), l.Use()), true
+}
 
 // Poll takes up to len(out) events. now is CLOCK_BOOTTIME; it matters only once the core is broken.
 func (h *Host) Poll(out []record.Event, now clock.Instant) int {

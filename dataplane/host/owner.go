@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	leases "github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -15,6 +16,7 @@ type Grant struct {
 	Blocks   uint32 // over all groups
 	Tokens   uint32
 	TTL      time.Duration // 0: the configured duration
+	Fixed    bool          // no heartbeat renews it; TTL must be said, and the parameters must name the end
 	Expected record.Handle // from Expect, or 0
 	User     uint64
 }
@@ -47,11 +49,15 @@ func (h *Host) Expect(id []byte) (record.Handle, error) {
 
 // Grant holds the blocks of a finished request under a lease. On an error nothing has changed and the blocks stay the engine's.
 func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
-	if !validID(g.ID) || g.TTL < 0 {
+	if !validID(g.ID) || g.TTL < 0 || g.Fixed && g.TTL == 0 {
 		return 0, ErrInvalid
 	}
 	if err := h.newWork(); err != nil {
 		return 0, err
+	}
+	_, secret, ok := h.mem.Control.ReadEra()
+	if !ok {
+		return 0, ErrBusy
 	}
 	slot, use := g.Expected.Slot(), g.Expected.Use()
 	if g.Expected != 0 && slot >= uint32(len(h.mem.Slots)) {
@@ -62,7 +68,6 @@ func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
 		return 0, ErrFull
 	}
 	if g.Expected == 0 || !h.claim(&g) {
-		var ok bool
 		if slot, use, ok = h.leases.take(); !ok {
 			h.ring.Discard()
 			return 0, ErrFull
@@ -70,10 +75,13 @@ func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
 		h.fill(slot, &g)
 		atomic.StoreUint64(&h.mem.Slots[slot].State, record.State(use, record.Granted))
 	}
-	lease := record.NewHandle(slot, use)
+	lease, flags := record.NewHandle(slot, use), uint32(0)
+	if g.Fixed {
+		flags = leases.GrantFixed
+	}
 	record.PutGrant(rec, record.Grant{
-		Lease: lease, Key: h.Key(lease), User: g.User, TTLNs: uint64(g.TTL), SaidNs: uint64(now),
-		Blocks: g.Blocks, Tokens: g.Tokens, IDLen: uint32(len(g.ID)),
+		Lease: lease, Key: leases.Key(secret, slot, use), User: g.User, TTLNs: uint64(g.TTL), SaidNs: uint64(now),
+		Blocks: g.Blocks, Tokens: g.Tokens, Flags: flags, IDLen: uint32(len(g.ID)),
 	}, g.ID)
 	h.publish()
 	return lease, nil

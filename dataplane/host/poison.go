@@ -17,7 +17,8 @@ type poisonReport struct {
 }
 
 // pollPoisoned fills out behind what the completion ring still held: EvPoisoned once, then the end of each lease whose
-// readers check the fence, and one lease duration later the ends of the others (L12).
+// readers check the fence, and one lease duration later the ends of the others (L12). The rows of a host context are its ranks'
+// own, which close them when they hear of it: all its ends wait.
 func (h *Host) pollPoisoned(out []record.Event, now clock.Instant) int {
 	r, ctl := &h.poison, h.mem.Control
 	n := 0
@@ -47,15 +48,23 @@ func (h *Host) pollPoisoned(out []record.Event, now clock.Instant) int {
 		reason := uint16(record.FreedPoisoned)
 		if base == record.Ended {
 			reason = s.Reason
-		} else if !waited && atomic.LoadUint32(&s.Flags)&record.Unchecked != 0 {
+		} else if !waited && (h.ranks > 0 || atomic.LoadUint32(&s.Flags)&record.Unchecked != 0) {
 			continue
 		}
 		r.told[slot] = true
 		out[n] = record.Event{
 			Kind: record.EvFreed, Status: int32(reason), Handle: uint64(record.NewHandle(slot, uint32(state>>32))),
-			User: s.User, Value0: uint64(s.Blocks), TimeNs: uint64(now),
+			User: s.User, Value0: uint64(s.Blocks), TimeNs: uint64(now), Reasons: h.reasons(reason),
 		}
 		n++
 	}
 	return n
+}
+
+// reasons is one reason of every rank, four bits each.
+func (h *Host) reasons(reason uint16) (all uint64) {
+	for rank := range min(max(h.ranks, 1), 16) {
+		all |= uint64(reason) << (4 * rank)
+	}
+	return all
 }

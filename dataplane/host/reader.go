@@ -14,11 +14,13 @@ type Remote struct {
 	Native           bool // the fields below are set
 	Epoch, Key       uint64
 	Slot, Generation uint32
+
+	ExpiresNs uint64 // a fixed life's end in CLOCK_MONOTONIC of the owner's host; 0: heartbeats renew it
 }
 
 func trackReq(track record.Handle, engine uint64, r *Remote, local []byte, user uint64, now clock.Instant) record.TrackReq {
 	req := record.TrackReq{
-		Track: track, Engine: engine, User: user, SaidNs: uint64(now),
+		Track: track, Engine: engine, User: user, SaidNs: uint64(now), ExpiresNs: r.ExpiresNs,
 		RemoteLen: uint16(len(r.ID)), LocalLen: uint16(len(local)),
 	}
 	if r.Native {
