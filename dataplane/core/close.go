@@ -21,6 +21,9 @@ func (c *Core) Close(timeout time.Duration) error {
 	if c.pump != nil {
 		c.pump.halt()
 	}
+	if c.side != nil {
+		c.side.close() // our reads have ended, so owners may take back what is left: our wires fall without a word
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endAll()
@@ -38,6 +41,9 @@ func (c *Core) stopReads(timeout time.Duration) error {
 
 // leave destroys the agent, once. Until that has worked, memory is registered and may be read by peers.
 func (c *Core) leave() error {
+	if c.side != nil {
+		c.side.Withdraw()
+	}
 	if !c.gone {
 		if err := c.tr.Close(); err != nil {
 			return fmt.Errorf("%w: %w", ErrTransport, err)
@@ -55,6 +61,9 @@ func (c *Core) Drain(timeout time.Duration) error {
 	atomic.StoreUint32(&c.mem.Control.Draining, 1)
 	if err := c.startDrain(); err != nil {
 		return err
+	}
+	if c.side != nil {
+		c.side.leave()
 	}
 	err := c.await(timeout, func() bool { return c.drainLeft() == "" })
 	if errors.Is(err, ErrTimeout) {

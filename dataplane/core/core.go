@@ -61,6 +61,10 @@ type Core struct {
 	gone       bool   // the agent is destroyed
 	broken     string // what the recovered panic said
 
+	side   *sideChannel // nil in role rank
+	deaths *deaths      // of readers, on their way from the side channel to a step
+	view   func(engine uint64) heartbeat.EngineView
+
 	pump    *pump
 	sources []source // what the pump listens to beside the producers' rings; set before it starts
 }
@@ -103,9 +107,14 @@ func Open(cfg *Config, mem *record.Memory, transports map[string]OpenTransport, 
 	if err := c.build(); err != nil {
 		return nil, err
 	}
+	if err := c.openSide(); err != nil {
+		c.tr.Close()
+		return nil, err
+	}
 	if cfg.Drive == "pump" {
 		p, err := startPump(c)
 		if err != nil {
+			c.side.close()
 			c.tr.Close()
 			return nil, err
 		}
@@ -192,6 +201,7 @@ func (c *Core) stepAt(now clock.Instant) (err error) {
 	}
 	defer c.failSafe(&err)
 	c.now = max(c.now, now) // a step may have waited for the lock behind one that was told a later time
+	c.sideStep(c.now)
 	c.plane.Step(c.now)
 	return nil
 }

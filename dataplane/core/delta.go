@@ -2,11 +2,6 @@ package core
 
 import "fmt"
 
-// HandshakeSet puts an engine's own handshake map of a rank in place of ours.
-func (c *Core) HandshakeSet(rank uint32, m []byte) error {
-	return fmt.Errorf("%w: the map of rank %d cannot be set yet", ErrState, rank)
-}
-
 // DeltaTake writes what this end has to say to the other one of a rank's stream into buf, and gives the bytes written; 0 if there
 // is nothing to say.
 func (c *Core) DeltaTake(rank uint32, buf []byte) (int, error) {

@@ -9,21 +9,40 @@ import (
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
-// AddEngine names a remote engine; the same id gives the same handle while the engine is known.
-func (c *Core) AddEngine(d heartbeat.EngineDesc) (uint64, error) {
+// AddEngine names a remote engine; the same id gives the same handle while the engine is known. Its handshake travels out of
+// band.
+func (c *Core) AddEngine(d heartbeat.EngineDesc) (uint64, error) { return c.AddPeer(d, "", 0) }
+
+// AddPeer is AddEngine with the place of the engine's side channel, at which it is asked for its handshake from now on. An empty
+// host: it has none.
+func (c *Core) AddPeer(d heartbeat.EngineDesc, host string, port int) (uint64, error) {
 	if d.ID == "" || len(d.ID) > wire.StringMax {
 		return 0, fmt.Errorf("%w: engine_id has %d bytes, allowed: 1 to %d", ErrInvalid, len(d.ID), wire.StringMax)
 	}
 	if d.ID == c.cfg.EngineID {
 		return 0, fmt.Errorf("%w: engine_id %q is this engine's own", ErrInvalid, d.ID)
 	}
+	addr, err := sideAddr(host, port)
+	if err != nil {
+		return 0, err
+	}
 	e, err := c.tracker.AddEngine(d)
-	return e, peerErr(err)
+	if err != nil {
+		return e, peerErr(err)
+	}
+	if err := c.side.Want(e, d, addr); err != nil {
+		return 0, err
+	}
+	return e, nil
 }
 
 // RemoveEngine forgets a remote engine: its tracked requests are reported gone.
 func (c *Core) RemoveEngine(engine uint64) error {
-	return peerErr(c.tracker.RemoveEngine(engine))
+	err := c.tracker.RemoveEngine(engine)
+	if err == nil && c.side != nil {
+		c.side.Forget(engine)
+	}
+	return peerErr(err)
 }
 
 // Handshake hands in the map of one rank of an engine. What it says is checked here, off the step; a step loads it.
@@ -46,6 +65,43 @@ func (c *Core) Handshake(engine uint64, rank uint32, m []byte) error {
 		return fmt.Errorf("%w: engine %q: %w", ErrInvalid, h.EngineID, err)
 	}
 	return peerErr(c.tracker.LoadHandshake(engine, rank, h))
+}
+
+// OwnHandshake is what readers of one of our ranks get.
+func (c *Core) OwnHandshake(rank uint32) ([]byte, error) {
+	if rank >= uint32(c.cfg.Ranks()) {
+		return nil, fmt.Errorf("%w: rank %d of %d", ErrInvalid, rank, c.cfg.Ranks())
+	}
+	var m []byte
+	if c.side != nil {
+		m = c.side.Map(rank)
+	} else if rank == uint32(c.cfg.Rank()) {
+		c.mu.Lock()
+		m = c.handshake
+		c.mu.Unlock()
+	}
+	if m == nil {
+		return nil, fmt.Errorf("%w: nothing is registered: call kvl_register first", ErrState)
+	}
+	return m, nil
+}
+
+// HandshakeSet puts the engine's own handshake map of a rank in place of ours, until its memory is unregistered. Our key is
+// added to it, everything else stays as it is. A map that is handed in before the rank has registered waits for that.
+func (c *Core) HandshakeSet(rank uint32, m []byte) error {
+	if c.side == nil {
+		return fmt.Errorf("%w: role %q has no side channel: hand the map to the host context", ErrState, c.cfg.Role)
+	}
+	return c.side.SetOwn(rank, m)
+}
+
+// publish gives our map to the side channel.
+func (c *Core) publish() error {
+	if c.side == nil {
+		return nil
+	}
+	c.side.Begin(c.mem.Epoch, c.mem.Secret)
+	return c.side.SetMap(uint32(c.cfg.Rank()), c.handshake)
 }
 
 // ParamsInfo is the part of the transfer parameters that is the same for every request of this engine, as a JSON object.

@@ -47,6 +47,11 @@ func (c *Core) Register(regions []Region) error {
 		return fmt.Errorf("%w: %w", ErrTransport, err)
 	}
 	c.handshake = wire.AppendHandshake(nil, c.describe(regions, blob))
+	if err := c.publish(); err != nil {
+		c.handshake = nil
+		c.tr.Unregister(list)
+		return err
+	}
 	c.regions, c.registered = append([]Region(nil), regions...), list
 	return nil
 }
@@ -149,17 +154,4 @@ func (c *Core) Unregister() error {
 	}
 	c.endAll()
 	return c.leave()
-}
-
-// OwnHandshake is our handshake map for peers.
-func (c *Core) OwnHandshake(rank uint32) ([]byte, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case rank >= uint32(c.cfg.TPSize):
-		return nil, fmt.Errorf("%w: rank %d of %d", ErrInvalid, rank, c.cfg.TPSize)
-	case c.handshake == nil:
-		return nil, fmt.Errorf("%w: nothing is registered: call kvl_register first", ErrState)
-	}
-	return c.handshake, nil
 }

@@ -1,0 +1,273 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/deathwire"
+	"github.com/kvlease/kvlease/dataplane/handshake"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/topology"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// peerSink takes what the side channel finds out. Any goroutine; nothing in it may wait for a step.
+type peerSink interface {
+	// LoadEngine takes the maps of all ranks that are asked for, all of one boot.
+	LoadEngine(engine uint64, ranks []heartbeat.PeerRank) error
+	// SetOffset takes how the engine's CLOCK_MONOTONIC stands against our CLOCK_BOOTTIME; one that knows nothing takes it back.
+	SetOffset(engine uint64, o clock.Offset)
+	// EngineDead says that the engine of the maps in force is no more.
+	EngineDead(engine uint64)
+	// ReaderDead says that the process of a reader has died (L12).
+	ReaderDead(engineHash, epoch uint64)
+}
+
+// sideChannel is a context's part in what engines say to each other before and beside the transport: handshakes both
+// ways, and death wires both ways. Roles engine and host have one.
+//
+// Threads: any. look and the two of dataplane.Wires belong to the step: no lock, no allocation.
+type sideChannel struct {
+	cfg  *Config
+	sink peerSink
+	now  func() clock.Instant
+	hash uint64 // of our engine id
+
+	server  *handshake.Server // nil: we do not listen
+	client  *handshake.Client
+	readers *deathwire.Server // nil: no death wires
+	owners  *deathwire.Client // likewise
+
+	watch watch
+	epoch atomic.Uint64 // of the era in which readers may come; 0: nothing is registered
+
+	mu      sync.Mutex
+	closed  bool
+	ranks   []ownRank
+	whole   bool // the maps of all our ranks are known
+	life    life
+	peers   map[uint64]*sidePeer
+	running bool
+
+	stop chan struct{}
+	news chan struct{}
+	done sync.WaitGroup
+	n    sideCounters
+}
+
+// life is what peers see as one boot of our engine.
+type life struct {
+	epoch  uint64
+	secret [2]uint64
+}
+
+type sideCounters struct {
+	loads, refused, wrongEngine, moved, claims, retries, dead, readersDead, wiresFull, voids atomic.Uint64
+}
+
+// newSideChannel opens the listener if the configuration says so.
+func newSideChannel(cfg *Config, sink peerSink, now func() clock.Instant) (*sideChannel, error) {
+	s := &sideChannel{
+		cfg: cfg, sink: sink, now: now, hash: wire.EngineHash([]byte(cfg.EngineID)),
+		ranks: make([]ownRank, cfg.Ranks()), peers: map[uint64]*sidePeer{},
+		stop: make(chan struct{}), news: make(chan struct{}, 1),
+	}
+	s.watch.init(cfg.EnginesMax)
+	var err error
+	s.client, err = handshake.NewClient(handshake.Config{
+		Now: now, Hash: cfg.CompatHash, IgnoreHash: !cfg.EnforceCompat, Check: s.check, Notify: s.notify,
+		Interval: cfg.Interval(), EnginesMax: cfg.EnginesMax,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if cfg.DeathWire {
+		s.owners = deathwire.NewClient(deathwire.ClientConfig{
+			Dead: s.ownerDead, Changed: s.ownerChanged, Grace: cfg.WireGrace, WiresMax: cfg.EnginesMax,
+		})
+	}
+	if cfg.SideChannelListen {
+		if err := s.listen(); err != nil {
+			s.close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// listen opens the side channel.
+func (s *sideChannel) listen() error {
+	host := strings.TrimSuffix(strings.TrimPrefix(s.cfg.SideChannelHost, "["), "]")
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return fmt.Errorf("%w: key %q: %q is no place that a peer could connect to, and the transfer parameters name it: give a name or an address of this machine",
+			ErrConfig, "side_channel_host", s.cfg.SideChannelHost)
+	}
+	config := handshake.ServerConfig{Monotonic: monotonic}
+	if most := wiresMax(s.cfg.DeathWiresMax); s.cfg.DeathWire && most > 0 {
+		s.readers = deathwire.NewServer(deathwire.ServerConfig{
+			Self: func() (uint64, uint64) { return s.hash, s.epoch.Load() }, Dead: s.readerDead, Max: most, Grace: s.cfg.WireGrace,
+		})
+		config.Other = s.readers.Serve
+	}
+	var err error
+	s.server, err = handshake.Serve(net.JoinHostPort(host, strconv.Itoa(s.cfg.SideChannelPort)), config)
+	if err != nil {
+		return s.listenError(err)
+	}
+	s.cfg.SideChannelPort = s.server.Addr().(*net.TCPAddr).Port // as it was, but for 0, which only tests have
+	return nil
+}
+
+// listenError says what is to be done.
+func (s *sideChannel) listenError(err error) error {
+	host, port := s.cfg.SideChannelHost, s.cfg.SideChannelPort
+	key, what := "side_channel_host", ""
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &dns):
+		what = fmt.Sprintf("%q has no address: give a name that this machine can resolve, or an address of it", host)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		what = fmt.Sprintf("%q is not an address of this machine: give one that is, which peers can reach", host)
+	case errors.Is(err, syscall.EADDRINUSE):
+		key, what = "side_channel_port", fmt.Sprintf("port %d of %s is in use: choose another one, or end what listens there (ss -ltnp 'sport = :%d')", port, host, port)
+	case errors.Is(err, syscall.EACCES):
+		key, what = "side_channel_port", fmt.Sprintf("port %d of %s needs privileges: choose one from 1024 on", port, host)
+	default:
+		what = fmt.Sprintf("cannot listen at %s port %d", host, port)
+	}
+	return fmt.Errorf("%w: key %q: %s: %w", ErrConfig, key, what, err)
+}
+
+// wiresMax is how many wires this process may keep: at most half of the descriptors that it may have.
+func wiresMax(wanted int) int {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return wanted
+	}
+	return int(min(uint64(wanted), r.Cur/2))
+}
+
+// monotonic is CLOCK_MONOTONIC, which vLLM's stamps show.
+func monotonic() clock.RemoteInstant {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // the clock is there on every Linux that can run this
+	}
+	return clock.RemoteInstant(ts.Nano())
+}
+
+// notify says that the goroutine has something to do. Any goroutine, the step's among them.
+func (s *sideChannel) notify() {
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// start runs the goroutine that looks after peers, from the first of them on. Under the lock.
+func (s *sideChannel) start() {
+	if !s.running && !s.closed {
+		s.running = true
+		s.done.Go(s.run)
+	}
+}
+
+// Times of the goroutine.
+const (
+	sideTick = time.Second           // between two looks at clocks and refused engines
+	sideGap  = 20 * time.Millisecond // least time between two looks at what steps have noted
+)
+
+// run looks after peers.
+func (s *sideChannel) run() {
+	tick := time.NewTicker(sideTick)
+	defer tick.Stop()
+	soon := time.NewTimer(0)
+	defer soon.Stop()
+	var looked time.Time
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-s.news:
+			s.takeResults()
+			if s.watch.changed.Swap(false) {
+				soon.Reset(max(sideGap-time.Since(looked), 0))
+			}
+		case <-soon.C:
+			looked = time.Now()
+			s.lookAtPeers()
+		case <-tick.C:
+			s.keepClocks()
+			s.retryRefused()
+		}
+	}
+}
+
+// close ends all network work. After it nothing reaches the sink any more. The wires fall without a word: this life of our
+// engine is over, and owners may take back what is left of it.
+func (s *sideChannel) close() {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	close(s.stop)
+	s.mu.Unlock()
+	s.epoch.Store(0)
+	s.client.Close()
+	if s.owners != nil {
+		s.owners.Close()
+	}
+	if s.readers != nil {
+		s.readers.Close() // before the listener, which waits for the goroutines of wires
+	}
+	if s.server != nil {
+		s.server.Close()
+	}
+	s.done.Wait()
+}
+
+// leave tells everybody at the other end of a wire that we go on purpose.
+func (s *sideChannel) leave() {
+	if s.owners != nil {
+		s.owners.Leave()
+	}
+	if s.readers != nil {
+		s.readers.Leave()
+	}
+}
+
+// Heard and Left are dataplane.Wires.
+func (s *sideChannel) Heard(engine, epoch uint64, nonce [16]byte) {
+	if s.readers != nil {
+		s.readers.Heard(engine, epoch, nonce)
+	}
+}
+
+func (s *sideChannel) Left(engine, epoch uint64) {
+	if s.readers != nil {
+		s.readers.Left(engine, epoch)
+	}
+}
+
+func (s *sideChannel) readerDead(engineHash, epoch uint64) {
+	s.n.readersDead.Add(1)
+	s.sink.ReaderDead(engineHash, epoch)
+}
+
+// shape is our own size.
+func (c *Config) shape() topology.Shape {
+	return topology.Shape{TP: uint32(c.TPSize), PP: uint32(c.PPSize)}
+}

@@ -1,0 +1,96 @@
+package core
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/lease"
+)
+
+// engineSink is the peerSink of a context that is its own rank.
+type engineSink struct{ c *Core }
+
+func (k engineSink) LoadEngine(engine uint64, ranks []heartbeat.PeerRank) error {
+	err := k.c.tracker.LoadEngine(engine, ranks)
+	k.c.Wake()
+	return err
+}
+
+// The errors below say that the engine was removed meanwhile.
+
+func (k engineSink) SetOffset(engine uint64, o clock.Offset) { _ = k.c.tracker.SetOffset(engine, o) }
+
+func (k engineSink) EngineDead(engine uint64) {
+	_ = k.c.tracker.EngineDead(engine)
+	k.c.Wake()
+}
+
+func (k engineSink) ReaderDead(engineHash, epoch uint64) {
+	k.c.deaths.put(death{engineHash, epoch})
+	k.c.Wake()
+}
+
+// death is the end of a reader's process.
+type death struct{ engine, epoch uint64 }
+
+// deaths are those that no step has taken yet.
+type deaths struct {
+	mu      sync.Mutex
+	list    []death // its capacity is all that there ever is
+	n       atomic.Int32
+	dropped atomic.Uint64 // left to their leases
+}
+
+func newDeaths(most int) *deaths { return &deaths{list: make([]death, 0, most)} }
+
+func (d *deaths) put(who death) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.list) == cap(d.list) {
+		d.dropped.Add(1)
+		return
+	}
+	d.list = append(d.list, who)
+	d.n.Store(int32(len(d.list)))
+}
+
+// deathsStepMax bounds the deaths of one step; the rest waits for the next one.
+const deathsStepMax = 64
+
+// take is the step's. Another goroutine holds the lock for moments; then the next step looks again.
+func (d *deaths) take(t *lease.Table, now clock.Instant) {
+	if d.n.Load() == 0 || !d.mu.TryLock() {
+		return
+	}
+	defer d.mu.Unlock()
+	n := min(len(d.list), deathsStepMax)
+	for _, who := range d.list[:n] {
+		t.EngineGone(who.engine, who.epoch, now)
+	}
+	d.list = d.list[:copy(d.list, d.list[n:])]
+	d.n.Store(int32(len(d.list)))
+}
+
+// openSide opens the side channel of a context that is its own rank.
+func (c *Core) openSide() error {
+	c.deaths = newDeaths(max(c.cfg.DeathWiresMax, 1))
+	var err error
+	c.side, err = newSideChannel(c.cfg, engineSink{c}, c.clock)
+	if err != nil {
+		return err
+	}
+	c.view = c.tracker.View
+	c.plane.SetWires(c.side)
+	return nil
+}
+
+// sideStep is the side channel's part in a step: what it has found out, and how its peers stand.
+func (c *Core) sideStep(now clock.Instant) {
+	if c.side == nil {
+		return
+	}
+	c.deaths.take(c.leases, now)
+	c.side.look(now, c.view)
+}
