@@ -48,6 +48,7 @@ func formatLink(mem []byte, ringBytes uint32) error {
 
 // link is one end's view of the memory.
 type link struct {
+	mem    []byte
 	tx     *ringbuf.Producer
 	rx     *ringbuf.Consumer
 	asleep *uint32 // ours
@@ -70,7 +71,7 @@ func openLink(mem []byte, host bool) (*link, error) {
 	}
 	down := mem[linkHeadBytes:][:ringbuf.Bytes(ringBytes)]
 	up := mem[linkHeadBytes+ringSpan(ringBytes):][:ringbuf.Bytes(ringBytes)]
-	l := &link{asleep: word32(mem, offAsleepHost), other: word32(mem, offAsleepRank), peer: -1, free: func() {}}
+	l := &link{mem: mem, asleep: word32(mem, offAsleepHost), other: word32(mem, offAsleepRank), peer: -1, free: func() {}}
 	if !host {
 		down, up = up, down
 		l.asleep, l.other = l.other, l.asleep

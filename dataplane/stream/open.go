@@ -11,6 +11,10 @@ func OpenHost(kind string, cfg Config) (*Host, error) {
 	switch kind {
 	case KindProcess:
 		return openProcessHost(cfg)
+	case KindShm:
+		return openShmHost(cfg)
+	case KindDelta:
+		return openDeltaHost(cfg)
 	}
 	return nil, fmt.Errorf("%w: carrier %q", ErrInvalid, kind)
 }
@@ -23,6 +27,10 @@ func OpenRank(kind string, cfg Config) (Carrier, error) {
 	switch kind {
 	case KindProcess:
 		return openProcessRank(cfg)
+	case KindShm:
+		return openShmRank(cfg)
+	case KindDelta:
+		return newDelta(cfg, false)
 	}
 	return nil, fmt.Errorf("%w: carrier %q", ErrInvalid, kind)
 }
