@@ -8,7 +8,8 @@ import (
 )
 
 // Stats are all counters and gauges as one flat JSON object, keys as group_name. Groups of counters: none (the plane),
-// lease, beat, read, pump; of gauges: tracker, reads. pump_class is what the kernel has granted the pump's thread: 0 nothing, 1 nice,
+// lease, beat, read, pump, side; of gauges: tracker, reads. Groups within side: client and server (handshakes), zmtp, readers
+// and owners (death wires). pump_class is what the kernel has granted the pump's thread: 0 nothing, 1 nice,
 // 2 real-time.
 func (c *Core) Stats() []byte {
 	out, err := json.Marshal(c.counters())
@@ -34,6 +35,9 @@ func (c *Core) counters() map[string]any {
 	flatten(all, "read_", c.reads.Counters)
 	flatten(all, "reads_", c.reads.Gauges())
 	flatten(all, "tracker_", c.tracker.Gauges())
+	if c.side != nil {
+		c.side.stats(all)
+	}
 	if c.pump != nil {
 		flatten(all, "pump_", c.pump.counters)
 		all["pump_class"] = int(c.pump.class)

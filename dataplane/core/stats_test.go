@@ -13,15 +13,18 @@ func TestTheStatisticsHoldEveryCounterAndGauge(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]bool{}
-	add := func(prefix string, s any) {
-		group := map[string]any{}
-		flatten(group, prefix, s)
+	take := func(group map[string]any) {
 		for name := range group {
 			if want[name] {
 				t.Errorf("%s: written twice", name)
 			}
 			want[name] = true
 		}
+	}
+	add := func(prefix string, s any) {
+		group := map[string]any{}
+		flatten(group, prefix, s)
+		take(group)
 	}
 	c := l.p.core
 	add("", c.plane.Counters)
@@ -30,6 +33,9 @@ func TestTheStatisticsHoldEveryCounterAndGauge(t *testing.T) {
 	add("tracker_", c.tracker.Gauges())
 	add("read_", c.reads.Counters)
 	add("reads_", c.reads.Gauges())
+	side := map[string]any{}
+	c.side.stats(side)
+	take(side)
 	for _, name := range []string{"held", "held_blocks", "lingering", "alive", "reads_open"} {
 		if want[name] {
 			t.Errorf("%s: written twice", name)

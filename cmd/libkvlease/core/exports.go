@@ -134,9 +134,9 @@ func kvlgo_engine_add(handle C.int64_t, d *C.kvl_engine_desc_t, engine *C.uint64
 	if c == nil {
 		return C.KVL_ERR_STALE
 	}
-	e, err := c.AddEngine(heartbeat.EngineDesc{
+	e, err := c.AddPeer(heartbeat.EngineDesc{
 		ID: string(bytesOf(d.engine_id)), TP: uint32(d.ranks), PP: uint32(d.pp_size), User: uint64(d.user),
-	})
+	}, string(bytesOf(d.host)), int(d.port))
 	if err == nil {
 		*engine = C.uint64_t(e)
 	}
