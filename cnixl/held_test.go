@@ -54,8 +54,12 @@ func newEngine(t *testing.T, r *remote) *engine {
 	if e.peer, err = e.a.Load(r.hello.Blob); err != nil {
 		t.Fatal(err)
 	}
+	how, err := read.NewMap(layout(address(e.kv)), layout(r.hello.Addr+boardLen))
+	if err != nil {
+		t.Fatal(err)
+	}
 	e.src = read.Source{
-		Peer: e.peer, Remote: layout(r.hello.Addr + boardLen),
+		Peer: e.peer, Map: how,
 		Fence: read.Fence{Native: true, Addr: r.hello.Addr, Want: fenceWord},
 	}
 	return e

@@ -44,8 +44,9 @@ func newQuiet(t testing.TB, cfg Config, blocks uint32, regions int) (*bench, *qu
 
 func TestNoCallAfterNewAllocates(t *testing.T) {
 	b, q := newQuiet(t, Config{RowTimeout: time.Second}, 1024, 4)
-	s := b.source(1, 0, 4)
-	s.Remote = layoutAt(kvBase, 4, 1024, 16384)
+	f := b.source(1, 0, 4)
+	f.Remote = layoutAt(kvBase, 4, 1024, 16384)
+	s := b.mapped(f)[0]
 	stock := s
 	stock.Fence, stock.Notif = Fence{}, []byte("req-1:1")
 	runs := make([]record.Run, 200)
@@ -60,14 +61,18 @@ func TestNoCallAfterNewAllocates(t *testing.T) {
 		for _, ok := b.m.NextRow(); ok; _, ok = b.m.NextRow() {
 		}
 	}
-	read := func(s Source) Job {
+	halves := b.halves()
+	readAll := func(s []Source) Job {
 		j, st := b.m.Begin(1, b.now)
 		b.ok(st)
-		b.ok(b.m.AddSource(j, s))
+		for k := range s {
+			b.ok(b.m.AddSource(j, s[k]))
+		}
 		b.ok(b.m.AddRuns(j, runs))
 		b.ok(b.m.Commit(j, b.now))
 		return j
 	}
+	read := func(s Source) Job { return readAll([]Source{s}) }
 	for _, tc := range []struct {
 		name string
 		call func()
@@ -75,6 +80,7 @@ func TestNoCallAfterNewAllocates(t *testing.T) {
 		{"an idle step", func() { b.step(1) }},
 		{"a read of ours", func() { read(s); b.step(1); b.step(1); drain() }},
 		{"a stock read", func() { read(stock); b.step(1); drain() }},
+		{"a read from two ranks, each with half of the heads", func() { readAll(halves); b.step(1); b.step(1); drain() }},
 		{"an abort", func() {
 			j, _ := b.m.Begin(1, b.now)
 			b.ok(b.m.AddSource(j, s))
@@ -154,19 +160,25 @@ func BenchmarkStepIdle(b *testing.B) {
 }
 
 // per read of 16,384 blocks in 64 regions: build, plan and post over as many steps as it takes, fence, outcome.
-func benchPlan(b *testing.B, runs []record.Run, stride uint64) {
+func benchPlan(b *testing.B, runs []record.Run, stride uint64, halves bool) {
 	const regions, blocks = 64, 65536
 	w, _ := newQuiet(b, Config{ReadsMax: 16, RowsMax: 16, RunsMax: 1 << 16}, blocks, regions)
-	s := w.source(1, 0, regions)
-	s.Remote = layoutAt(kvBase, regions, blocks, 16384)
-	for i := range s.Remote.Regions {
-		s.Remote.Regions[i].BlockStride += stride
+	f := w.source(1, 0, regions)
+	f.Remote = layoutAt(kvBase, regions, blocks, 16384)
+	for i := range f.Remote.Regions {
+		f.Remote.Regions[i].BlockStride += stride
+	}
+	s := w.mapped(f)
+	if halves {
+		s = w.halves()
 	}
 	w.m.Counters = Counters{}
 	b.ReportAllocs()
 	for b.Loop() {
 		j, _ := w.m.Begin(1, w.now)
-		w.ok(w.m.AddSource(j, s))
+		for k := range s {
+			w.ok(w.m.AddSource(j, s[k]))
+		}
 		for at := 0; at < len(runs); at += record.RunsMax {
 			w.ok(w.m.AddRuns(j, runs[at:min(at+record.RunsMax, len(runs))]))
 		}
@@ -191,11 +203,11 @@ func BenchmarkPlanContiguous16k(b *testing.B) {
 	for i := range runs {
 		runs[i] = record.Run{Local: uint32(i), Remote: uint32(i + 100), N: 1}
 	}
-	benchPlan(b, runs, 0)
+	benchPlan(b, runs, 0, false)
 }
 
 func BenchmarkPlanContiguousStrided16k(b *testing.B) {
-	benchPlan(b, []record.Run{{N: 16384}}, 64)
+	benchPlan(b, []record.Run{{N: 16384}}, 64, false)
 }
 
 func BenchmarkPlanScattered16k(b *testing.B) {
@@ -203,5 +215,10 @@ func BenchmarkPlanScattered16k(b *testing.B) {
 	for i := range runs {
 		runs[i] = record.Run{Local: uint32(i * 3), Remote: uint32(i*7) % 65536, N: 1}
 	}
-	benchPlan(b, runs, 0)
+	benchPlan(b, runs, 0, false)
+}
+
+// The same from two ranks with half of the heads each, keys and values in one block.
+func BenchmarkPlanTwoRanks16k(b *testing.B) {
+	benchPlan(b, []record.Run{{N: 16384}}, 0, true)
 }

@@ -195,11 +195,11 @@ func TestFullRefusesNewReadsOnly(t *testing.T) {
 	b := newBench(t, Config{ReadsMax: 2, RunsMax: runsPiece}, 1)
 	j1, st := b.m.Begin(1, b.now)
 	b.ok(st)
-	b.ok(b.m.AddSource(j1, b.source(1, 0, 1)))
+	b.ok(add(b.m, j1, b.source(1, 0, 1)))
 	b.ok(b.m.AddRuns(j1, []record.Run{{N: 1}}))
 	j2, st := b.m.Begin(2, b.now)
 	b.ok(st)
-	b.ok(b.m.AddSource(j2, b.source(1, 0, 1)))
+	b.ok(add(b.m, j2, b.source(1, 0, 1)))
 	if st := b.m.AddRuns(j2, []record.Run{{N: 1}}); st != Full {
 		t.Errorf("runs past the pool: %v", st)
 	}
@@ -323,7 +323,7 @@ func TestTheLocalLayoutMayComeLater(t *testing.T) {
 	b := newBenchOver(t, Config{}, f, f, nil)
 	j, st := b.m.Begin(1, b.now)
 	b.ok(st)
-	if st := b.m.AddSource(j, b.source(1, 0, 1)); st != Invalid {
+	if st := add(b.m, j, b.source(1, 0, 1)); st != Invalid {
 		t.Errorf("a source without local regions: %v", st)
 	}
 	local := layoutAt(0x4000_0000, 1, 64, 4096)

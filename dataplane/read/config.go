@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -15,7 +16,7 @@ var ErrConfig = errors.New("read: configuration")
 // Config sizes a Machine. Zero takes the default.
 type Config struct {
 	ReadsMax   int // reads not yet free: building, in flight, or with blocks held; 1,024
-	SourcesMax int // source ranks of one read; 8
+	SourcesMax int // source ranks of one read, at most 64; 16
 	PartsMax   int // data transfers of one read in flight at once; 16
 	RunsMax    int // runs of all reads together, after merging; 524,288 (12 bytes each), kept in pieces of 64 per read and group
 	NotifMax   int // bytes of all notifications of one read; 1,280: an id, ":" and a number
@@ -47,7 +48,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	def(&c.ReadsMax, 1024)
-	def(&c.SourcesMax, 8)
+	def(&c.SourcesMax, 16)
 	def(&c.PartsMax, 16)
 	def(&c.RunsMax, 1<<19)
 	def(&c.NotifMax, 1280)
@@ -73,7 +74,7 @@ func (c *Config) check() error {
 		n    int
 		max  int
 	}{
-		{"ReadsMax", c.ReadsMax, 1 << 20}, {"SourcesMax", c.SourcesMax, 1 << 10}, {"PartsMax", c.PartsMax, 1 << 10},
+		{"ReadsMax", c.ReadsMax, 1 << 20}, {"SourcesMax", c.SourcesMax, topology.RanksMax}, {"PartsMax", c.PartsMax, 1 << 10},
 		{"RunsMax", c.RunsMax, 1 << 30}, {"NotifMax", c.NotifMax, 1 << 20}, {"PeersMax", c.PeersMax, most},
 		{"RowsMax", c.RowsMax, most}, {"RowsPeer", c.RowsPeer, most}, {"DescsStepMax", c.DescsStepMax, most},
 		{"RowsStepMax", c.RowsStepMax, most}, {"PostsStepMax", c.PostsStepMax, most}, {"EndsStepMax", c.EndsStepMax, most},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -169,23 +170,104 @@ func layoutAt(addr uint64, regions int, n uint32, blockLen uint64) *Layout {
 
 const want = 1000 // the fence word of every lease in the scripted tests
 
+// from is a source before its map is made: the regions from First on are filled from Remote, as from a pipeline stage.
+type from struct {
+	Source
+	First  int
+	Remote *Layout
+}
+
+// mapped makes the maps of all sources of one read.
+func mapped(local *Layout, sources ...from) ([]Source, error) {
+	remotes := make([]Remote, len(sources))
+	for i, s := range sources {
+		for _, o := range sources {
+			if o.First < s.First {
+				remotes[i].Rank++
+			}
+		}
+		remotes[i].Layout = s.Remote
+	}
+	one := topology.Shape{TP: 1, PP: 1}
+	maps, err := NewMaps(local, one, 0, topology.Shape{TP: 1, PP: uint32(len(sources))}, 0, remotes)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Source, len(sources))
+	for i, s := range sources {
+		out[i] = s.Source
+		out[i].Map = maps[i]
+	}
+	return out, nil
+}
+
+// add gives the sources of a read to the machine. Layouts that do not fit are Invalid.
+func add(m *Machine, j Job, sources ...from) Status {
+	all, err := mapped(&m.local, sources...)
+	if err != nil {
+		return m.invalid(err.Error())
+	}
+	for _, s := range all {
+		if st := m.AddSource(j, s); st != OK {
+			return st
+		}
+	}
+	return OK
+}
+
+func (b *bench) mapped(sources ...from) []Source {
+	b.t.Helper()
+	out, err := mapped(&b.m.local, sources...)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return out
+}
+
+// halves are two native source ranks with half of the heads of every block each, keys and values one after the other.
+func (b *bench) halves() []Source {
+	b.t.Helper()
+	remotes := make([]Remote, 2)
+	out := make([]Source, 2)
+	for i := range remotes {
+		l := &Layout{}
+		for k, r := range b.m.local.Regions {
+			r.Addr = kvBase*uint64(i+1) + uint64(k)<<34
+			r.BlockLen /= 2
+			r.BlockStride = r.BlockLen
+			r.Parts = 2
+			l.Regions = append(l.Regions, r)
+		}
+		remotes[i] = Remote{uint32(i), l}
+		peer := transport.Peer(i + 1)
+		b.f.remote[rowAddr(peer, 0)] = want
+		out[i] = Source{Peer: peer, Fence: Fence{Native: true, Addr: rowAddr(peer, 0), Want: want}}
+	}
+	maps, err := NewMaps(&b.m.local, topology.Shape{TP: 1, PP: 1}, 0, topology.Shape{TP: 2, PP: 1}, 0, remotes)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for i := range out {
+		out[i].Map = maps[i]
+	}
+	return out
+}
+
 // source is a native source rank with the i-th region; its word stands at want.
-func (b *bench) source(peer transport.Peer, first, regions int) Source {
+func (b *bench) source(peer transport.Peer, first, regions int) from {
 	b.f.remote[rowAddr(peer, 0)] = want
-	return Source{
-		Peer: peer, First: first, Remote: layoutAt(kvBase*uint64(peer), regions, 64, 4096),
-		Fence: Fence{Native: true, Addr: rowAddr(peer, 0), Want: want},
+	return from{
+		Source: Source{Peer: peer, Fence: Fence{Native: true, Addr: rowAddr(peer, 0), Want: want}},
+		First:  first, Remote: layoutAt(kvBase*uint64(peer), regions, 64, 4096),
 	}
 }
 
 // commit builds a read of blocks 0..n-1 from sources.
-func (b *bench) commit(token uint64, n uint32, sources ...Source) Job {
+func (b *bench) commit(token uint64, n uint32, sources ...from) Job {
 	b.t.Helper()
 	j, st := b.m.Begin(token, b.now)
 	b.ok(st)
-	for _, s := range sources {
-		b.ok(b.m.AddSource(j, s))
-	}
+	b.ok(add(b.m, j, sources...))
 	b.ok(b.m.AddRuns(j, []record.Run{{N: n}}))
 	b.ok(b.m.Commit(j, b.now))
 	return j

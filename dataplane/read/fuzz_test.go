@@ -35,7 +35,7 @@ func FuzzWhatAPeerSaysOfItsMemory(f *testing.F) {
 		own := Region{Addr: 1 << 40, BlockLen: 64, BlockStride: 64, Blocks: 64, Group: -1}
 		b := newBenchOver(t, Config{ReadsMax: 1, RowsMax: 1, RunsMax: 256, PeersMax: 4}, fk, fk, &Layout{Regions: []Region{own}})
 		j, _ := b.m.Begin(1, 1)
-		ok := b.m.AddSource(j, Source{Peer: 1, Remote: &Layout{Regions: []Region{r}}}) == OK &&
+		ok := add(b.m, j, from{Source: Source{Peer: 1}, Remote: &Layout{Regions: []Region{r}}}) == OK &&
 			b.m.AddRuns(j, []record.Run{{Group: group, Local: local, Remote: remote, N: n}, {Group: group, Local: local, Remote: remote, N: 1}}) == OK &&
 			b.m.Commit(j, 1) == OK
 		if !ok {

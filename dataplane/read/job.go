@@ -21,10 +21,11 @@ type Fence struct {
 
 // Source is one source rank of a read.
 type Source struct {
-	Peer   transport.Peer
-	Remote *Layout // must stay unchanged until the outcome
-	First  int     // the local region that region 0 of Remote fills: pipeline stages have a part of the layers each
-	Fence  Fence
+	Peer  transport.Peer
+	Map   *Map // of NewMaps; a read has one source for each map that came with it
+	Fence Fence
+	// Remote stands in for Map where both engines have one rank. The map is made with the first read, which allocates.
+	Remote *Layout
 	// Notif leaves with the last part of the read (stock completions) and is copied. Only for a source that is not
 	// native: the completion of a native source goes out after its fence.
 	Notif []byte
@@ -42,8 +43,7 @@ const (
 type source struct {
 	peer     transport.Peer
 	fence    Fence
-	remote   *Layout
-	first    int
+	how      *Map
 	notif    []byte
 	stage    stage
 	inFlight int32            // data parts pending
@@ -64,6 +64,7 @@ const (
 
 type job struct {
 	token    uint64
+	mapped   uint64 // maps that have a source
 	use      uint32
 	state    jobState
 	verdict  uint8 // record.Read*; final once bad or reported
@@ -156,16 +157,27 @@ func (m *Machine) AddSource(h Job, s Source) Status {
 	if s.Peer == 0 {
 		return m.invalid("source without peer")
 	}
-	if why := s.Remote.check(); why != "" {
-		return m.invalid(why)
-	}
-	if s.First < 0 || s.First > len(m.local.Regions)-len(s.Remote.Regions) {
-		return m.invalid("source has more regions than there are here")
-	}
-	for k := range s.Remote.Regions {
-		if why := m.local.Regions[s.First+k].pairs(&s.Remote.Regions[k]); why != "" {
-			return m.invalid(why)
+	if s.Map == nil && s.Remote != nil {
+		if m.only.layout != s.Remote || m.only.made.local != m.localSum {
+			made, err := NewMap(&m.local, s.Remote)
+			if err != nil {
+				return m.invalid(err.Error())
+			}
+			m.only.layout, m.only.made = s.Remote, made
 		}
+		s.Map = m.only.made
+	}
+	if s.Map == nil {
+		return m.invalid("source without map")
+	}
+	if s.Map.local != m.localSum {
+		return m.invalid("map of another local layout")
+	}
+	if j.sources > 0 && m.sourcesOf(i)[0].how.set != s.Map.set {
+		return m.invalid("maps that were not made together")
+	}
+	if j.mapped&s.Map.bit != 0 {
+		return m.invalid("two sources with one map")
 	}
 	if s.Fence.Native && len(s.Notif) > 0 {
 		return m.invalid("a native source takes no notification with its read")
@@ -186,16 +198,11 @@ func (m *Machine) AddSource(h Job, s Source) Status {
 		return m.invalid("notifications longer than NotifMax")
 	}
 	j.sources++
-	m.sourcesOf(i)[j.sources-1] = source{
-		peer: s.Peer, fence: s.Fence, remote: s.Remote, first: s.First, notif: notif, cur: startOfPlan(),
-	}
-	for k := range s.Remote.Regions {
-		r := &s.Remote.Regions[k]
-		for g := range j.groups {
-			l := &j.groups[g].limit
-			if (r.Group == -1 || int(r.Group) == g) && (*l == 0 || r.Blocks < *l) {
-				*l = r.Blocks
-			}
+	j.mapped |= s.Map.bit
+	m.sourcesOf(i)[j.sources-1] = source{peer: s.Peer, fence: s.Fence, how: s.Map, notif: notif, cur: startOfPlan()}
+	for g, n := range s.Map.limit {
+		if l := &j.groups[g].limit; n != 0 && (*l == 0 || n < *l) {
+			*l = n
 		}
 	}
 	return OK
@@ -268,8 +275,8 @@ func (m *Machine) Commit(h Job, now clock.Instant) Status {
 	if m.closed {
 		return Closed
 	}
-	if why := m.covered(i); why != "" {
-		return m.invalid(why)
+	if j.sources == 0 || j.mapped != m.sourcesOf(i)[0].how.set.all {
+		return m.invalid("a map has no source")
 	}
 	descs := uint64(0)
 	for k := range m.sourcesOf(i) {
@@ -293,24 +300,6 @@ func (m *Machine) Commit(h Job, now clock.Instant) Status {
 	m.enlist(postList, i)
 	m.Counters.Reads++
 	return OK
-}
-
-// covered gives what keeps the sources from filling each local region exactly once, or "".
-func (m *Machine) covered(i int32) string {
-	n := 0
-	srcs := m.sourcesOf(i)
-	for a := range srcs {
-		n += len(srcs[a].remote.Regions)
-		for b := range srcs[:a] {
-			if srcs[a].first < srcs[b].first+len(srcs[b].remote.Regions) && srcs[b].first < srcs[a].first+len(srcs[a].remote.Regions) {
-				return "two sources fill the same region"
-			}
-		}
-	}
-	if n != len(m.local.Regions) {
-		return "a region has no source"
-	}
-	return ""
 }
 
 // Abort forgets a read that was not committed. There is no outcome.

@@ -18,6 +18,7 @@ func (m *Machine) SetLocal(local *Layout) error {
 // takeLocal sets the layout and the bound that each group's block ids must keep.
 func (m *Machine) takeLocal(local Layout) {
 	m.local = Layout{Regions: append([]Region(nil), local.Regions...)}
+	m.localSum = m.local.sum()
 	clear(m.localLimit[:])
 	for i := range m.local.Regions {
 		r := &m.local.Regions[i]

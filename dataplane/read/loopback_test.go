@@ -52,10 +52,10 @@ func (o *owner) fill(version byte) {
 	}
 }
 
-func (o *owner) source(peer transport.Peer) Source {
-	return Source{
-		Peer: peer, Remote: layoutAt(record.Addr(o.kv), loopRegions, loopBlocks, loopLen),
-		Fence: Fence{Native: true, Addr: record.Addr(o.board) + record.BoardHeadLen, Want: o.base},
+func (o *owner) source(peer transport.Peer) from {
+	return from{
+		Source: Source{Peer: peer, Fence: Fence{Native: true, Addr: record.Addr(o.board) + record.BoardHeadLen, Want: o.base}},
+		Remote: layoutAt(record.Addr(o.kv), loopRegions, loopBlocks, loopLen),
 	}
 }
 
@@ -102,11 +102,11 @@ func (r *reader) load(o *owner) transport.Peer {
 }
 
 // begin reads remote block i into local block i+1, for i in 0..7.
-func (r *reader) begin(token uint64, s Source) {
+func (r *reader) begin(token uint64, s from) {
 	r.t.Helper()
 	j, st := r.m.Begin(token, r.now)
 	r.ok(st)
-	r.ok(r.m.AddSource(j, s))
+	r.ok(add(r.m, j, s))
 	r.ok(r.m.AddRuns(j, []record.Run{{Local: 1, Remote: 0, N: 8}}))
 	r.ok(r.m.Commit(j, r.now))
 }
@@ -265,7 +265,7 @@ func TestOverLoopbackAPeerThatComesBackIsReadOverTheNewConnection(t *testing.T) 
 func TestOverLoopbackRowsAndReadsAllocateNothing(t *testing.T) {
 	hub := loopback.NewHub()
 	p, d := newOwner(t, hub, "p", 7000), newReader(t, hub)
-	s := p.source(d.load(p))
+	s := d.mapped(p.source(d.load(p)))[0]
 	runs := []record.Run{{Local: 1, N: 8}, {Local: 20, Remote: 9, N: 1}}
 	row := 0
 	n := testing.AllocsPerRun(200, func() {

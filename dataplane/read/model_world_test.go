@@ -111,15 +111,17 @@ func (w *model) read() {
 		return
 	}
 	rd.job = job
+	sources := make([]from, modelRanks)
 	for r := range modelRanks {
-		s := Source{Peer: transport.Peer(r + 1), First: r, Remote: layoutAt(kvBase*uint64(r+1), 1, modelBlocks, blockWords*8)}
+		s := &sources[r]
+		*s = from{Source: Source{Peer: transport.Peer(r + 1)}, First: r, Remote: layoutAt(kvBase*uint64(r+1), 1, modelBlocks, blockWords*8)}
 		s.Remote.Regions[0].BlockLen = w.layout.Regions[r].BlockLen
 		if w.native {
 			s.Fence = Fence{Native: true, Addr: rowAddr(s.Peer, l.slot), Want: w.base[r] + l.use}
 		}
-		if st := w.m.AddSource(job, s); st != OK {
-			w.violate("AddSource: %v %s", st, w.m.Why())
-		}
+	}
+	if st := add(w.m, job, sources...); st != OK {
+		w.violate("AddSource: %v %s", st, w.m.Why())
 	}
 	for k, b := range rd.local {
 		rd.pos = append(rd.pos, k)

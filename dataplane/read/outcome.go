@@ -76,7 +76,7 @@ func (m *Machine) free(i int32) {
 	m.jobs[i].state = jobFree
 	srcs := m.sourcesOf(i)
 	for k := range srcs {
-		srcs[k].remote = nil
+		srcs[k].how = nil
 	}
 	m.freeJob = append(m.freeJob, i)
 	m.gauges.Reads--

@@ -2,33 +2,33 @@ package read
 
 import "github.com/kvlease/kvlease/dataplane/transport"
 
-// cursor is where the plan of one source stands. Descriptors are made from runs x regions as they are posted, so a read
-// of many blocks over many layers needs no list of its own.
+// cursor is where the plan of one source stands. Descriptors are made from runs x pairs of regions as they are posted, so a
+// read of many blocks over many layers needs no list of its own.
 //
-// Order: kind of memory, region, group, run, block.
+// Order: kind of memory, pair of regions, group, run, block, cut.
 type cursor struct {
-	pair   int32 // kind of memory
-	region int32
-	group  int32
-	piece  int32 // none: at the group's first
-	run    int32
-	block  uint32 // within the run, where blocks do not lie beside each other
+	mem   int32 // memPair
+	pair  int32
+	group int32
+	piece int32 // none: at the group's first
+	run   int32
+	block uint32 // within the run, where blocks do not lie beside each other
+	cut   int32
 }
 
 func startOfPlan() cursor { return cursor{piece: none} }
 
 // descsOf is the number of descriptors that one pair of regions takes.
-func (j *job) descsOf(l, r *Region) (descs uint64) {
+func (j *job) descsOf(p *pair) (descs uint64) {
 	lo, hi := 0, GroupsMax
-	if l.Group >= 0 {
-		lo, hi = int(l.Group), int(l.Group)+1
+	if p.group >= 0 {
+		lo, hi = int(p.group), int(p.group)+1
 	}
-	dense := l.dense() && r.dense()
 	for g := lo; g < hi; g++ {
-		if dense {
+		if p.dense {
 			descs += uint64(j.groups[g].runs)
 		} else {
-			descs += j.groups[g].blocks
+			descs += j.groups[g].blocks * uint64(p.cutsN)
 		}
 	}
 	return descs
@@ -37,10 +37,10 @@ func (j *job) descsOf(l, r *Region) (descs uint64) {
 // plan counts the descriptors of a source.
 func (m *Machine) plan(j *job, s *source) (descs uint64) {
 	s.left = [memPairs]uint64{}
-	for k := range s.remote.Regions {
-		l, r := &m.local.Regions[s.first+k], &s.remote.Regions[k]
-		n := j.descsOf(l, r)
-		s.left[memPair(l.Mem, r.Mem)] += n
+	for k := range s.how.pairs {
+		p := &s.how.pairs[k]
+		n := j.descsOf(p)
+		s.left[p.mem] += n
 		descs += n
 	}
 	s.leftAll = descs
@@ -49,89 +49,93 @@ func (m *Machine) plan(j *job, s *source) (descs uint64) {
 
 // fill makes the next descriptors of a source: as many as out takes, but of one kind of memory only. The caller has
 // seen that there are some. It reports their number, bytes and kind.
-func (m *Machine) fill(j *job, s *source, out []transport.Desc) (n int, bytes uint64, pair int) {
+func (m *Machine) fill(j *job, s *source, out []transport.Desc) (n int, bytes uint64, mem int) {
 	c := &s.cur
-	for s.left[c.pair] == 0 {
-		c.pair++
-		c.region, c.group, c.piece, c.run, c.block = 0, 0, none, 0, 0
+	for s.left[c.mem] == 0 {
+		*c = cursor{mem: c.mem + 1, piece: none}
 	}
-	pair = int(c.pair)
-	if left := s.left[pair]; uint64(len(out)) > left {
+	mem = int(c.mem)
+	if left := s.left[mem]; uint64(len(out)) > left {
 		out = out[:left]
 	}
 	for n < len(out) {
-		l, r := &m.local.Regions[s.first+int(c.region)], &s.remote.Regions[c.region]
-		if memPair(l.Mem, r.Mem) != pair {
-			c.region++
+		p := &s.how.pairs[c.pair]
+		if int(p.mem) != mem {
+			c.pair++
 			c.group = 0
 			continue
 		}
-		if l.Group >= 0 {
-			c.group = l.Group
+		if p.group >= 0 {
+			c.group = p.group
 		}
-		k, b, ended := m.fillGroup(j, l, r, c, out[n:])
+		k, b, ended := m.fillGroup(j, s.how, p, c, out[n:])
 		n += k
 		bytes += b
 		if !ended {
 			break
 		}
-		c.piece, c.run, c.block = none, 0, 0
+		c.piece, c.run, c.block, c.cut = none, 0, 0, 0
 		c.group++
-		if l.Group >= 0 || c.group == GroupsMax {
+		if p.group >= 0 || c.group == GroupsMax {
 			c.group = 0
-			c.region++
+			c.pair++
 		}
 	}
-	s.left[pair] -= uint64(n)
+	s.left[mem] -= uint64(n)
 	s.leftAll -= uint64(n)
-	return n, bytes, pair
+	return n, bytes, mem
 }
 
 // fillGroup makes descriptors for one group's runs in one pair of regions. ended: the group has no more.
-func (m *Machine) fillGroup(j *job, l, r *Region, c *cursor, out []transport.Desc) (n int, bytes uint64, ended bool) {
+func (m *Machine) fillGroup(j *job, how *Map, p *pair, c *cursor, out []transport.Desc) (n int, bytes uint64, ended bool) {
 	if c.piece == none {
 		if c.piece = j.groups[c.group].head; c.piece == none {
 			return 0, 0, true
 		}
 	}
-	dense := l.dense() && r.dense()
-	d := transport.Desc{LocalDevice: l.Device, RemoteDevice: r.Device}
+	cuts := how.cuts[p.firstCut : p.firstCut+p.cutsN]
+	d := transport.Desc{LocalDevice: p.hereDevice, RemoteDevice: p.thereDevice}
 	for {
-		p := &m.runs.pieces[c.piece]
-		for c.run < p.n {
-			run := p.runs[c.run]
-			if dense {
+		at := &m.runs.pieces[c.piece]
+		for c.run < at.n {
+			run := at.runs[c.run]
+			if p.dense {
 				if n == len(out) {
 					return n, bytes, false
 				}
-				d.Local = l.Addr + uint64(run.local)*l.BlockStride
-				d.Remote = r.Addr + uint64(run.remote)*r.BlockStride
-				d.Len = uint64(run.n) * l.BlockLen
+				d.Local = p.here + uint64(run.local)*p.hereStride
+				d.Remote = p.there + uint64(run.remote)*p.thereStride
+				d.Len = uint64(run.n) * p.len
 				out[n] = d
 				n++
 				bytes += d.Len
 				c.run++
 				continue
 			}
-			d.Len = l.BlockLen
 			for c.block < run.n {
-				if n == len(out) {
-					return n, bytes, false
+				here := p.here + uint64(run.local+c.block)*p.hereStride
+				there := p.there + uint64(run.remote+c.block)*p.thereStride
+				for int(c.cut) < len(cuts) {
+					if n == len(out) {
+						return n, bytes, false
+					}
+					k := &cuts[c.cut]
+					d.Local, d.Remote, d.Len = here+k.here, there+k.there, k.len
+					out[n] = d
+					n++
+					bytes += d.Len
+					c.cut++
 				}
-				d.Local = l.Addr + uint64(run.local+c.block)*l.BlockStride
-				d.Remote = r.Addr + uint64(run.remote+c.block)*r.BlockStride
-				out[n] = d
-				n++
-				bytes += d.Len
+				c.cut = 0
 				c.block++
 			}
 			c.block = 0
 			c.run++
 		}
-		if p.next == none {
+		if at.next == none {
 			return n, bytes, true
 		}
-		c.piece = p.next
+		c.piece = at.next
 		c.run = 0
 	}
 }

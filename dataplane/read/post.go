@@ -134,9 +134,9 @@ func (s *source) only() bool {
 func (m *Machine) postSource(i, k int32, s *source, share int) (int, bool) {
 	j := &m.jobs[i]
 	before := *s
-	n, bytes, pair := m.fill(j, s, m.descs[:share])
+	n, bytes, mem := m.fill(j, s, m.descs[:share])
 	m.spec = transport.ReadSpec{
-		Peer: s.peer, LocalMem: transport.Mem(pair >> 1), RemoteMem: transport.Mem(pair & 1), Descs: m.descs[:n],
+		Peer: s.peer, LocalMem: transport.Mem(mem >> 1), RemoteMem: transport.Mem(mem & 1), Descs: m.descs[:n],
 	}
 	if s.leftAll == 0 {
 		m.spec.Notif = s.notif
