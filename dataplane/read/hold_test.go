@@ -269,44 +269,95 @@ func TestATransportThatTakesItsErrorBackKeepsTheBlocksAside(t *testing.T) {
 	b.wantIdle()
 }
 
-func TestAbandonKeepsEverythingForEver(t *testing.T) {
+// An abandoned peer's reads are told at once; what they may still write stays aside until it has landed, however long that takes.
+func TestAbandonTellsNowAndKeepsTheBlocksUntilTheirTransfersEnd(t *testing.T) {
 	b := newBench(t, Config{}, 1)
 	b.commit(1, 4, b.source(3, 0, 1))
 	b.step(0)
 	b.f.posted[0].status = transport.Failed
 	b.step(0)
-	b.wantOutcome(1, record.ReadFailed, true) // in quarantine
+	b.wantOutcome(1, record.ReadFailed, true) // in quarantine, which goes on
 	b.commit(2, 4, b.source(3, 0, 1))
 	b.step(0)
 	b.ok(b.m.ReadRow(9, 3, rowAddr(3, 1), 0, transport.DRAM, record.RowLen, b.now))
 	b.commit(3, 4, b.source(4, 0, 1)) // another peer is not touched
 	b.step(0)
-	if n := b.m.Abandon(3, b.now); n != 3 {
-		t.Errorf("%d transfers abandoned, want 3", n)
+	if n := b.m.Abandon(3, b.now); n != 2 {
+		t.Errorf("%d transfers abandoned, want 2", n)
 	}
-	b.wantOutcome(2, record.ReadFailed, true)
+	if o := b.wantOutcome(2, record.ReadFailed, true); o.Peer != 3 {
+		t.Errorf("the bad peer is %d", o.Peer)
+	}
 	if r, ok := b.m.NextRow(); !ok || r.OK || r.Token != 9 {
 		t.Errorf("row result %+v, %v", r, ok)
 	}
-	for _, x := range b.f.posted[1:3] {
-		x.status = transport.Done // not to be believed once the agent is gone
+	if b.m.Abandon(3, b.now) != 0 {
+		t.Error("abandoned twice")
 	}
 	b.f.onPost = b.f.land
 	b.f.land(b.f.posted[3])
 	b.step(1000 * errorWait)
 	b.wantOutcome(3, record.ReadOK, false)
+	b.wantBack(1)
 	b.wantNone()
-	if b.m.Abandon(3, b.now) != 0 {
-		t.Error("abandoned twice")
+	if g := b.m.Gauges(); g.Abandoned != 2 || g.Pending != 2 || g.Aside != 0 || g.Held != 2 || g.BlocksHeld != 1 || b.m.Open() != 2 || b.m.NeedsStep() {
+		t.Errorf("gauges %+v, needs step %v", g, b.m.NeedsStep())
 	}
-	if g := b.m.Gauges(); g.Abandoned != 3 || g.Pending != 0 || g.Aside != 0 || g.Held != 0 || g.BlocksHeld != 2 || b.m.Open() != 3 {
-		t.Errorf("gauges %+v", g)
+	b.f.land(b.f.posted[2])
+	b.f.posted[1].status = transport.Done
+	b.step(0)
+	b.wantBack(2)
+	b.wantIdle()
+}
+
+func TestAnAbandonedTransferThatFailsWaitsOutItsQuarantine(t *testing.T) {
+	b := newBench(t, Config{}, 1)
+	b.commit(1, 4, b.source(3, 0, 1))
+	b.step(0)
+	b.m.Abandon(3, b.now)
+	b.wantOutcome(1, record.ReadFailed, true)
+	b.f.posted[0].status = transport.Failed
+	b.step(1000 * errorWait)
+	b.step(errorWait - 1)
+	b.wantNone()
+	b.step(1)
+	b.wantBack(1)
+	b.wantIdle()
+}
+
+func TestAbandonWhileOnlyTheProofIsMissingIsUnproven(t *testing.T) {
+	b := newBench(t, Config{}, 1)
+	b.commit(1, 4, b.source(3, 0, 1))
+	b.step(0)
+	b.f.land(b.f.posted[0])
+	b.step(0)
+	if b.posts() != 2 {
+		t.Fatal("no fence read")
 	}
-	for i, x := range b.f.posted[:3] {
-		if x.released {
-			t.Errorf("handle %d was released", i)
-		}
+	b.m.Abandon(3, b.now)
+	b.wantOutcome(1, record.ReadUnproven, false)
+	b.f.land(b.f.posted[1])
+	b.step(0)
+	b.wantIdle()
+}
+
+// Two sources, one peer abandoned: the outcome does not wait for the other, and the blocks wait for both.
+func TestAbandonOfOneOfTwoSourcesHoldsTheBlocksForBoth(t *testing.T) {
+	b := newBench(t, Config{}, 2)
+	b.commit(1, 4, b.source(3, 0, 1), b.source(4, 1, 1))
+	b.step(0)
+	b.step(0)
+	if n := b.m.Abandon(3, b.now); n != 1 {
+		t.Fatalf("%d abandoned", n)
 	}
+	b.wantOutcome(1, record.ReadFailed, true)
+	b.f.land(b.f.posted[0])
+	b.step(0)
+	b.wantNone()
+	b.f.land(b.f.posted[1])
+	b.step(0)
+	b.wantBack(1)
+	b.wantIdle()
 }
 
 func TestCloseCancelsAndReportsWhatIsOpen(t *testing.T) {

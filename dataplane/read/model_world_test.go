@@ -237,6 +237,10 @@ func (w *model) run(n int) {
 			if w.rng.IntN(15) == 0 {
 				w.now = w.now.Add(90 * time.Second)
 			}
+		case 9:
+			if w.rng.IntN(10) == 0 { // healing: the connection is made anew, what is open goes on
+				w.abandoned += w.m.Abandon(transport.Peer(1+w.rng.IntN(modelRanks)), w.now)
+			}
 		}
 		for _, x := range w.xfers {
 			if w.rng.IntN(2) == 0 {

@@ -138,11 +138,17 @@ func (m *Machine) rowTimeouts() {
 			m.Counters.EndsCut++
 			return
 		}
-		m.removeXfer(&m.rowTimer, x)
-		m.rowResult(t.owner, t.peer, false)
-		s.late = true
-		m.peers.find(t.peer).late++
-		m.gauges.Held++
+		m.rowLate(x)
 		m.Counters.RowTimeouts++
 	}
+}
+
+// rowLate gives the result of a row read that may still be answered.
+func (m *Machine) rowLate(x int32) {
+	t := &m.xfers[x]
+	m.removeXfer(&m.rowTimer, x)
+	m.rowResult(t.owner, t.peer, false)
+	m.rows[t.owner].late = true
+	m.peers.find(t.peer).late++
+	m.gauges.Held++
 }

@@ -36,7 +36,7 @@ type Gauges struct {
 	Pending    int // transfers polled
 	Held       int // of those, the ones whose outcome or result is long out: neither error nor DONE
 	Aside      int // transfers in quarantine after an error
-	Abandoned  int // transfers aside for the life of the process
+	Abandoned  int // of Held, those of peers that were abandoned: their memory is aside until they end
 	RunsFree   int // runs that can still be added, in whole pieces
 }
 
@@ -48,7 +48,7 @@ func (m *Machine) Gauges() Gauges {
 }
 
 // InFlight gives the transfers to a peer that may still write here: pending ones, and those that ended by an error and
-// are in quarantine (or abandoned). Healing waits for the first; the agent stays loaded for both, or see Abandon.
+// are in quarantine. Healing waits for the first; the agent stays loaded for both, or see Abandon.
 func (m *Machine) InFlight(p transport.Peer) (pending, aside int) {
 	if e := m.peers.find(p); e != nil {
 		return int(e.pending), int(e.aside)
@@ -57,7 +57,7 @@ func (m *Machine) InFlight(p transport.Peer) (pending, aside int) {
 }
 
 // Open is the number of transfers whose memory may still be written: while it is not 0 nothing may be unregistered (BUSY).
-func (m *Machine) Open() int { return m.gauges.Pending + m.gauges.Aside + m.gauges.Abandoned }
+func (m *Machine) Open() int { return m.gauges.Pending + m.gauges.Aside }
 
 // NeedsStep reports that a step soon would find something to do: parts or fences to post, or transfers that are not late.
 func (m *Machine) NeedsStep() bool {

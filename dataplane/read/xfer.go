@@ -2,6 +2,7 @@ package read
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -18,13 +19,15 @@ const (
 type xfer struct {
 	handle transport.Xfer
 	bytes  uint64
-	until  clock.Instant // aside: the end of its quarantine; Never for an abandoned one
+	until  clock.Instant // aside: the end of its quarantine
 	peer   transport.Peer
 	owner  int32 // the job, or the row's place
 	live   int32 // place in Machine.live; none once aside
 	links  link
 	source int32 // index within the job
 	kind   xferKind
+
+	abandoned bool // and still pending
 }
 
 // post starts a read of m.spec for owner. Full: the transport or the peer table has no room now.
@@ -79,10 +82,6 @@ func (m *Machine) setAside(x int32, until clock.Instant) {
 	p.pending--
 	p.aside++
 	t.until = until
-	if until == clock.Never {
-		m.gauges.Abandoned++
-		return
-	}
 	m.pushXfer(&m.aside, x)
 	m.gauges.Aside++
 }
@@ -103,9 +102,13 @@ func (m *Machine) ended(x int32, st transport.Status) {
 		m.gauges.Held--
 		m.Counters.LateEnds++
 	}
+	if t.abandoned {
+		t.abandoned = false
+		m.gauges.Abandoned--
+	}
 	if st == transport.Failed {
 		m.Counters.Failures++
-		m.failed(x, m.now.Add(m.cfg.QuarantineErrorWait))
+		m.failed(x)
 		return
 	}
 	m.unlive(x)
@@ -135,9 +138,9 @@ func (m *Machine) late(t *xfer) bool {
 	return m.jobs[t.owner].state == jobReported
 }
 
-// failed sets a transfer aside until then and tells whom it belongs to.
-func (m *Machine) failed(x int32, until clock.Instant) {
-	m.setAside(x, until)
+// failed sets a transfer aside and tells whom it belongs to.
+func (m *Machine) failed(x int32) {
+	m.setAside(x, m.now.Add(m.cfg.QuarantineErrorWait))
 	switch t := &m.xfers[x]; t.kind {
 	case xferData:
 		m.dataFailed(t)
@@ -185,30 +188,36 @@ func (m *Machine) quarantineEnds() {
 	}
 }
 
-// Abandon is for healing a peer that has transfers open past heal_wait, right before the caller drops it from the
-// transport: from then on nothing that the transport says about them can be believed. Their handles are never released,
-// their memory stays aside for the life of the process (gauge); reads not reported end as ReadFailed.
-// Off the usual path: it looks at every transfer.
+// Abandon is for healing a peer that has transfers open past heal_wait, beside transport.Abandon: reads from it that are not
+// reported end as ReadFailed now (ReadUnproven if all their data is there), row reads as failed. The transfers go on: DONE
+// frees their memory, an error starts its quarantine, and without either it stays aside for the life of the process.
+// It reports their number. Off the usual path: it looks at every transfer.
 func (m *Machine) Abandon(p transport.Peer, now clock.Instant) int {
 	m.tick(now)
 	n := 0
 	for x := range m.xfers {
 		t := &m.xfers[x]
-		if t.kind == xferFree || t.peer != p || t.until == clock.Never {
+		if t.kind == xferFree || t.peer != p || t.live == none || t.abandoned {
 			continue
 		}
 		n++
-		if t.live == none { // in quarantine, which ends only while the agent is loaded
-			m.removeXfer(&m.aside, int32(x))
-			t.until = clock.Never
-			m.gauges.Aside--
-			m.gauges.Abandoned++
+		t.abandoned = true
+		m.gauges.Abandoned++
+		if m.late(t) {
 			continue
 		}
-		if m.late(t) {
-			m.gauges.Held--
+		if t.kind == xferRow {
+			m.rowLate(int32(x))
+			continue
 		}
-		m.failed(int32(x), clock.Never)
+		j := &m.jobs[t.owner]
+		if !j.bad {
+			j.bad, j.badPeer, j.verdict = true, t.peer, record.ReadFailed
+			if t.kind == xferFence && j.inFlight == 0 {
+				j.verdict = record.ReadUnproven
+			}
+		}
+		m.report(t.owner, j.verdict)
 	}
 	return n
 }
