@@ -1,0 +1,236 @@
+"""An engine on kvlease over ctypes, driven by JSON lines like the stock peer; the peer's folder gives it lines and cache only.
+
+usage: ours.py LIBRARY CONFIG [LAYERS BLOCKS]     CONFIG is the JSON object for kvl_open
+"""
+
+import ctypes as c
+import faulthandler
+import json
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer"))
+import cache  # noqa: E402
+import lines  # noqa: E402
+
+faulthandler.enable()
+KINDS = {1: "freed", 2: "read_done", 3: "read_failed", 4: "blocks_back", 5: "lease_gone", 6: "at_risk", 7: "engine_up", 8: "engine_down",
+         9: "poisoned", 10: "expect_lapsed"}
+REASONS = {1: "completed", 2: "released", 3: "revoked", 4: "expired", 5: "poisoned", 6: "duplicate", 7: "closed"}
+OUTCOMES = {0: "ok", 1: "stale", 2: "unproven", 3: "failed", 4: "timeout", 5: "cancelled", 6: "lost"}
+PASS = 0.005
+
+
+class Bytes(c.Structure):
+    _fields_ = [("data", c.c_char_p), ("len", c.c_size_t)]
+
+
+class Blocks(c.Structure):
+    _fields_ = [("ids", c.POINTER(c.c_uint32)), ("n", c.c_uint32), ("first", c.c_uint32)]
+
+
+class Event(c.Structure):
+    _fields_ = [("kind", c.c_uint16), ("reserved", c.c_uint16), ("flags", c.c_uint32), ("status", c.c_int32),
+                ("rank", c.c_uint32), ("handle", c.c_uint64), ("user", c.c_uint64), ("value0", c.c_uint64),
+                ("value1", c.c_uint64), ("time_ns", c.c_uint64), ("reasons", c.c_uint64)]
+
+
+class Region(c.Structure):
+    _fields_ = [("addr", c.c_uint64), ("bytes", c.c_uint64), ("block_len", c.c_uint64), ("block_stride", c.c_uint64),
+                ("blocks", c.c_uint32), ("group", c.c_int32), ("device", c.c_uint32), ("mem", c.c_uint32), ("name", Bytes),
+                ("parts", c.c_uint32), ("flags", c.c_uint32)]
+
+
+class Grant(c.Structure):
+    _fields_ = [("size", c.c_uint32), ("flags", c.c_uint32), ("id", Bytes), ("groups", c.POINTER(Blocks)),
+                ("groups_n", c.c_uint32), ("tokens", c.c_uint32), ("ttl_ns", c.c_uint64), ("expected", c.c_uint64),
+                ("ready_event", c.c_uint64), ("user", c.c_uint64)]
+
+
+class Remote(c.Structure):
+    _fields_ = [("size", c.c_uint32), ("native", c.c_uint32), ("id", Bytes), ("engine_id", Bytes), ("host", Bytes),
+                ("port", c.c_uint32), ("tp_size", c.c_uint32), ("tokens", c.c_uint32), ("groups_n", c.c_uint32),
+                ("groups", c.POINTER(Blocks)), ("epoch", c.c_uint64), ("slot", c.c_uint32), ("generation", c.c_uint32),
+                ("key", c.c_uint64), ("expires_ns", c.c_uint64), ("pp_size", c.c_uint32), ("reserved", c.c_uint32)]
+
+
+class Desc(c.Structure):
+    _fields_ = [("size", c.c_uint32), ("ranks", c.c_uint32), ("engine_id", Bytes), ("host", Bytes), ("port", c.c_uint32),
+                ("pp_size", c.c_uint32), ("user", c.c_uint64)]
+
+
+class Read(c.Structure):
+    _fields_ = [("size", c.c_uint32), ("groups_n", c.c_uint32), ("local", c.POINTER(Blocks)), ("remote", c.POINTER(Blocks))]
+
+
+def text(s):
+    b = s.encode()
+    return Bytes(b, len(b))
+
+
+def group(ids, first=0):
+    return Blocks((c.c_uint32 * len(ids))(*ids), len(ids), first)
+
+
+class Engine:
+    def __init__(self, library, config, layers, blocks):
+        self.lib = lib = c.CDLL(library)
+        lib.kvl_last_error.restype = lib.kvl_status_name.restype = c.c_char_p
+        lib.kvl_poll.argtypes = [c.c_void_p, c.POINTER(Event), c.c_size_t, c.c_uint32]
+        lib.kvl_engine_handshake.argtypes = [c.c_void_p, c.c_uint64, c.c_uint32, Bytes]
+        lib.kvl_track.argtypes = [c.c_void_p, c.c_uint64, c.POINTER(Remote), Bytes, c.c_uint64, c.POINTER(c.c_uint64)]
+        for name in ("kvl_cancel", "kvl_revoke", "kvl_untrack"):
+            getattr(lib, name).argtypes = [c.c_void_p, c.c_uint64]
+        lib.kvl_expect.argtypes = [c.c_void_p, Bytes, c.POINTER(c.c_uint64)]
+        lib.kvl_reject.argtypes = [c.c_void_p, c.c_uint64, c.POINTER(Remote)]
+        lib.kvl_read.argtypes = [c.c_void_p, c.c_uint64, c.POINTER(Read)]
+        lib.kvl_drain.argtypes = lib.kvl_close.argtypes = [c.c_void_p, c.c_uint64]
+        self.lines = lines.Lines()
+        self.config = json.dumps(config).encode()
+        self.ctx, self.producer, err = c.c_void_p(), c.c_void_p(), c.create_string_buffer(512)
+        if lib.kvl_open(self.config, c.c_size_t(len(self.config)), c.byref(self.ctx), err, c.c_size_t(512)) != 0:
+            raise SystemExit(f"ours.py: {err.value.decode()}")
+        self.ok(lib.kvl_producer_open(self.ctx, c.byref(self.producer)))
+        self.cache = cache.Cache(layers, blocks)
+        base, size = c.addressof(c.c_char.from_buffer(self.cache.memory)), self.cache.size
+        regions = (Region * layers)(*[
+            Region(base + i * size, size, cache.BLOCK_BYTES, cache.BLOCK_BYTES, blocks, 0, 0, 0, text(f"layer.{i}")) for i in range(layers)
+        ])
+        self.ok(lib.kvl_register(self.ctx, regions, c.c_size_t(c.sizeof(Region)), c.c_uint32(layers)))
+        self.engines, self.leases, self.ids, self.tracks, self.names = {}, {}, {}, {}, {}
+        self.stalled_until = 0.0
+
+    def ok(self, status):
+        if status != 0:
+            raise RuntimeError(f"{self.lib.kvl_status_name(status).decode()}: {self.lib.kvl_last_error().decode()}")
+
+    # ---- owner ----
+
+    def do_handshake(self, rank=0):
+        blob, n = c.create_string_buffer(1 << 20), c.c_size_t()
+        self.ok(self.lib.kvl_handshake_get(self.ctx, c.c_uint32(rank), blob, c.c_size_t(len(blob)), c.byref(n)))
+        return {"metadata": blob.raw[: n.value].hex()}
+
+    def do_expect(self, id):
+        lease = c.c_uint64()
+        self.ok(self.lib.kvl_expect(self.producer, text(id), c.byref(lease)))
+        self.leases[id] = lease.value
+        self.ids[lease.value] = id
+
+    def do_grant(self, id, blocks):
+        self.cache.fill(id, blocks)
+        groups, lease = group(blocks), c.c_uint64()
+        grant = Grant(size=c.sizeof(Grant), id=text(id), groups=c.pointer(groups), groups_n=1, tokens=16 * len(blocks),
+                      expected=self.leases.get(id, 0))
+        self.ok(self.lib.kvl_grant(self.producer, c.byref(grant), c.byref(lease)))
+        self.leases[id] = lease.value
+        self.ids[lease.value] = id
+        out, n = c.create_string_buffer(1 << 16), c.c_size_t()
+        self.ok(self.lib.kvl_params(self.ctx, lease, c.byref(grant), out, c.c_size_t(len(out)), c.byref(n)))
+        return {"params": json.loads(out.value)}
+
+    def do_revoke(self, id):
+        self.ok(self.lib.kvl_revoke(self.producer, self.leases[id]))
+
+    def do_pressure(self, blocks):
+        self.ok(self.lib.kvl_pressure(self.producer, c.c_uint32(blocks)))
+
+    # ---- reader ----
+
+    def remote(self, params):
+        params = json.dumps(params).encode()
+        out, buf, need = Remote(size=c.sizeof(Remote)), c.create_string_buffer(1 << 16), c.c_size_t()
+        self.ok(self.lib.kvl_params_read(params, c.c_size_t(len(params)), c.byref(out), buf, c.c_size_t(len(buf)), c.byref(need)))
+        out.keep = buf
+        return out
+
+    def do_engine(self, params=None, engine_id=None, metadata=None, ranks=1):
+        """Names an engine: by its parameters, whose side channel is asked, or with its map out of band."""
+        desc = Desc(size=c.sizeof(Desc), ranks=ranks, engine_id=text(engine_id or params["remote_engine_id"]))
+        if metadata is None:
+            desc.host, desc.port = text(params["remote_host"]), params["remote_port"]
+        engine = c.c_uint64()
+        self.ok(self.lib.kvl_engine_add(self.ctx, c.byref(desc), c.byref(engine)))
+        self.engines[engine_id or params["remote_engine_id"]] = engine.value
+        if metadata is not None:
+            b = bytes.fromhex(metadata)
+            self.ok(self.lib.kvl_engine_handshake(self.ctx, engine, 0, Bytes(b, len(b))))
+
+    def do_track(self, id, params):
+        remote, track = self.remote(params), c.c_uint64()
+        self.ok(self.lib.kvl_track(self.producer, self.engines[params["remote_engine_id"]], c.byref(remote), text(id), 0, c.byref(track)))
+        self.tracks[id] = track.value, params
+        self.names[track.value] = id
+        return {"native": remote.native}
+
+    def do_read(self, id, blocks):
+        track, params = self.tracks[id]
+        self.cache.clear(blocks)
+        local, remote = group(blocks), group(params["remote_block_ids"][0])
+        read = Read(c.sizeof(Read), 1, c.pointer(local), c.pointer(remote))
+        self.tracks[id] = track, dict(params, local=blocks)
+        self.ok(self.lib.kvl_read(self.producer, track, c.byref(read)))
+
+    def do_untrack(self, id):
+        self.ok(self.lib.kvl_untrack(self.producer, self.tracks[id][0]))
+
+    def do_reject(self, params):
+        remote = self.remote(params)
+        self.ok(self.lib.kvl_reject(self.producer, self.engines[params["remote_engine_id"]], c.byref(remote)))
+
+    # ---- both ----
+
+    def do_overwrite(self, id, blocks):
+        self.cache.fill(id, blocks)
+
+    def do_stall(self, seconds):
+        """The forward loop does not pass."""
+        self.stalled_until = time.monotonic() + seconds
+
+    def do_stats(self):
+        out, n = c.create_string_buffer(1 << 18), c.c_size_t()
+        self.ok(self.lib.kvl_stats(self.ctx, out, c.c_size_t(len(out)), c.byref(n)))
+        return {"stats": json.loads(out.value)}
+
+    def do_drain(self, seconds):
+        return {"status": self.lib.kvl_status_name(self.lib.kvl_drain(self.ctx, int(seconds * 1e9))).decode()}
+
+    def step(self):
+        status = self.lib.kvl_step(self.ctx)
+        if status not in (0, -6):  # poisoned: the ends still come by kvl_poll
+            self.ok(status)
+        events = (Event * 64)()
+        got = self.lib.kvl_poll(self.ctx, events, c.sizeof(Event), 64)
+        if got < 0:
+            self.ok(got)
+        for e in events[:got]:
+            self.on_event(e)
+
+    def on_event(self, e):
+        kind = KINDS.get(e.kind, str(e.kind))
+        if kind in ("freed", "expect_lapsed"):
+            self.lines.say(ev=kind, id=self.ids.get(e.handle), reason=REASONS.get(e.status), held=e.value1 / 1e9)
+        elif kind in ("engine_up", "engine_down"):
+            self.lines.say(ev=kind, engine_id=next((n for n, h in self.engines.items() if h == e.handle), None))
+        elif kind in ("read_done", "read_failed"):
+            id = self.names[e.handle]
+            params = self.tracks[id][1]
+            wrong = self.cache.wrong_blocks(params["remote_request_id"], params["local"]) if "local" in params else None
+            self.lines.say(ev=kind, id=id, status=OUTCOMES.get(e.status), held=bool(e.flags & 1), wrong_blocks=wrong)
+        else:
+            self.lines.say(ev=kind, id=self.names.get(e.handle), left=e.value0 / 1e9)
+
+    def run(self):
+        self.lines.say(ev="ready", pid=os.getpid())
+        while not self.lines.carry_out(self):
+            if time.monotonic() >= self.stalled_until:
+                self.step()
+            time.sleep(PASS)
+        self.lib.kvl_close(self.ctx, 10**9)
+        self.lines.say(ev="bye")
+
+
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
+Engine(sys.argv[1], json.loads(sys.argv[2]), *(int(n) for n in sys.argv[3:5] or (2, 64))).run()
