@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -22,6 +23,13 @@ type spec struct {
 	ucxTLS  string // "": as the environment says
 	lease   time.Duration
 	pass    time.Duration
+
+	context string // engine, host or rank
+	tp      uint32
+	rank    uint32
+	carrier string         // socket of a host and its ranks
+	port    uint32         // of the side channel; 0: none
+	keys    map[string]any // further keys of the configuration
 }
 
 // process is a running engine. Tests put engines into their own process behind it.
@@ -46,7 +54,10 @@ func (p *Programs) command(s spec) ([]string, error) {
 	argv := p.Prefill
 	switch {
 	case s.program == "node":
-		pass = []string{"--role", s.role, "--pass-time", s.pass.String(), "--lease", s.lease.String()}
+		var err error
+		if pass, err = s.nodeFlags(); err != nil {
+			return nil, err
+		}
 		argv = p.Node
 	case s.role == "decode":
 		argv = p.Decode
@@ -56,10 +67,29 @@ func (p *Programs) command(s spec) ([]string, error) {
 	}
 	full := append([]string(nil), argv...)
 	full = append(full, "--engine-id", s.name, "--drive", s.drive)
-	if s.role == "prefill" {
+	if s.role != "decode" {
 		pass = append(pass, "--watch")
 	}
 	return append(full, pass...), nil
+}
+
+// nodeFlags are what `kvlease node` is told beside engine and drive.
+func (s *spec) nodeFlags() ([]string, error) {
+	flags := []string{"--role", s.role, "--pass-time", s.pass.String(), "--lease", s.lease.String()}
+	if s.context != "" && s.context != "engine" {
+		flags = append(flags, "--context", s.context, "--tp", fmt.Sprint(s.tp), "--tp-rank", fmt.Sprint(s.rank), "--carrier", s.carrier)
+	}
+	if s.port != 0 {
+		flags = append(flags, "--listen", fmt.Sprintf("127.0.0.1:%d", s.port))
+	}
+	if len(s.keys) > 0 {
+		keys, err := json.Marshal(s.keys)
+		if err != nil {
+			return nil, err
+		}
+		flags = append(flags, "--config", string(keys))
+	}
+	return flags, nil
 }
 
 // launch starts operating system processes.
@@ -175,7 +205,7 @@ func sleep(ctx context.Context, d time.Duration, engines ...*engine) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	var dead [2]<-chan struct{}
-	for i, e := range engines {
+	for i, e := range engines[:min(len(engines), 2)] {
 		dead[i] = e.dead
 	}
 	select {

@@ -2,7 +2,9 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +30,11 @@ type stage struct {
 	ctx     context.Context
 	say     *narrator
 
-	p, d     *engine
+	p, d     *engine // what takes the requests of each side
+	pRanks   []*engine
+	dRanks   []*engine
+	all      []*engine     // every process, in the order of their start
+	folder   string        // of sockets
 	stopped  time.Duration // how long the scene itself kept D from running
 	start    uint64        // CLOCK_BOOTTIME in ns, zero of the picture
 	promises []Promise
@@ -51,16 +57,13 @@ func (s *stage) name() string { return fmt.Sprintf("scene %s, %v", s.scene.key, 
 // ours, not the machine's.
 func (s *stage) stalled() time.Duration {
 	var longest time.Duration
-	for _, e := range []*engine{s.p, s.d} {
-		if e == nil {
-			continue
-		}
+	for _, e := range s.all {
 		for _, r := range e.reports(0) {
 			if r.Ev != "late" {
 				continue
 			}
 			late := time.Duration(r.LateMS * 1e6)
-			if e == s.d && late > s.stopped/2 { // the pass in which it was stopped
+			if s.stopped > 0 && late > s.stopped/2 { // the pass in which it was stopped
 				late -= s.stopped
 			}
 			longest = max(longest, late)
@@ -91,19 +94,24 @@ func (s *stage) perform() (err error) {
 	}
 	defer func() {
 		s.finishPicture()
-		if err != nil {
+		var skip skipped
+		switch {
+		case errors.As(err, &skip):
+			s.tell("%s", s.say.paint.warn("skipped: "+err.Error()))
+		case err != nil:
 			s.tell("%s", s.say.paint.bad("failed: "+err.Error()))
 		}
 	}()
 	if err := s.open(); err != nil {
 		return err
 	}
-	defer s.p.kill()
-	defer s.d.kill()
+	defer s.close()
 	if err := s.scene.play(s); err != nil {
 		return err
 	}
-	for _, e := range []*engine{s.d, s.p} {
+	leave := slices.Clone(s.all)
+	slices.Reverse(leave) // readers before owners, ranks before their host
+	for _, e := range leave {
 		select {
 		case <-e.dead: // its scene
 		default:
@@ -113,60 +121,6 @@ func (s *stage) perform() (err error) {
 		}
 	}
 	return nil
-}
-
-// open starts both engines and hands P's handshake to D.
-func (s *stage) open() error {
-	specs := [2]spec{{name: "P", role: "prefill", program: s.variant.p}, {name: "D", role: "decode", program: s.variant.d}}
-	var engines [2]*engine
-	for i := range specs {
-		specs[i].drive, specs[i].ucxTLS, specs[i].lease, specs[i].pass = s.variant.drive, s.variant.ucxTLS, s.cfg.Lease, s.cfg.Pass
-		e, err := start(s.cfg.launch, specs[i], s.name())
-		if err != nil {
-			if engines[0] != nil {
-				engines[0].kill()
-			}
-			return err
-		}
-		engines[i] = e
-	}
-	s.p, s.d = engines[0], engines[1]
-	err := s.connect()
-	if err != nil {
-		s.p.kill()
-		s.d.kill()
-	}
-	return err
-}
-
-func (s *stage) connect() error {
-	for _, e := range []*engine{s.p, s.d} {
-		if _, err := e.await(s.ctx, `"ready"`, readyMax, 0, isEvent("ready", "")); err != nil {
-			return err
-		}
-	}
-	hello, err := s.p.ask(s.ctx, jsonl.Command{Cmd: "handshake"})
-	if err != nil {
-		return err
-	}
-	mark := s.d.mark()
-	if _, err := s.d.ask(s.ctx, jsonl.Command{Cmd: "engine", EngineID: "P", Handshake: hello[0].Handshake}); err != nil {
-		return err
-	}
-	if _, err := s.d.await(s.ctx, `"engine_up" for P`, answerMax, mark, isEvent("engine_up", "")); err != nil {
-		return err
-	}
-	s.start = bootNow() // until the first grant
-	s.tell("P is %s, D is %s; D knows P", s.what(s.p), s.what(s.d))
-	return nil
-}
-
-// what is a word for an engine's program.
-func (s *stage) what(e *engine) string {
-	if e.spec.program == "c" {
-		return fmt.Sprintf("a C program (pid %d)", e.proc.PID())
-	}
-	return fmt.Sprintf("kvlease node (pid %d)", e.proc.PID())
 }
 
 func (s *stage) tell(format string, args ...any) {
@@ -182,8 +136,16 @@ func isOutcome(id string) func(*jsonl.Report) bool {
 	return func(r *jsonl.Report) bool { return (r.Ev == "read_done" || r.Ev == "read_failed") && r.ID == id }
 }
 
-// grant lets P hold blocks under leases and D track them. It answers when the leases began.
+// grant lets P hold blocks under leases and D track them, the first ones of a scene. It answers when the leases began.
 func (s *stage) grant(ids []string, blocks [][]uint32) (uint64, error) {
+	at, err := s.grantTo(ids, blocks)
+	if err == nil {
+		s.start = at - leadIn
+	}
+	return at, err
+}
+
+func (s *stage) grantTo(ids []string, blocks [][]uint32) (uint64, error) {
 	var expects, grants []jsonl.Command
 	for i, id := range ids {
 		expects = append(expects, jsonl.Command{Cmd: "expect", ID: id})
@@ -192,18 +154,26 @@ func (s *stage) grant(ids []string, blocks [][]uint32) (uint64, error) {
 	if _, err := s.p.ask(s.ctx, expects...); err != nil {
 		return 0, err
 	}
+	for i, id := range ids {
+		if _, _, err := s.ofHeads(s.pRanks, jsonl.Command{Cmd: "fill", ID: id, Blocks: blocks[i]}); err != nil {
+			return 0, err
+		}
+	}
 	granted, err := s.p.ask(s.ctx, grants...)
 	if err != nil {
 		return 0, err
 	}
 	var tracks []jsonl.Command
 	for i, id := range ids {
-		tracks = append(tracks, jsonl.Command{Cmd: "track", ID: id, Params: granted[i].Params})
+		params, err := routed(granted[i].Params, "127.0.0.1", false)
+		if err != nil {
+			return 0, err
+		}
+		tracks = append(tracks, jsonl.Command{Cmd: "track", ID: id, Params: params})
 	}
 	if _, err := s.d.ask(s.ctx, tracks...); err != nil {
 		return 0, err
 	}
-	s.start = granted[0].TimeNS - leadIn
 	return granted[0].TimeNS, nil
 }
 
