@@ -1,0 +1,269 @@
+package group
+
+import (
+	"math/bits"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// engine is the step's side of a remote engine.
+type engine struct {
+	facts   *facts // nil: none in this place
+	maps    []PeerMap
+	version uint32 // of the maps
+	need    uint64 // ranks of ours that have still to be told them
+	up      uint64 // ranks of ours that are connected to it
+	isUp    bool   // EvEngineUp was said, or waits
+	pend    uint8  // pendDown, pendUp
+	down    uint64 // requests touched
+	tracked uint64
+	offset  clock.Offset
+	inNews  links
+}
+
+const (
+	pendDown = 1 << iota
+	pendUp
+)
+
+func (e *engine) ofNews() *links { return &e.inNews }
+
+// newsStepMax bounds the engines whose news one step takes.
+const newsStepMax = 64
+
+func (g *Group) takeRegistry(now clock.Instant) {
+	for range newsStepMax {
+		if !g.takeNews() {
+			return
+		}
+	}
+}
+
+// takeNews takes what was said about one engine; false: nothing was.
+func (g *Group) takeNews() bool {
+	i, s, ok := g.reg.take()
+	if !ok {
+		return false
+	}
+	e := &g.engines[i]
+	if s.facts == nil {
+		return true
+	}
+	if e.facts != s.facts {
+		if s.removed { // nobody has heard of it
+			g.reg.giveBack(i)
+			return true
+		}
+		*e = engine{facts: s.facts, inNews: e.inNews}
+		for n := range g.ranks {
+			r := &g.ranks[n]
+			if r.hears() && (r.full.at == fullNone || r.full.at > fullEngines || r.full.at == fullEngines && i < r.full.next) {
+				g.sendEngine(r, e)
+			}
+		}
+	}
+	if s.removed {
+		g.forgetEngine(i, e)
+		return true
+	}
+	if s.offsetNew {
+		known := e.offset.Known()
+		if e.offset = s.offset; !known && e.offset.Known() {
+			g.clockKnown(e.facts.handle)
+		}
+	}
+	if s.mapsNew {
+		e.maps = s.maps
+		e.version++
+		for n := range g.ranks {
+			g.needMaps(&g.ranks[n], e)
+		}
+	}
+	return true
+}
+
+// engineOf gives the engine of a handle; nil: it is not known. One that was added since the step began is.
+func (g *Group) engineOf(engine uint64) *engine {
+	i := record.Handle(engine).Slot()
+	if engine>>32 == 0 || int(i) >= len(g.engines) {
+		return nil
+	}
+	e := &g.engines[i]
+	for e.facts == nil || e.facts.handle != engine {
+		if e.facts != nil && e.facts.handle > engine || !g.takeNews() { // handles of a place grow
+			return nil
+		}
+	}
+	return e
+}
+
+func (g *Group) sendEngine(r *rank, e *engine) bool {
+	f := e.facts
+	rec := g.room(r, record.TagEngine, record.EngineLen+len(f.id))
+	if rec == nil {
+		return false
+	}
+	record.PutEngine(rec, record.Engine{Engine: f.handle, User: f.user, TP: f.shape.TP, PP: f.shape.PP}, f.id)
+	return true
+}
+
+// forgetEngine tells the ranks, and makes the place free: handles grow, so nobody mixes up two engines of one place.
+func (g *Group) forgetEngine(i uint32, e *engine) {
+	for n := range g.ranks {
+		r := &g.ranks[n]
+		if rec := g.room(r, record.TagEngineGone, record.EngineGoneLen); rec != nil {
+			record.PutEngineGone(rec, e.facts.handle)
+		}
+		if e.need&r.bit != 0 {
+			r.needN--
+		}
+		if r.blob.engine == i {
+			r.blob.on = false
+		}
+	}
+	g.engineLost(e.facts.handle)
+	drop(&g.engineNews, g.engines, i, (*engine).ofNews)
+	*e = engine{}
+	g.reg.giveBack(i)
+}
+
+// fullEngine tells one place of the engine table, and has its maps told again.
+func (g *Group) fullEngine(r *rank, i uint32) (int, bool) {
+	e := &g.engines[i]
+	if e.facts == nil {
+		return 0, true
+	}
+	if !r.fits(record.EngineLen+len(e.facts.id)) || !g.sendEngine(r, e) {
+		return 0, false
+	}
+	g.needMaps(r, e)
+	return 1, true
+}
+
+// engineOn takes a rank's word that it is connected to an engine, or no longer.
+func (g *Group) engineOn(r *rank, engine uint64, up bool) {
+	i := record.Handle(engine).Slot()
+	if engine>>32 == 0 || int(i) >= len(g.engines) || g.engines[i].facts == nil || g.engines[i].facts.handle != engine {
+		g.Counters.Repeated++
+		return
+	}
+	e := &g.engines[i]
+	if up {
+		e.up |= r.bit
+	} else {
+		e.up &^= r.bit
+	}
+	g.engineLook(i)
+}
+
+// engineLook: an engine is up when all ranks are connected to it, and down when the first is not.
+func (g *Group) engineLook(i uint32) {
+	e := &g.engines[i]
+	if e.facts == nil {
+		return
+	}
+	up := (e.up|g.gone) == g.all && g.gone != g.all
+	switch {
+	case up && !e.isUp:
+		e.isUp = true
+		e.pend |= pendUp
+	case !up && e.isUp:
+		e.isUp = false
+		if e.pend&pendUp != 0 { // nobody has heard that it was up
+			e.pend &^= pendUp
+			return
+		}
+		e.pend |= pendDown
+		e.down = e.tracked
+	default:
+		return
+	}
+	push(&g.engineNews, g.engines, i, (*engine).ofNews)
+}
+
+// blobAt is how far the map that is being told to a rank has been told.
+type blobAt struct {
+	on      bool
+	engine  uint32
+	version uint32
+	at      int // in the ranks that it reaches
+	off     int
+	scan    uint32 // where to look for the next engine
+}
+
+func (g *Group) needMaps(r *rank, e *engine) {
+	if len(e.maps) == 0 || g.gone&r.bit != 0 {
+		return
+	}
+	if e.need&r.bit == 0 {
+		e.need |= r.bit
+		r.needN++
+	}
+	if i := record.Handle(e.facts.handle).Slot(); r.blob.on && r.blob.engine == i {
+		r.blob.at, r.blob.off, r.blob.version = 0, 0, e.version // from the start
+	}
+}
+
+// piecesStepMax bounds the pieces of maps that a step tells a rank: 64 KiB.
+const piecesStepMax = 16
+
+// tellMaps tells a rank the maps of the engines' ranks that it talks to.
+func (g *Group) tellMaps(r *rank) {
+	b := &r.blob
+	for range piecesStepMax {
+		if !b.on && !g.nextMaps(r) {
+			return
+		}
+		e := &g.engines[b.engine]
+		reach := e.facts.reach[r.n]
+		data := mapOf(e.maps, reach[b.at])
+		n := min(len(data)-b.off, record.BlobPieceMax)
+		if !r.fits(record.BlobLen + n) {
+			return
+		}
+		rec := g.room(r, record.TagBlob, record.BlobLen+n)
+		if rec == nil {
+			return
+		}
+		record.PutBlob(rec, record.Blob{
+			Kind: record.BlobPeer, Rank: reach[b.at], Handle: e.facts.handle, Total: uint32(len(data)), Offset: uint32(b.off),
+		}, data[b.off:b.off+n])
+		if b.off += n; b.off < len(data) {
+			continue
+		}
+		g.Counters.MapsSent++
+		b.off = 0
+		if b.at++; b.at == len(reach) {
+			b.on = false
+			e.need &^= r.bit
+			r.needN--
+		}
+	}
+}
+
+// nextMaps finds the next engine whose maps a rank needs.
+func (g *Group) nextMaps(r *rank) bool {
+	for range g.engines {
+		if r.needN == 0 {
+			return false
+		}
+		i := r.blob.scan
+		r.blob.scan = (i + 1) % uint32(len(g.engines))
+		if e := &g.engines[i]; e.need&r.bit != 0 {
+			r.blob = blobAt{on: true, engine: i, version: e.version, scan: r.blob.scan}
+			return true
+		}
+	}
+	r.needN = 0
+	return false
+}
+
+// EngineUp tells whether all ranks are connected to an engine, and how many are. Stepping thread.
+func (g *Group) EngineUp(engine uint64) (up bool, ranks int) {
+	i := record.Handle(engine).Slot()
+	if engine>>32 == 0 || int(i) >= len(g.engines) || g.engines[i].facts == nil || g.engines[i].facts.handle != engine {
+		return false, 0
+	}
+	return g.engines[i].isUp, bits.OnesCount64(g.engines[i].up)
+}

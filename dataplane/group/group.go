@@ -1,0 +1,328 @@
+// Package group is the plane of a host context: it takes what the engine's producers say, keeps what its ranks must know of it,
+// tells it to them over their streams, and makes one event of what they report.
+package group
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/stream"
+	"github.com/kvlease/kvlease/dataplane/submit"
+	"github.com/kvlease/kvlease/dataplane/topology"
+)
+
+// Config of a Group. Zero values take the defaults named; Self and Duration have none.
+type Config struct {
+	Self      topology.Shape // carriers has one for each rank
+	Duration  time.Duration  // first term of a grant that names none
+	Extension time.Duration  // what a heartbeat gives; default two thirds of Duration
+	FixedTTL  time.Duration  // life of a fixed grant that names none; default 480 s
+	ExpectMax time.Duration  // life of an expectation; default ten times Duration
+	// ReadTimeout is how long a read of a fixed lease waits for its engine's clock; default 4 x Duration.
+	ReadTimeout time.Duration
+
+	RecordsStepMax int  // submission records of a step, and records of each rank; default 65,536
+	EventsStepMax  int  // leases and requests whose ends are told in a step; default 4,096
+	Engines        int  // remote engines; default 4,096
+	LongIDs        int  // ids longer than 96 bytes at once, of leases and of tracked requests each; default 1 % of the slots, at least 64
+	RunsMax        int  // runs of reads that not every rank has ended; default 262,144
+	MapMax         int  // longest handshake map of a rank of ours, bytes; default 1 MiB
+	Between        bool // the carriers go between machines: no time of this one means anything there
+	Seed           uint64
+}
+
+func (c *Config) setDefaults(mem *record.Memory) error {
+	switch {
+	case c.Self.Ranks() == 0 || c.Self.Ranks() > stream.RanksMax:
+		return fmt.Errorf("group: TP %d x PP %d ranks, want 1 to %d", c.Self.TP, c.Self.PP, stream.RanksMax)
+	case c.Duration <= 0:
+		return fmt.Errorf("group: lease duration %v, want more than 0", c.Duration)
+	case len(mem.Slots) == 0 || len(mem.Tracks) == 0:
+		return fmt.Errorf("group: %d lease slots and %d tracking slots", len(mem.Slots), len(mem.Tracks))
+	}
+	def(&c.Extension, c.Duration*2/3)
+	def(&c.FixedTTL, 480*time.Second)
+	def(&c.ExpectMax, 10*c.Duration)
+	def(&c.ReadTimeout, 4*c.Duration)
+	def(&c.RecordsStepMax, 1<<16)
+	def(&c.EventsStepMax, 4096)
+	def(&c.Engines, 4096)
+	def(&c.LongIDs, max(len(mem.Slots)/100, len(mem.Tracks)/100, 64))
+	def(&c.RunsMax, 262144)
+	def(&c.MapMax, 1<<20)
+	for _, n := range []int{c.RecordsStepMax, c.EventsStepMax, c.Engines, c.LongIDs, c.RunsMax, c.MapMax} {
+		if n < 0 {
+			return fmt.Errorf("group: a bound of %d", n)
+		}
+	}
+	if c.Extension < 0 || c.FixedTTL < 0 || c.ExpectMax < 0 || c.ReadTimeout < 0 {
+		return fmt.Errorf("group: a negative time in %+v", *c)
+	}
+	return nil
+}
+
+func def[T int | time.Duration](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+// Out is the completion ring (dataplane.Events). Put reports false if it is full: the event then stays with what it speaks of.
+type Out interface {
+	Begin(now clock.Instant)
+	Put(ev *record.Event) bool
+	Flush()
+	Total() uint64
+}
+
+// Group is the plane of a host context.
+//
+// Threads: one at a time; the core holds its lock around Step. AddEngine, RemoveEngine, LoadEngine, SetOffset and OwnMap may be
+// called by any goroutine.
+// Memory: all from New, but for what AddEngine and LoadEngine are handed. Step touches no heap.
+// Time: the caller passes now, never less than before; the group reads no clock.
+// Limit: a slot of mem for each lease and each tracked request; a rank that stands still costs its ring and no more.
+type Group struct {
+	cfg     Config
+	mem     *record.Memory
+	out     Out
+	sources *submit.Sources
+	ranks   []rank
+	all     uint64 // a bit for every rank
+	dead    uint64 // ranks whose word is waited for no more: lost, or their core broke a lease's life ago
+	gone    uint64 // of these, those whose process is gone
+
+	leases     []lease
+	leasesUsed uint32
+	expects    list // oldest first
+	ends       list // leases and expectations with an event
+	ids        ids  // of the slots, long ones
+	names      index
+	held       int
+	expected   int
+	blocks     uint64
+
+	tracks     []track
+	tracksUsed uint32
+	remotes    pool // long remote ids
+	runs       runPool
+	news       list // requests with an event
+	waiting    list // requests of fixed leases that wait for their engine's clock
+	tracked    int
+	reading    int
+	blocksHeld int
+
+	reg        *registry
+	engines    []engine
+	engineNews list // engines with an event
+	rankNews   uint64
+
+	pressure   uint32 // blocks wanted that no rank was told of yet
+	era        record.Era
+	pauseSaid  uint64
+	drainEnd   clock.Instant
+	draining   bool
+	poisonTold uint64
+	now        clock.Instant
+	ev         record.Event
+	grant      record.Grant
+	req        record.TrackReq
+	part       [record.RunsMax]record.Run
+	synthetic  [16]byte
+
+	Counters Counters
+}
+
+// New makes the plane of a host over its memory: carriers[r] is the stream to rank r.
+func New(cfg Config, mem *record.Memory, carriers []stream.Carrier, out Out) (*Group, error) {
+	if err := cfg.setDefaults(mem); err != nil {
+		return nil, err
+	}
+	if len(carriers) != int(cfg.Self.Ranks()) {
+		return nil, fmt.Errorf("group: %d carriers for %d ranks", len(carriers), cfg.Self.Ranks())
+	}
+	sources, err := submit.New(mem)
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{
+		cfg: cfg, mem: mem, out: out, sources: sources, all: ^uint64(0) >> (64 - len(carriers)),
+		leases: make([]lease, len(mem.Slots)), expects: emptyList(), ends: emptyList(), ids: ids{newPool(cfg.LongIDs)},
+		names:  newIndex(len(mem.Slots), cfg.Seed),
+		tracks: make([]track, len(mem.Tracks)), remotes: newPool(cfg.LongIDs), runs: newRunPool(cfg.RunsMax), news: emptyList(), waiting: emptyList(),
+		reg: newRegistry(cfg.Engines), engines: make([]engine, cfg.Engines), engineNews: emptyList(),
+		ranks: make([]rank, len(carriers)),
+	}
+	for i, c := range carriers {
+		g.ranks[i] = rank{n: uint32(i), bit: 1 << i, carrier: c, own: newOwnMap(cfg.MapMax)}
+	}
+	mem.Control.DurationNs = uint64(cfg.Duration)
+	return g, nil
+}
+
+// Step runs once over everything that can happen. now is not before the now of the previous step.
+func (g *Group) Step(now clock.Instant) {
+	g.now = now
+	g.out.Begin(now)
+	for i := range g.ranks {
+		g.listen(&g.ranks[i], now)
+	}
+	g.takeRegistry(now)
+	g.sources.Drain(g.cfg.RecordsStepMax, (*said)(g), now)
+	g.lapse(now)
+	g.stopWaiting(now)
+	g.tellPressure()
+	g.tellPause(now)
+	for i := range g.ranks {
+		g.speak(&g.ranks[i], now)
+	}
+	g.publish()
+	g.out.Flush()
+	g.Counters.Steps++
+	atomic.StoreUint64(&g.mem.Control.Steps, g.Counters.Steps)
+	atomic.StoreUint32(&g.mem.Control.Held, uint32(g.Alive()))
+}
+
+// Alive counts what would need further steps: leases expected, held or not yet reported, tracked requests.
+func (g *Group) Alive() int {
+	return g.held + g.expected + g.ends.n + g.tracked
+}
+
+// Held, Blocks, Expected, Tracked are gauges.
+func (g *Group) Held() int      { return g.held }
+func (g *Group) Blocks() uint64 { return g.blocks }
+func (g *Group) Expected() int  { return g.expected }
+func (g *Group) Tracked() int   { return g.tracked }
+
+// Pending reports that a step now would find work without anything new arriving.
+func (g *Group) Pending() bool {
+	if g.sources.Pending() || g.reg.news.Load() > 0 {
+		return true
+	}
+	for i := range g.ranks {
+		if g.ranks[i].carrier.Pending() {
+			return true
+		}
+	}
+	return false
+}
+
+// Work counts what has been done so far; it stands still while the group only waits.
+func (g *Group) Work() uint64 {
+	return g.sources.Counters.Records + g.Counters.Received + g.Counters.Sent + g.out.Total()
+}
+
+// NextDue is when a step has something to do without anything new arriving; clock.Never: nothing.
+func (g *Group) NextDue(now clock.Instant) clock.Instant {
+	if g.ends.n+g.news.n+g.engineNews.n > 0 || g.rankNews != 0 || g.pressure != 0 {
+		return now
+	}
+	for i := range g.ranks {
+		if r := &g.ranks[i]; r.busy() {
+			return now
+		}
+	}
+	due := clock.Never
+	if g.expects.head != none {
+		due = min(due, g.leases[g.expects.head].end)
+	}
+	if g.waiting.head != none {
+		due = min(due, g.tracks[g.waiting.head].deadline)
+	}
+	return due
+}
+
+// Sleeping says to every rank whether this context sleeps.
+func (g *Group) Sleeping(sleeps bool) {
+	for i := range g.ranks {
+		g.ranks[i].carrier.Sleeping(sleeps)
+	}
+}
+
+// Flush publishes the events of a step that did not come to its end.
+func (g *Group) Flush() { g.out.Flush() }
+
+// SetEra says who this engine is to its readers from now on: ranks are told before any grant that comes after.
+func (g *Group) SetEra(e record.Era) {
+	g.era = e
+	for i := range g.ranks {
+		g.ranks[i].eraDue = true
+	}
+}
+
+// EraOver reports that every rank that is left has unregistered since the present era began to be used: the next
+// registration begins another.
+func (g *Group) EraOver() bool {
+	used := false
+	for i := range g.ranks {
+		r := &g.ranks[i]
+		if g.dead&r.bit != 0 {
+			continue
+		}
+		if r.state.Flags&record.RankRegistered != 0 {
+			return false
+		}
+		used = used || r.eraUsed == g.era.Era && r.everUp
+	}
+	return used && g.era.Era != 0
+}
+
+// Drain has the ranks tell owners what will not be read, and say on their boards that this engine leaves.
+func (g *Group) Drain(left time.Duration, now clock.Instant) {
+	g.draining, g.drainEnd = true, now.Add(left)
+	for i := range g.ranks {
+		g.ranks[i].drainDue = true
+	}
+}
+
+// DrainLeft counts what has still to happen after Drain: leases, reads, blocks held, ranks that have still to tell owners.
+func (g *Group) DrainLeft() int {
+	n := g.held + g.expected + g.reading + g.blocksHeld
+	for i := range g.ranks {
+		if r := &g.ranks[i]; r.carrier.State() == stream.Attached && r.state.Flags&record.RankDrained == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Poison tells the ranks, once each, to close every row for ever: kvl_fence_all was called here, or the core broke. No step runs
+// after that; call it until it reports true. It touches no slot and no event: C tells the ends from the slots, one lease duration
+// later, when every rank has had the time to hear it.
+func (g *Group) Poison() bool {
+	done := true
+	for i := range g.ranks {
+		r := &g.ranks[i]
+		if g.poisonTold&r.bit != 0 || r.carrier.State() == stream.Lost {
+			continue
+		}
+		if r.carrier.Gap() { // a new run of records: the mark alone begins it
+			r.carrier.Begin()
+		}
+		if !r.carrier.Fits(record.PoisonLen) {
+			done = done && r.carrier.State() != stream.Attached
+			continue
+		}
+		record.PutPoison(r.carrier.Reserve(record.TagPoison, record.PoisonLen))
+		r.carrier.Publish()
+		g.poisonTold |= r.bit
+	}
+	return done
+}
+
+// EngineDied is the death wire's word about a reader engine (L12). A rank that cannot be told now is not: its leases' deadlines
+// decide.
+func (g *Group) EngineDied(reader, epoch uint64) {
+	for i := range g.ranks {
+		r := &g.ranks[i]
+		if rec := g.room(r, record.TagReaderDead, record.ReaderDeadLen); rec != nil {
+			record.PutReaderDead(rec, record.ReaderDead{Reader: reader, Epoch: epoch})
+		} else if g.dead&r.bit == 0 {
+			g.Counters.DeathsUntold++
+		}
+		r.carrier.Publish()
+	}
+}
