@@ -121,6 +121,7 @@ type engineTold struct {
 	handle uint64
 	user   uint64
 	value0 uint64
+	named  uint64 // the full state that named it last
 	kind   uint16 // EvEngineUp or EvEngineDown, as told last; 0: neither
 	links
 }

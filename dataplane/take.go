@@ -120,8 +120,20 @@ func (l *Link) fullMark(f record.Full) {
 		if f.Incarnation == l.full {
 			l.Counters.FullStates++
 			l.state.Incarnation = f.Incarnation
+			l.forgetEngines()
 		}
 		l.full = 0
+	}
+}
+
+// forgetEngines removes the engines that the full state did not name. Leases and requests that it did not name are none: the host
+// keeps each until it has heard its end from here; an expectation gives way to the next use of its slot.
+func (l *Link) forgetEngines() {
+	for i := range l.engines {
+		if k := &l.engines[i]; k.handle != 0 && k.named != l.full {
+			_ = l.p.Tracker.RemoveEngine(k.handle)
+			k.handle, k.kind = 0, 0
+		}
 	}
 }
 
@@ -148,6 +160,7 @@ func (l *Link) engine(e record.Engine, id []byte) {
 		return
 	}
 	k := &l.engines[i]
+	k.named = l.full
 	switch {
 	case k.handle == e.Engine: // of a full state: where it stands may have been lost
 		if k.kind != 0 {
