@@ -255,16 +255,18 @@ func (d *deltaEnd) Put(msg []byte) error {
 	if err := d.greet(&m); err != nil {
 		return err
 	}
-	if m.has(msgAsks) {
-		d.owes = true
-	}
 	if m.ackedIn == d.sending && m.acked <= d.sent {
 		d.acked = max(d.acked, m.acked)
 	}
 	if d.host {
-		return d.putFromRank(&m)
+		err = d.putFromRank(&m)
+	} else {
+		err = d.putFromHost(&m)
 	}
-	return d.putFromHost(&m)
+	if err == nil && m.has(msgAsks) {
+		d.owes = true
+	}
+	return err
 }
 
 // greet checks that a message goes from the one context to the other, and attaches at the first.
