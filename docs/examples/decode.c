@@ -2,7 +2,8 @@
  *
  * Build:  cc -std=c11 -O2 decode.c -o decode $(pkg-config --cflags --libs kvlease)
  * Drive:  by hand or by `kvlease demo`; one JSON object a line:
- *   {"cmd":"engine","engine_id":"P","handshake":"<hex>"}       a prefill engine, with what its "handshake" answered
+ *   {"cmd":"engine","engine_id":"P","host":"h","port":5600}    a prefill engine, before its first request; track does the same
+ *   {"cmd":"engine","engine_id":"P","handshake":"<hex>"}       the same without side channel, with what its "handshake" answered
  *   {"cmd":"track","id":"r1","params":{...}}                   the request enters the queue: heartbeats start
  *   {"cmd":"read","id":"r1"}                                   the request is scheduled: fetch its blocks, check every byte
  *   {"cmd":"untrack","id":"r1"}  {"cmd":"stats"}  {"cmd":"quit"}
@@ -28,8 +29,11 @@ static struct cache cache;
 static struct lines commands;
 static kvl_ctx_t *ctx;
 static kvl_producer_t *producer;
-static kvl_engine_t engine;
-static char engine_name[ID_MAX];
+static struct {
+	char name[ID_MAX];
+	kvl_engine_t handle;
+} engines[64];
+static uint32_t engines_n;
 static uint64_t handed_out; /* requests whose data went to the model */
 
 static struct request *find(const char *id)
@@ -48,32 +52,82 @@ static void give_back_blocks(struct request *r)
 	r->id[0] = 0;
 }
 
+/* Names an engine to the library, which gives the same handle for the same id. */
+static int32_t add_engine(const kvl_engine_desc_t *desc, kvl_engine_t *engine_out)
+{
+	uint32_t i = 0;
+	if (desc->engine_id.len >= ID_MAX)
+		return KVL_ERR_INVALID;
+	int32_t st = kvl_engine_add(ctx, desc, engine_out);
+	if (st != KVL_OK)
+		return st;
+	while (i < engines_n && engines[i].handle != *engine_out)
+		i++;
+	if (i < sizeof engines / sizeof engines[0]) { /* only for what we say about it */
+		snprintf(engines[i].name, ID_MAX, "%.*s", (int)desc->engine_id.len, (const char *)desc->engine_id.data);
+		engines[i].handle = *engine_out;
+		engines_n += i == engines_n;
+	}
+	return KVL_OK;
+}
+
+/* An engine whose requests will come: with its side channel, where the library fetches the handshake itself, or with a map that has
+ * come another way. */
 static void on_engine(uint64_t re, const struct field *f, int n)
 {
 	static uint8_t map[32768];
-	long len = hex_decode(json_find(f, n, "handshake"), map, sizeof map);
-	if (!json_string(json_find(f, n, "engine_id"), engine_name, sizeof engine_name) || len < 0) {
-		say_wrong(re, "engine needs an \"engine_id\" and a \"handshake\" in hex");
+	char name[ID_MAX], host[256];
+	uint64_t port = 0;
+	kvl_engine_t engine;
+	const struct field *hex = json_find(f, n, "handshake");
+	long len = hex != NULL ? hex_decode(hex, map, sizeof map) : 0;
+	int side = json_string(json_find(f, n, "host"), host, sizeof host) && json_number(json_find(f, n, "port"), &port);
+	if (!json_string(json_find(f, n, "engine_id"), name, sizeof name) || len < 0 || side == (hex != NULL) || port > 65535) {
+		say_wrong(re, "engine needs an \"engine_id\", and either a \"handshake\" in hex or \"host\" and \"port\"");
 		return;
 	}
-	kvl_engine_desc_t desc = {.size = sizeof desc, .ranks = 1, .engine_id = {engine_name, strlen(engine_name)}};
-	int32_t st = kvl_engine_add(ctx, &desc, &engine);
+	kvl_engine_desc_t desc = {.size = sizeof desc, .ranks = 1, .engine_id = {name, strlen(name)}};
+	if (side) {
+		desc.host = (kvl_bytes_t){host, strlen(host)};
+		desc.port = (uint32_t)port;
+	}
+	int32_t st = add_engine(&desc, &engine);
 	if (st != KVL_OK) {
 		say_refused(re, st, "kvl_engine_add");
 		return;
 	}
-	st = kvl_engine_handshake(ctx, engine, 0, (kvl_bytes_t){map, (size_t)len});
-	if (st != KVL_OK) {
+	if (hex != NULL && (st = kvl_engine_handshake(ctx, engine, 0, (kvl_bytes_t){map, (size_t)len})) != KVL_OK) {
 		say_refused(re, st, "kvl_engine_handshake");
 		return;
 	}
 	say("{\"re\":%llu,\"ok\":true,\"t_ns\":%llu}", (unsigned long long)re, (unsigned long long)now_ns());
 }
 
+/* The engine that transfer parameters name. One that was introduced keeps its way; else the parameters tell its side channel. */
+static int32_t engine_of(const kvl_remote_t *remote, kvl_engine_t *engine_out)
+{
+	for (uint32_t i = 0; i < engines_n; i++) {
+		if (strlen(engines[i].name) == remote->engine_id.len && memcmp(engines[i].name, remote->engine_id.data, remote->engine_id.len) == 0) {
+			*engine_out = engines[i].handle;
+			return KVL_OK;
+		}
+	}
+	kvl_engine_desc_t desc = {
+		.size = sizeof desc,
+		.ranks = remote->tp_size,
+		.pp_size = remote->pp_size,
+		.engine_id = remote->engine_id,
+		.host = remote->host,
+		.port = remote->port,
+	};
+	return add_engine(&desc, engine_out);
+}
+
 static void on_track(uint64_t re, const char *id, const struct field *params)
 {
 	static uint8_t buf[65536];
 	kvl_remote_t remote = {.size = sizeof remote};
+	kvl_engine_t engine;
 	size_t need = 0;
 	if (params == NULL || find(id) != NULL) {
 		say_wrong(re, params == NULL ? "track needs \"params\", as grant has answered them" : "%s is here already", id);
@@ -82,10 +136,6 @@ static void on_track(uint64_t re, const char *id, const struct field *params)
 	int32_t st = kvl_params_read(params->value, params->value_len, &remote, buf, sizeof buf, &need);
 	if (st != KVL_OK) {
 		say_refused(re, st, "kvl_params_read");
-		return;
-	}
-	if (engine == 0 || remote.engine_id.len != strlen(engine_name) || memcmp(remote.engine_id.data, engine_name, remote.engine_id.len) != 0) {
-		say_wrong(re, "the parameters name engine \"%.*s\", which was not introduced", (int)remote.engine_id.len, (const char *)remote.engine_id.data);
 		return;
 	}
 	if (remote.groups_n != 1 || remote.groups[0].n > REQUEST_BLOCKS_MAX || remote.id.len >= ID_MAX) {
@@ -97,6 +147,11 @@ static void on_track(uint64_t re, const char *id, const struct field *params)
 		r++;
 	if (r == requests + REQUESTS_MAX) {
 		say_wrong(re, "more than %d requests", REQUESTS_MAX);
+		return;
+	}
+	st = engine_of(&remote, &engine);
+	if (st != KVL_OK) {
+		say_refused(re, st, "kvl_engine_add");
 		return;
 	}
 	st = kvl_track(producer, engine, &remote, (kvl_bytes_t){id, strlen(id)}, (uint64_t)(r - requests), &r->track);
@@ -246,12 +301,21 @@ static void on_request_event(const kvl_event_t *e, struct request *r)
 	}
 }
 
+static const char *name_of(kvl_engine_t engine)
+{
+	for (uint32_t i = 0; i < engines_n; i++) {
+		if (engines[i].handle == engine)
+			return engines[i].name;
+	}
+	return "?";
+}
+
 static void on_event(const kvl_event_t *e)
 {
 	switch (e->kind) {
 	case KVL_EV_ENGINE_UP:
 	case KVL_EV_ENGINE_DOWN:
-		say("{\"ev\":\"%s\",\"engine_id\":%s,\"t_ns\":%llu}", e->kind == KVL_EV_ENGINE_UP ? "engine_up" : "engine_down", quoted(engine_name),
+		say("{\"ev\":\"%s\",\"engine_id\":%s,\"t_ns\":%llu}", e->kind == KVL_EV_ENGINE_UP ? "engine_up" : "engine_down", quoted(name_of(e->handle)),
 		    (unsigned long long)e->time_ns);
 		return;
 	case KVL_EV_POISONED:
@@ -265,7 +329,7 @@ static void on_event(const kvl_event_t *e)
 
 int main(int argc, char **argv)
 {
-	struct options o = options_read(argc, argv, "D", "A decode engine stand-in: tracks requests, reads their blocks, checks every byte.");
+	struct options o = options_read(argc, argv, "D", "A decode engine stand-in: tracks requests, reads their blocks, checks every byte.", 0);
 	stop_on_signals();
 	lines_open();
 	cache_open(&cache, o.layers, o.blocks);

@@ -7,8 +7,11 @@
 
 #include "jsonl.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 enum {
 	LAYERS_MAX = 64,
@@ -167,6 +170,7 @@ static inline void cache_clear(struct cache *c, const uint32_t *blocks, uint32_t
 
 struct options {
 	const char *engine_id, *transport;
+	const char *listen; /* "auto", "off" or HOST:PORT; NULL: this engine has nothing to serve */
 	int pump;
 	int watch; /* report the heartbeats that have arrived, at the price of one kvl_stats a pass */
 	uint64_t pass_ns;
@@ -174,7 +178,7 @@ struct options {
 	uint32_t layers, blocks;
 };
 
-static inline _Noreturn void usage(const char *program, const char *does)
+static inline _Noreturn void usage(const char *program, const char *does, int serves)
 {
 	printf("Usage: %s [flags]\n\n%s\nCommands are JSON lines on stdin, reports JSON lines on stdout.\n\n"
 	       "  --engine-id NAME        name of this engine\n"
@@ -183,8 +187,9 @@ static inline _Noreturn void usage(const char *program, const char *does)
 	       "  --lease SECONDS         kv_lease_duration (30)\n"
 	       "  --layers N, --blocks N  size of the KV cache (4, 512)\n"
 	       "  --transport nixl        what moves the bytes (nixl)\n"
-	       "  --watch                 report heartbeats as they arrive\n",
-	       program, does);
+	       "  --watch                 report heartbeats as they arrive\n%s",
+	       program, does,
+	       serves ? "  --listen HOST:PORT|off  where readers fetch our handshake (a free port of 127.0.0.1); off: it travels out of band\n" : "");
 	exit(0);
 }
 
@@ -198,13 +203,14 @@ static inline uint64_t number(const char *flag, const char *s, uint64_t most)
 	return v;
 }
 
-static inline struct options options_read(int argc, char **argv, const char *engine_id, const char *does)
+static inline struct options options_read(int argc, char **argv, const char *engine_id, const char *does, int serves)
 {
-	struct options o = {.engine_id = engine_id, .transport = "nixl", .pass_ns = 30000000, .lease_s = 30, .layers = 4, .blocks = 512};
+	struct options o = {.engine_id = engine_id, .transport = "nixl", .pass_ns = 30000000, .lease_s = 30, .layers = 4, .blocks = 512,
+	                    .listen = serves ? "auto" : NULL};
 	for (int i = 1; i < argc; i++) {
 		const char *flag = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
 		if (strcmp(flag, "--help") == 0)
-			usage(argv[0], does);
+			usage(argv[0], does, serves);
 		if (strcmp(flag, "--watch") == 0) {
 			o.watch = 1;
 			continue;
@@ -216,6 +222,8 @@ static inline struct options options_read(int argc, char **argv, const char *eng
 			o.engine_id = value;
 		else if (strcmp(flag, "--transport") == 0)
 			o.transport = value;
+		else if (strcmp(flag, "--listen") == 0 && serves)
+			o.listen = value;
 		else if (strcmp(flag, "--drive") == 0 && (strcmp(value, "inline") == 0 || strcmp(value, "pump") == 0))
 			o.pump = value[0] == 'p';
 		else if (strcmp(flag, "--pass-ms") == 0)
@@ -235,18 +243,57 @@ static inline struct options options_read(int argc, char **argv, const char *eng
 	return o;
 }
 
+/* A port of 127.0.0.1 that nobody listens at just now. */
+static inline unsigned free_port(void)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	socklen_t len = sizeof at;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || getsockname(fd, (struct sockaddr *)&at, &len) != 0)
+		die("no free port on 127.0.0.1: %s", strerror(errno));
+	close(fd);
+	return ntohs(at.sin_port);
+}
+
+/* The side channel's keys: with them readers fetch our handshake where the transfer parameters say. */
+static inline void side_channel_keys(const struct options *o, char *keys, size_t cap)
+{
+	char host[256];
+	unsigned port;
+	keys[0] = 0;
+	if (o->listen == NULL || strcmp(o->listen, "off") == 0)
+		return;
+	if (strcmp(o->listen, "auto") == 0) {
+		snprintf(host, sizeof host, "127.0.0.1");
+		port = free_port();
+	} else {
+		const char *colon = strrchr(o->listen, ':');
+		if (colon == NULL || colon == o->listen || (size_t)(colon - o->listen) >= sizeof host)
+			die("--listen needs HOST:PORT or off, got \"%s\"", o->listen);
+		snprintf(host, sizeof host, "%.*s", (int)(colon - o->listen), o->listen);
+		port = (unsigned)number("--listen", colon + 1, 65535);
+	}
+	snprintf(keys, cap, ",\"side_channel_listen\":true,\"side_channel_host\":%s,\"side_channel_port\":%u", quoted(host), port);
+}
+
 /* Open a context as the options say. A lease of 3 s or less has to be asked for, with the longest pass said. */
 static inline kvl_ctx_t *engine_open(const struct options *o)
 {
-	char config[1024], err[1024] = "", shorts[96] = "";
+	char config[2048], err[1024] = "", shorts[96] = "", side[512];
 	kvl_ctx_t *ctx = NULL;
+	int32_t st = KVL_ERR_CONFIG;
 	if (o->lease_s <= 3)
 		snprintf(shorts, sizeof shorts, ",\"allow_short_leases\":true,\"step_max\":0.05");
-	int n = snprintf(config, sizeof config, "{\"engine_id\":%s,\"transport\":%s,\"drive\":\"%s\",\"kv_lease_duration\":%.6f%s}",
-	                 quoted(o->engine_id), quoted(o->transport), o->pump ? "pump" : "inline", o->lease_s, shorts);
-	if (n < 0 || (size_t)n >= sizeof config)
-		die("--engine-id or --transport is too long");
-	int32_t st = kvl_open(config, (size_t)n, &ctx, err, sizeof err);
+	for (int tries = 0; tries < 5; tries++) {
+		side_channel_keys(o, side, sizeof side);
+		int n = snprintf(config, sizeof config, "{\"engine_id\":%s,\"transport\":%s,\"drive\":\"%s\",\"kv_lease_duration\":%.6f%s%s}",
+		                 quoted(o->engine_id), quoted(o->transport), o->pump ? "pump" : "inline", o->lease_s, shorts, side);
+		if (n < 0 || (size_t)n >= sizeof config)
+			die("--engine-id, --transport or --listen is too long");
+		st = kvl_open(config, (size_t)n, &ctx, err, sizeof err);
+		if (st != KVL_ERR_CONFIG || o->listen == NULL || strcmp(o->listen, "auto") != 0)
+			break; /* else somebody else may have taken the port */
+	}
 	if (st != KVL_OK)
 		die("kvl_open: %s: %s", kvl_status_name(st), err);
 	return ctx;

@@ -2,7 +2,7 @@
  *
  * Build:  cc -std=c11 -O2 prefill.c -o prefill $(pkg-config --cflags --libs kvlease)
  * Drive:  by hand or by `kvlease demo`; one JSON object a line:
- *   {"cmd":"handshake"}                                        our handshake map, in hex, for the other side
+ *   {"cmd":"handshake"}                                        our handshake map, in hex, for a side without the side channel
  *   {"cmd":"expect","id":"r1"}                                 the request starts to run here
  *   {"cmd":"grant","id":"r1","blocks":[0,1,2],"tokens":48}     prefill done: fill, lease, answer the transfer parameters
  *   {"cmd":"overwrite","id":"other","blocks":[0,1,2]}          another request's KV into free blocks
@@ -191,7 +191,7 @@ static int on_command(const char *line, size_t len)
 
 static const char *reason_name(int32_t reason)
 {
-	static const char *const names[] = {"?", "completed", "released", "revoked", "expired", "poisoned", "duplicate", "closed"};
+	static const char *const names[] = {"?", "completed", "released", "revoked", "expired", "poisoned", "duplicate", "closed", "lost"};
 	return reason > 0 && reason < (int32_t)(sizeof names / sizeof names[0]) ? names[reason] : names[0];
 }
 
@@ -246,7 +246,7 @@ static void watch(void)
 
 int main(int argc, char **argv)
 {
-	struct options o = options_read(argc, argv, "P", "A prefill engine stand-in: fills blocks, holds them under leases, answers transfer parameters.");
+	struct options o = options_read(argc, argv, "P", "A prefill engine stand-in: fills blocks, holds them under leases, answers transfer parameters.", 1);
 	stop_on_signals();
 	lines_open();
 	cache_open(&cache, o.layers, o.blocks);

@@ -201,8 +201,10 @@ typedef struct kvl_read {
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
 /**
- * Open a context: one engine rank with its agent, leases, tracking and reads. Opens libkvlease-core.so from the folder of
- * libkvlease.so (or KVLEASE_CORE). Takes about 0.5 s the first time with the nixl transport. Open after fork.
+ * Open a context. What it is says the key `role`: engine (one rank: agent, leases, tracking, reads, requests), host (requests, and
+ * what all ranks have said of them), or rank (agent, leases and reads of one). docs/embedding.md says which process opens which.
+ * Opens libkvlease-core.so from the folder of libkvlease.so (or KVLEASE_CORE). Takes about 0.5 s the first time with the nixl
+ * transport, but on a host context. Open after fork.
  *
  * @param config   [in] JSON object, UTF-8, at most 1 MiB; the README lists the keys. Unknown keys are errors.
  * @param len      [in] bytes of config.
@@ -226,10 +228,11 @@ KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns);
 /**
  * Get ready to exit: new work gets KVL_ERR_CLOSED, owners are told what will not be read here, and each tracked request that
  * is not being read gets KVL_EV_LEASE_GONE. Then waits at most timeout_ns, stepping by itself, until no lease is held, no
- * read in flight and no message owed. Our own leases are not cut short: they end when read, or at their deadline.
+ * read in flight and no message owed. Our own leases are not cut short: they end when read, or at their deadline. With ranks: on
+ * the host context, which tells them; in inline mode their loops must step meanwhile.
  *
  * @return KVL_OK: nothing is left; KVL_ERR_TIMEOUT: something is ("held", "tracker_*" of kvl_stats): call again, or close;
- *         KVL_ERR_BUSY, KVL_ERR_POISONED.
+ *         KVL_ERR_INVALID: ctx is a rank context; KVL_ERR_BUSY, KVL_ERR_POISONED.
  */
 KVL_API int32_t kvl_drain(kvl_ctx_t *ctx, uint64_t timeout_ns);
 
@@ -242,7 +245,12 @@ KVL_API const char *kvl_last_error(void);
 
 /* ---- producers --------------------------------------------------------------------------------------------------- */
 
-/** Give the calling thread a submission ring. All calls about one request go through the producer of its first. Lives as long as the context. KVL_ERR_FULL: producers_max are open; KVL_ERR_INVALID: ctx is a rank context: requests go through the host context. */
+/**
+ * Give the calling thread a submission ring. All calls about one request go through the producer of its first. Lives as long as the
+ * context.
+ *
+ * @return KVL_OK; KVL_ERR_FULL: producers_max are open; KVL_ERR_INVALID: also for a rank context: requests go through the host context.
+ */
 KVL_API int32_t kvl_producer_open(kvl_ctx_t *ctx, kvl_producer_t **producer_out);
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -260,21 +268,24 @@ KVL_API int32_t kvl_producer_open(kvl_ctx_t *ctx, kvl_producer_t **producer_out)
 KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, size_t region_size, uint32_t n);
 
 /**
- * Fence and end every lease (KVL_FREED_CLOSED) and destroy the agent; after success, and only then, the memory may be unmapped.
- * What is left to do with the context is to poll and close it.
+ * Fence and end every lease (KVL_FREED_CLOSED), tell owners that what is tracked will not be read (KVL_EV_LEASE_GONE), and destroy the
+ * agent; after success, and only then, the memory may be unmapped. Waits up to 0.1 s for reads of ours that are about to end. The
+ * context lives on: kvl_register makes a new agent, board and era, for peers another engine, and parameters of before are void.
  *
- * @return KVL_OK; KVL_ERR_BUSY: a read of ours is in flight, nothing has changed; KVL_ERR_INVALID: nothing is registered;
- *         KVL_ERR_TRANSPORT: leases have ended, but the agent does not go and memory is still registered: call again.
+ * @return KVL_OK; KVL_ERR_BUSY: a read of ours is in flight, nothing has changed; KVL_ERR_INVALID: nothing is registered, or ctx is
+ *         a host context; KVL_ERR_TRANSPORT: leases have ended, but the agent does not go and memory is still registered: call again.
  */
 KVL_API int32_t kvl_unregister(kvl_ctx_t *ctx);
 
 /* ---- peers ------------------------------------------------------------------------------------------------------- */
 
 /**
- * Name a remote engine. The same id gives the same handle while the engine is known.
+ * Name a remote engine. The same id gives the same handle while the engine is known. With a host the library fetches the handshake
+ * there, tries again as long as the engine is known, and holds a death wire; KVL_EV_ENGINE_UP says that reads can begin. Requests may
+ * be tracked before. Never waits for the network.
  *
- * @return KVL_OK; KVL_ERR_FULL: engines_max are known; KVL_ERR_INVALID: also for our own id, and for more than one rank;
- *         KVL_ERR_CLOSED, KVL_ERR_POISONED, KVL_ERR_BUSY.
+ * @return KVL_OK; KVL_ERR_FULL: engines_max are known; KVL_ERR_INVALID: also for our own id, for sizes of which neither divides the
+ *         other, and on a rank context; KVL_ERR_CLOSED, KVL_ERR_POISONED, KVL_ERR_BUSY.
  */
 KVL_API int32_t kvl_engine_add(kvl_ctx_t *ctx, const kvl_engine_desc_t *desc, kvl_engine_t *engine_out);
 
@@ -292,49 +303,53 @@ KVL_API int32_t kvl_engine_remove(kvl_ctx_t *ctx, kvl_engine_t engine);
 KVL_API int32_t kvl_engine_handshake(kvl_ctx_t *ctx, kvl_engine_t engine, uint32_t rank, kvl_bytes_t map);
 
 /**
- * Our own handshake map of a rank (msgpack, with the kvlease key).
+ * Our own handshake map of a rank (msgpack, with the kvlease key): what the side channel serves. On a host context of any rank that
+ * has registered, on a rank context of its own.
  *
  * @param len_out  [out] bytes written; with KVL_ERR_SPACE the bytes needed.
- * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_INVALID: before kvl_register, or there is no such rank.
+ * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_INVALID: that rank has not registered, or there is none such.
  */
 KVL_API int32_t kvl_handshake_get(kvl_ctx_t *ctx, uint32_t rank, void *buf, size_t cap, size_t *len_out);
 
 /**
- * An engine's own handshake map of a rank, for engines that make theirs themselves: served on the side channel and given by
- * kvl_handshake_get from now on in place of ours. Our key is put in, so whatever stands there is replaced. Any one thread; copies
- * and parses, off the hot path.
+ * An engine's own handshake map of a rank, for engines that make theirs themselves: served on the side channel, and given by
+ * kvl_handshake_get, in place of ours until that rank unregisters. Our key is put in, all else stays as it is. Before the rank has
+ * registered it waits for that. On the context that has the side channel: the host's, with ranks. Any one thread; parses and
+ * copies, off the hot path.
  *
  * @param map  [in] msgpack, 1 byte to 1 MiB; copied.
- * @return KVL_OK; KVL_ERR_INVALID: it cannot be read, is another engine's, there is no such rank, or that rank has not registered.
+ * @return KVL_OK; KVL_ERR_INVALID: it cannot be read, is another engine's, there is no such rank, or ctx is a rank context;
+ *         KVL_ERR_CLOSED, KVL_ERR_BUSY.
  */
 KVL_API int32_t kvl_handshake_set(kvl_ctx_t *ctx, uint32_t rank, kvl_bytes_t map);
 
 /* ---- host and ranks on different nodes (carrier "delta"): bytes that the engine carries in its own step messages --------- */
 
-#define KVL_DELTA_MIN 8192u        /* least cap of kvl_delta_take */
-#define KVL_DELTA_MAX (1u << 20)   /* longest message of kvl_delta_put */
+#define KVL_DELTA_MIN 8192u  /* least cap of kvl_delta_take */
+#define KVL_DELTA_MAX 65536u /* longest message */
 
 /**
- * What this end has to say to the other one: on the host context to that rank, on a rank context (with its own rank) to the host.
- * Take after kvl_step (pump mode: whenever the engine sends), carry the bytes in whatever order and number they come, and put them in
- * there. A message that is lost, doubled or late is noticed and healed: the host then sends its whole state for that rank again, in
- * messages of at most cap bytes. Any one thread; a copy, no allocation.
+ * The next message of this end for the other one: on the host context for that rank, on a rank context (with its own rank) for the
+ * host. Take one for each step message that goes there, after kvl_step: what does not fit comes with the next, and until the other
+ * end has answered each take gives at least a short one. A message that is lost, doubled or late is noticed and healed: the host
+ * then says its whole state for that rank again. The rank speaks first. Any one thread; a copy, no allocation, no wait for a step.
  *
  * @param rank     [in] pp_rank * tp_size + tp_rank.
- * @param cap      [in] bytes of buf, at least KVL_DELTA_MIN; 64 KiB is a good size.
- * @param len_out  [out] bytes written; 0: nothing to say. Take again until it is 0.
- * @return KVL_OK; KVL_ERR_INVALID: another carrier is configured, or no such rank; KVL_ERR_BUSY, KVL_ERR_POISONED, KVL_ERR_CLOSED.
+ * @param cap      [in] bytes of buf, at least KVL_DELTA_MIN; more than KVL_DELTA_MAX are not used.
+ * @param len_out  [out] bytes written; 0: there is nothing to say.
+ * @return KVL_OK; KVL_ERR_INVALID: another carrier is configured, or no such rank; KVL_ERR_BUSY, KVL_ERR_CLOSED.
  */
 KVL_API int32_t kvl_delta_take(kvl_ctx_t *ctx, uint32_t rank, void *buf, size_t cap, size_t *len_out);
 
 /**
- * Hand in a message that kvl_delta_take of the other end has given: on the host context from that rank, on a rank context (with
- * its own rank) from the host. The next step acts on it. Any one thread; a copy, no allocation.
+ * Hand in a message that kvl_delta_take of the other end has given: on the host context one of that rank, on a rank context (with
+ * its own rank) one of the host. The next step acts on it. Any one thread; a copy, no allocation, no wait for a step.
  *
- * @param bytes  [in] one whole message, at most KVL_DELTA_MAX; copied. None: nothing happens.
- * @return KVL_OK, also for a message that comes twice or late; KVL_ERR_INVALID: damaged, of another engine, rank or version, another
- *         carrier is configured, or no such rank: nothing changed; KVL_ERR_FULL: what came before is still to be stepped over, put it in
- *         again; KVL_ERR_BUSY, KVL_ERR_POISONED, KVL_ERR_CLOSED.
+ * @param bytes  [in] one whole message, at most KVL_DELTA_MAX bytes; copied. None: nothing happens.
+ * @return KVL_OK, also for a message that comes twice or late; KVL_ERR_INVALID: no message of this stream, another carrier is
+ *         configured, or no such rank: nothing changed; KVL_ERR_FULL: the step is behind: put it in again, or drop it; KVL_ERR_STALE:
+ *         the other end is not the context that was attached: one that was started again needs a new other end; KVL_ERR_BUSY,
+ *         KVL_ERR_CLOSED.
  */
 KVL_API int32_t kvl_delta_put(kvl_ctx_t *ctx, uint32_t rank, kvl_bytes_t bytes);
 
@@ -353,9 +368,9 @@ KVL_API int32_t kvl_expect(kvl_producer_t *p, kvl_bytes_t id, kvl_lease_t *lease
  * Hold the blocks of a finished request under a lease from now on, until its KVL_EV_FREED. Stays in C: one ring record.
  *
  * @param grant  [in] copied. With `expected` the lease is that one, unless it has lapsed meanwhile. Once regions are
- *               registered, block ids must be theirs.
- * @return KVL_OK; KVL_ERR_FULL: nothing changed, free the blocks yourself; KVL_ERR_INVALID, KVL_ERR_PRODUCER, KVL_ERR_CLOSED,
- *         KVL_ERR_POISONED.
+ *               registered, block ids must be theirs (a host context does not know them). A flag that is not known is refused.
+ * @return KVL_OK; KVL_ERR_FULL: nothing changed, free the blocks yourself; KVL_ERR_BUSY: memory is being registered again just now,
+ *         call again; KVL_ERR_INVALID, KVL_ERR_PRODUCER, KVL_ERR_CLOSED, KVL_ERR_POISONED.
  */
 KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease_t *lease_out);
 
@@ -370,11 +385,13 @@ KVL_API int32_t kvl_pressure(kvl_producer_t *p, uint32_t blocks_wanted);
 
 /**
  * Transfer parameters for a granted lease: the JSON object of vLLM's kv_transfer_params with the kvlease key. Stays in C, any thread.
+ * Of a fixed lease remote_blocks_expiry_time is the end, in seconds of CLOCK_MONOTONIC, counted from the grant; else it is null.
  *
  * @param grant    [in] as it was granted; its id must be UTF-8.
  * @param buf      [out] zero-terminated.
  * @param len_out  [out] bytes without the zero; with KVL_ERR_SPACE what they would be.
- * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_STALE: the lease has ended, or is only expected; KVL_ERR_INVALID, KVL_ERR_POISONED.
+ * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_STALE: the lease has ended, or is only expected; KVL_ERR_BUSY as kvl_grant;
+ *         KVL_ERR_INVALID, KVL_ERR_POISONED.
  */
 KVL_API int32_t kvl_params(kvl_ctx_t *ctx, kvl_lease_t lease, const kvl_grant_t *grant, char *buf, size_t cap, size_t *len_out);
 
@@ -387,7 +404,7 @@ KVL_API int32_t kvl_params_key(kvl_ctx_t *ctx, kvl_lease_t lease, char *buf, siz
  * Read transfer parameters. Needs no context; any thread.
  *
  * @param json        [in] len bytes of UTF-8, at most 4 MiB; ABI.md says how strictly.
- * @param remote_out  [in] its size, set by the caller; [out] the rest.
+ * @param remote_out  [in] its size, set by the caller; [out] the rest, as far as that size goes.
  * @param buf         [out] strings and block ids that remote_out points to; keep it as long as remote_out.
  * @param need_out    [out] with KVL_ERR_SPACE the size of buf that is needed.
  * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_INVALID: kvl_last_error names the key.
@@ -437,7 +454,8 @@ KVL_API int32_t kvl_poll(kvl_ctx_t *ctx, kvl_event_t *events, size_t event_size,
 
 /**
  * A descriptor for poll(2), readable while kvl_poll has events and, in inline mode, when kvl_step has work: something was
- * submitted since the last step, and every idle_tick while anything is held. Owned by the context; do not read or close it.
+ * submitted since the last step, a rank or the host has said something, and every idle_tick while anything is held. So a loop that
+ * wakes calls both. Owned by the context; do not read or close it.
  *
  * @return KVL_OK; KVL_ERR_BUSY: the first call must not meet a step or poll; KVL_ERR_NOMEM.
  */
@@ -445,7 +463,10 @@ KVL_API int32_t kvl_wait_fd(kvl_ctx_t *ctx, int *fd_out);
 
 /* ---- failure and watching ---------------------------------------------------------------------------------------- */
 
-/** Close every row for ever: no reader will accept data of this context any more. The context is poisoned. Async-signal-safe, any thread; leaves no text for kvl_last_error. */
+/**
+ * Close every row for ever: no reader will accept data of this context any more. The context is poisoned. A host context has no rows:
+ * its ranks close theirs when they hear of it. Async-signal-safe, any thread; leaves no text for kvl_last_error.
+ */
 KVL_API int32_t kvl_fence_all(kvl_ctx_t *ctx);
 
 /** Counters and gauges as one flat JSON object, zero-terminated. KVL_ERR_SPACE: *len_out is the length without the zero. */
