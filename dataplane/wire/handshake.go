@@ -55,8 +55,14 @@ type HandshakeLease struct {
 	Slots       uint32 // rows
 	Duration    time.Duration
 	Agent       string // transport name of this rank's agent
-	Rank        uint32
+	Rank        uint32 // pp rank x TP + tp rank
 	Hash        string // compatibility_hash, for maps that travel without the payload around them; may be empty
+
+	// Size of the engine and how its blocks hold heads. Written only where it is not what a map without the key means.
+	TP, PP     uint32   // ranks of a stage, stages; 1 (0 is written as 1)
+	KVHeads    uint32   // of the model, over all ranks; 0: not told
+	Parts      []uint32 // pieces of a block per region, each with one run of bytes per head; nil: 1
+	Replicated []bool   // per region: every rank holds the whole block; nil: none
 }
 
 // LeaseVersion is the version of the kvlease key in handshakes and parameters that we write and read.
@@ -108,12 +114,25 @@ const (
 	leaseAgent
 	leaseRank // the last one that must be there
 	leaseHash
+	leaseTP
+	leasePP
+	leaseKVHeads
+	leaseParts
+	leaseReplicated
 	leaseKeysN
 )
 
 var leaseKeys = [leaseKeysN]string{
 	"v", "epoch", "base", "board", "board_device", "board_mem", "slots", "duration_ns", "agent", "rank", "hash",
+	"tp", "pp", "kv_heads", "parts", "replicated",
 }
+
+// Bounds of what a map says of an engine's size.
+const (
+	RanksMax   = 64      // tp x pp
+	PartsMax   = 64      // of a block
+	KVHeadsMax = 1 << 16 // of a model
+)
 
 var memNames = [...]string{transport.DRAM: "DRAM", transport.VRAM: "VRAM"}
 
@@ -195,7 +214,13 @@ func (h *Handshake) appendValue(dst []byte, key int) []byte {
 }
 
 func (l *HandshakeLease) append(dst []byte) []byte {
-	dst = packMap(dst, leaseKeysN)
+	n := leaseTP
+	for _, told := range []bool{l.TP > 1, l.PP > 1, l.KVHeads > 0, l.Parts != nil, l.Replicated != nil} {
+		if told {
+			n++
+		}
+	}
+	dst = packMap(dst, n)
 	number := func(key int, v uint64) { dst = packUint(packStr(dst, leaseKeys[key]), v) }
 	text := func(key int, s string) { dst = packStr(packStr(dst, leaseKeys[key]), s) }
 	number(leaseV, LeaseVersion)
@@ -209,6 +234,21 @@ func (l *HandshakeLease) append(dst []byte) []byte {
 	text(leaseAgent, l.Agent)
 	number(leaseRank, uint64(l.Rank))
 	text(leaseHash, l.Hash)
+	if l.TP > 1 {
+		number(leaseTP, uint64(l.TP))
+	}
+	if l.PP > 1 {
+		number(leasePP, uint64(l.PP))
+	}
+	if l.KVHeads > 0 {
+		number(leaseKVHeads, uint64(l.KVHeads))
+	}
+	if l.Parts != nil {
+		dst = packList(packStr(dst, leaseKeys[leaseParts]), l.Parts, func(dst []byte, v uint32) []byte { return packUint(dst, uint64(v)) })
+	}
+	if l.Replicated != nil {
+		dst = packList(packStr(dst, leaseKeys[leaseReplicated]), l.Replicated, packBool)
+	}
 	return dst
 }
 

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -229,6 +230,7 @@ func (h *Handshake) parseLease(p *pack) (sub string) {
 			return leaseKeys[key]
 		}
 	}
+	l.TP, l.PP = max(l.TP, 1), max(l.PP, 1)
 	h.Native = true
 	return ""
 }
@@ -273,7 +275,31 @@ func (l *HandshakeLease) parseValue(p *pack, key int) {
 		l.Rank = uint32(p.uint(math.MaxUint32))
 	case leaseHash:
 		l.Hash = string(p.str(StringMax))
+	case leaseTP:
+		l.TP = p.size(RanksMax)
+	case leasePP:
+		l.PP = p.size(RanksMax)
+	case leaseKVHeads:
+		l.KVHeads = uint32(p.uint(KVHeadsMax))
+	case leaseParts:
+		l.Parts = list(p, func() uint32 { return p.size(PartsMax) })
+		if !slices.ContainsFunc(l.Parts, func(n uint32) bool { return n != 1 }) {
+			l.Parts = nil
+		}
+	case leaseReplicated:
+		if l.Replicated = list(p, p.bool); !slices.Contains(l.Replicated, true) {
+			l.Replicated = nil
+		}
 	}
+}
+
+// size reads a number from 1 to most.
+func (p *pack) size(most uint64) uint32 {
+	n := p.uint(most)
+	if n == 0 {
+		p.fail(ErrValue)
+	}
+	return uint32(n)
 }
 
 // check looks at what the keys say together, so that no address made from them can wrap.
@@ -308,12 +334,12 @@ func (h *Handshake) check() error {
 		return keyError(keyEngineID, ErrValue)
 	}
 	if h.Native {
-		return h.Lease.check()
+		return h.Lease.check(n)
 	}
 	return nil
 }
 
-func (l *HandshakeLease) check() error {
+func (l *HandshakeLease) check(regions int) error {
 	_, fits := extent(l.Board, record.RowLen, uint64(l.Slots), record.BoardHeadLen)
 	for _, v := range []struct {
 		key int
@@ -324,6 +350,10 @@ func (l *HandshakeLease) check() error {
 		{leaseBoard, l.Board != 0 && l.Board%8 == 0 && fits},
 		{leaseDuration, l.Duration >= DurationMin},
 		{leaseAgent, l.Agent != ""},
+		{leasePP, l.TP*l.PP <= RanksMax},
+		{leaseRank, l.TP*l.PP == 1 || l.Rank < l.TP*l.PP}, // of a map without sizes nothing is known
+		{leaseParts, lenOr(l.Parts, regions) == regions},
+		{leaseReplicated, lenOr(l.Replicated, regions) == regions},
 	} {
 		if !v.ok {
 			return fmt.Errorf("handshake key kvlease.%s: %w", leaseKeys[v.key], ErrValue)
@@ -355,6 +385,22 @@ func (h *Handshake) Blocks(i int) uint64 {
 		return h.RegionNumBlocks[i]
 	}
 	return h.NumBlocks
+}
+
+// Parts is the number of pieces of a block in region i; 0: not told, the peer is a stock one.
+func (h *Handshake) Parts(i int) uint32 {
+	switch {
+	case !h.Native:
+		return 0
+	case h.Lease.Parts == nil:
+		return 1
+	}
+	return h.Lease.Parts[i]
+}
+
+// Replicated says whether every rank holds the whole blocks of region i. False says nothing of a stock peer.
+func (h *Handshake) Replicated(i int) bool {
+	return h.Native && h.Lease.Replicated != nil && h.Lease.Replicated[i]
 }
 
 // RowAddr is the address of a slot's row on the peer's board; false for a slot that the board does not have.

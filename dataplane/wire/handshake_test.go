@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -38,6 +39,7 @@ func fullMap() Handshake {
 		Native: true, Lease: HandshakeLease{
 			Version: 1, Epoch: 0xfedcba9876543210, Base: 0x123456789abcdef, Board: 0x7f2000000000, BoardDevice: 0,
 			BoardMem: transport.DRAM, Slots: 1024, Duration: 30 * time.Second, Agent: "agent-1", Rank: 1, Hash: strings.Repeat("ab", 32),
+			TP: 2, PP: 3, KVHeads: 8, Parts: []uint32{2, 1}, Replicated: []bool{false, true},
 		},
 	}
 }
@@ -138,7 +140,7 @@ func TestMalformedMapsAreNamed(t *testing.T) {
 		{"a map too long", make([]byte, HandshakeMax+1), ErrTooLong, ""},
 		{"no map", []byte{0x90}, ErrType, ""},
 		{"cut in the middle", good[:len(good)/2], ErrTruncated, ""},
-		{"cut by one byte", good[:len(good)-1], ErrTruncated, "kvlease.hash"},
+		{"cut by one byte", good[:len(good)-1], ErrLimit, "kvlease.replicated"},
 		{"a byte after the end", append(append([]byte(nil), good...), 0xc0), ErrTrailing, ""},
 		{"a map that counts four billion pairs", unhex(t, "dfffffffff"), ErrLimit, ""},
 		{"the 26-byte killer: an array that counts four billion", unhex(t, "81b36b765f6361636865735f626173655f61646472ddffffffff"), ErrLimit, "kv_caches_base_addr"},
@@ -194,6 +196,18 @@ func TestMalformedMapsAreNamed(t *testing.T) {
 		{"a duration beyond a day", editLease(t, good, "duration_ns", u64(uint64(DurationMax)+1)), ErrRange, "kvlease.duration_ns"},
 		{"no agent", editLease(t, good, "agent", packStr(nil, "")), ErrValue, "kvlease.agent"},
 		{"no rank", editLease(t, good, "rank", nil), ErrMissing, "kvlease.rank"},
+		{"no ranks of a stage", editLease(t, good, "tp", []byte{0}), ErrValue, "kvlease.tp"},
+		{"more ranks than an engine may have", editLease(t, good, "tp", []byte{65}), ErrRange, "kvlease.tp"},
+		{"four billion stages", editLease(t, good, "pp", u64(1<<32)), ErrRange, "kvlease.pp"},
+		{"sizes whose product is too large", editLease(t, good, "pp", []byte{33}), ErrValue, "kvlease.pp"},
+		{"a rank past them", editLease(t, good, "rank", []byte{6}), ErrValue, "kvlease.rank"},
+		{"more heads than a model may have", editLease(t, good, "kv_heads", u64(KVHeadsMax+1)), ErrRange, "kvlease.kv_heads"},
+		{"a block of no parts", editLease(t, good, "parts", unhex(t, "920200")), ErrValue, "kvlease.parts"},
+		{"a block of too many", editLease(t, good, "parts", unhex(t, "920241")), ErrRange, "kvlease.parts"},
+		{"parts of three regions", editLease(t, good, "parts", unhex(t, "93020202")), ErrValue, "kvlease.parts"},
+		{"parts of four billion regions", editLease(t, good, "parts", unhex(t, "ddffffffff")), ErrLimit, "kvlease.parts"},
+		{"a number for a truth", editLease(t, good, "replicated", unhex(t, "92c301")), ErrType, "kvlease.replicated"},
+		{"truths of one region", editLease(t, good, "replicated", unhex(t, "91c3")), ErrValue, "kvlease.replicated"},
 		{"an unknown key of ours nested too deep", editLease(t, good, "x", nest(DepthMax)), ErrDepth, "kvlease"},
 	} {
 		var got Handshake
@@ -218,7 +232,7 @@ func TestAKeyGivenTwiceIsRefused(t *testing.T) {
 		want string
 	}{
 		{"in the map", append(append(packMap(nil, handshakeKeysN+1), good[3:]...), append(packStr(nil, "engine_id"), 0xa1, 'E')...), "handshake key engine_id:"},
-		{"in our key", edit(t, good, "kvlease", append(append(packMap(nil, leaseKeysN+1), h.Lease.append(nil)[1:]...), append(packStr(nil, "rank"), 0)...)), "handshake key kvlease.rank:"},
+		{"in our key", edit(t, good, "kvlease", append(append(packMap(nil, leaseKeysN+1), h.Lease.append(nil)[3:]...), append(packStr(nil, "rank"), 0)...)), "handshake key kvlease.rank:"},
 	} {
 		var got Handshake
 		if err := ParseHandshake(tc.msg, &got); !errors.Is(err, ErrDuplicate) || !strings.HasPrefix(err.Error(), tc.want) {
@@ -278,6 +292,43 @@ func TestAMapWithoutTheKeysThatHaveDefaultsIsRead(t *testing.T) {
 	}
 }
 
+func TestAMapWithoutSizesIsOfOneRankWithPlainBlocks(t *testing.T) {
+	h := fullMap()
+	msg := AppendHandshake(nil, &h)
+	for _, key := range leaseKeys[leaseTP:] {
+		msg = editLease(t, msg, key, nil)
+	}
+	for _, tc := range []struct {
+		name string
+		msg  []byte
+	}{
+		{"without the keys", msg},
+		{"with what they mean by default", editLease(t, editLease(t, editLease(t, editLease(t, msg, "tp", []byte{1}), "kv_heads", []byte{0}),
+			"parts", unhex(t, "920101")), "replicated", unhex(t, "92c2c2"))},
+		{"with nil", editLease(t, editLease(t, msg, "parts", []byte{0xc0}), "replicated", []byte{0xc0})},
+	} {
+		var got Handshake
+		if err := ParseHandshake(tc.msg, &got); err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		want := fullMap()
+		want.Lease.TP, want.Lease.PP, want.Lease.KVHeads, want.Lease.Parts, want.Lease.Replicated = 1, 1, 0, nil, nil
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s, read (-want +got):\n%s", tc.name, diff)
+		}
+		if got.Parts(1) != 1 || got.Replicated(1) {
+			t.Errorf("%s: parts %d, replicated %v", tc.name, got.Parts(1), got.Replicated(1))
+		}
+		if out := AppendHandshake(nil, &got); !bytes.Equal(out, msg) {
+			t.Errorf("%s: written as other bytes", tc.name)
+		}
+	}
+	full, stock := fullMap(), stockMap()
+	if full.Parts(0) != 2 || full.Replicated(0) || !full.Replicated(1) || stock.Parts(0) != 0 || stock.Replicated(0) {
+		t.Error("parts or replicated regions are not what the map says")
+	}
+}
+
 func TestRowsAreOnTheBoardOnly(t *testing.T) {
 	l := fullMap().Lease
 	if addr, ok := l.RowAddr(2); !ok || addr != l.Board+64+2*32 {
@@ -316,6 +367,15 @@ func TestIncompatibleCachesAreNamed(t *testing.T) {
 		{func(h *Handshake) { h.RegionGroupIDs[1] = 1 }, "region_group_ids[1] is -1 here and 1 there"},
 		{func(h *Handshake) { h.RegionGroupIDs = nil }, "region_group_ids[1] is -1 here and 0 there"},
 		{func(h *Handshake) { h.RegionNames[0] = "x" }, "region_names[0] is model.layers.0 here and x there"},
+		{func(h *Handshake) { h.Lease.KVHeads = 0 }, ""},
+		{func(h *Handshake) { h.Lease.KVHeads = 4 }, "kvlease.kv_heads is 8 here and 4 there"},
+		{func(h *Handshake) { h.Lease.Parts = nil }, "kvlease.parts[0] is 2 here and 1 there"},
+		{func(h *Handshake) { h.Lease.Replicated = nil }, "kvlease.replicated[1] is true here and false there"},
+		{func(h *Handshake) { h.Lease.TP, h.BlockLens[1] = 4, 32 }, ""},             // other sizes: how the heads fit is for NewMaps
+		{func(h *Handshake) { h.Lease.PP, h.BaseAddrs = 1, h.BaseAddrs[:1] }, ""},   // other layers in a stage
+		{func(h *Handshake) { h.Lease.Rank, h.BaseAddrs = 3, h.BaseAddrs[:1] }, ""}, // another stage
+		{func(h *Handshake) { h.Native, h.BlockLens[1] = false, 32 }, ""},           // a stock peer of sizes that are not in its map
+		{func(h *Handshake) { h.Native, h.BlockSize = false, 32 }, "block_size is 16 here and 32 there"},
 	} {
 		local, remote := fullMap(), fullMap()
 		tc.change(&remote)

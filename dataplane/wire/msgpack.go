@@ -132,6 +132,14 @@ func (p *pack) sint(least, most int64) int64 {
 	return int64(v)
 }
 
+func (p *pack) bool() bool {
+	c := p.byte()
+	if p.err == nil && c&^1 != 0xc2 {
+		p.fail(ErrType)
+	}
+	return p.err == nil && c == 0xc3
+}
+
 // str reads text of up to most bytes.
 func (p *pack) str(most int) []byte {
 	var n uint64
@@ -292,6 +300,13 @@ func packInt(dst []byte, v int64) []byte {
 		return binary.BigEndian.AppendUint32(append(dst, 0xd2), uint32(v))
 	}
 	return binary.BigEndian.AppendUint64(append(dst, 0xd3), uint64(v))
+}
+
+func packBool(dst []byte, v bool) []byte {
+	if v {
+		return append(dst, 0xc3)
+	}
+	return append(dst, 0xc2)
 }
 
 func packStr(dst []byte, s string) []byte {

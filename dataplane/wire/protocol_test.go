@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvlease/kvlease/dataplane/deathwire"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -70,6 +71,17 @@ var checks = map[string]func(f fields){
 			Version: 1, Epoch: f.hex("epoch"), Base: f.hex("base"), Board: f.hex("board"), BoardDevice: uint32(f.dec("board_device")),
 			Slots: uint32(f.dec("slots")), Duration: time.Duration(f.dec("duration_ns")), Agent: f.text("agent"),
 			Rank: uint32(f.dec("rank")), Hash: f.text("hash"),
+			TP: uint32(f.dec("tp")), PP: uint32(f.dec("pp")), KVHeads: uint32(f.dec("kv_heads")),
+		}
+		for _, n := range strings.Fields(f.text("parts")) {
+			v, err := strconv.ParseUint(n, 10, 32)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			want.Parts = append(want.Parts, uint32(v))
+		}
+		for _, v := range strings.Fields(f.text("replicated")) {
+			want.Replicated = append(want.Replicated, v == "true")
 		}
 		f.same("board_mem", memNames[want.BoardMem])
 		f.same("hex", hex.EncodeToString(want.append(nil)))
@@ -147,6 +159,18 @@ var checks = map[string]func(f fields){
 			f.t.Errorf("read as %s %s %+v", st, st2, got)
 		}
 	},
+	"death-wire": func(f fields) {
+		w := deathwire.Frame{Kind: deathwire.Kind(f.dec("kind")), Engine: EngineHash([]byte(f.text("engine"))), Epoch: f.hex("epoch")}
+		copy(w.Nonce[:], unhex(f.t, f.text("nonce")))
+		f.same("hex", hex.EncodeToString(w.Append(nil)))
+		if got, err := deathwire.Parse(w.Append(nil)); err != nil || got != w {
+			f.t.Errorf("read as %+v, %v", got, err)
+		}
+	},
+	"wire-nonce": func(f fields) {
+		nonce := deathwire.Nonce([2]uint64{f.hex("k0"), f.hex("k1")}, f.text("owner"))
+		f.same("nonce", hex.EncodeToString(nonce[:]))
+	},
 	"stock": func(f fields) {
 		m, st := ParseStock([]byte(f.text("text")))
 		if st != OK {
@@ -177,6 +201,7 @@ var checks = map[string]func(f fields){
 		for name, v := range map[string]int{
 			"notification": ParseMax, "handshake": HandshakeMax, "params": ParamsMax, "id": IDMax, "string": StringMax,
 			"regions": RegionsMax, "groups": GroupsMax, "slots": SlotsMax, "depth": DepthMax,
+			"ranks": RanksMax, "parts": PartsMax, "kv_heads": KVHeadsMax,
 		} {
 			f.same(name, fmt.Sprint(v))
 		}
