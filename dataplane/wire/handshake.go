@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -61,7 +62,7 @@ type HandshakeLease struct {
 	// Size of the engine and how its blocks hold heads. Written only where it is not what a map without the key means.
 	TP, PP     uint32   // ranks of a stage, stages; 1 (0 is written as 1)
 	KVHeads    uint32   // of the model, over all ranks; 0: not told
-	Parts      []uint32 // pieces of a block per region, each with one run of bytes per head; nil: 1
+	Parts      []uint32 // pieces of a block per region, each with one run of bytes per head; nil: 1 each
 	Replicated []bool   // per region: every rank holds the whole block; nil: none
 }
 
@@ -214,8 +215,10 @@ func (h *Handshake) appendValue(dst []byte, key int) []byte {
 }
 
 func (l *HandshakeLease) append(dst []byte) []byte {
+	parts := slices.ContainsFunc(l.Parts, func(n uint32) bool { return n != 1 })
+	replicated := slices.Contains(l.Replicated, true)
 	n := leaseTP
-	for _, told := range []bool{l.TP > 1, l.PP > 1, l.KVHeads > 0, l.Parts != nil, l.Replicated != nil} {
+	for _, told := range []bool{l.TP > 1, l.PP > 1, l.KVHeads > 0, parts, replicated} {
 		if told {
 			n++
 		}
@@ -243,10 +246,10 @@ func (l *HandshakeLease) append(dst []byte) []byte {
 	if l.KVHeads > 0 {
 		number(leaseKVHeads, uint64(l.KVHeads))
 	}
-	if l.Parts != nil {
+	if parts {
 		dst = packList(packStr(dst, leaseKeys[leaseParts]), l.Parts, func(dst []byte, v uint32) []byte { return packUint(dst, uint64(v)) })
 	}
-	if l.Replicated != nil {
+	if replicated {
 		dst = packList(packStr(dst, leaseKeys[leaseReplicated]), l.Replicated, packBool)
 	}
 	return dst

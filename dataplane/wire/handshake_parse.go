@@ -392,7 +392,7 @@ func (h *Handshake) Parts(i int) uint32 {
 	switch {
 	case !h.Native:
 		return 0
-	case h.Lease.Parts == nil:
+	case i >= len(h.Lease.Parts):
 		return 1
 	}
 	return h.Lease.Parts[i]
@@ -400,7 +400,7 @@ func (h *Handshake) Parts(i int) uint32 {
 
 // Replicated says whether every rank holds the whole blocks of region i. False says nothing of a stock peer.
 func (h *Handshake) Replicated(i int) bool {
-	return h.Native && h.Lease.Replicated != nil && h.Lease.Replicated[i]
+	return h.Native && i < len(h.Lease.Replicated) && h.Lease.Replicated[i]
 }
 
 // RowAddr is the address of a slot's row on the peer's board; false for a slot that the board does not have.
