@@ -56,6 +56,7 @@ type Link struct {
 
 	maps maps
 	own  ownMap
+	said readersSaid
 
 	id   [record.IDMax]byte // a copy: the carrier may be memory that another process writes to
 	id2  [record.IDMax]byte
@@ -206,6 +207,10 @@ func (m *maps) ready() bool {
 // piece takes one piece of a peer's map.
 func (l *Link) piece(b record.Blob, piece []byte) {
 	m := &l.maps
+	if b.Kind == record.BlobPeer && b.Total == 0 { // its death wire fell
+		_ = l.p.Tracker.EngineDead(b.Handle) // stale: not known here any more
+		return
+	}
 	if b.Offset == 0 {
 		m.head, m.at = b, 0
 	}

@@ -75,6 +75,7 @@ func (l *Link) tell(now clock.Instant) {
 	}
 	if !l.hostLost {
 		l.tellAgain()
+		l.tellReaders()
 		l.tellMap()
 		l.tellState()
 	}

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -11,13 +12,16 @@ import (
 type engine struct {
 	facts   *facts // nil: none in this place
 	maps    []PeerMap
-	version uint32 // of the maps
+	epoch   uint64 // of the boot that the maps are of
+	died    bool   // that boot: the ranks are told that there are no maps
 	need    uint64 // ranks of ours that have still to be told them
 	up      uint64 // ranks of ours that are connected to it
 	isUp    bool   // EvEngineUp was said, or waits
 	pend    uint8  // pendDown, pendUp
 	down    uint64 // requests touched
 	tracked uint64
+	fixed   uint64 // of these, requests of fixed leases
+	breaks  uint32 // times that it was up on all ranks, and then not
 	offset  clock.Offset
 	inNews  links
 }
@@ -74,8 +78,7 @@ func (g *Group) takeNews() bool {
 		}
 	}
 	if s.mapsNew {
-		e.maps = s.maps
-		e.version++
+		e.maps, e.epoch, e.died = s.maps, s.epoch, false
 		for n := range g.ranks {
 			g.needMaps(&g.ranks[n], e)
 		}
@@ -170,6 +173,7 @@ func (g *Group) engineLook(i uint32) {
 		e.pend |= pendUp
 	case !up && e.isUp:
 		e.isUp = false
+		e.breaks++
 		if e.pend&pendUp != 0 { // nobody has heard that it was up
 			e.pend &^= pendUp
 			return
@@ -184,16 +188,15 @@ func (g *Group) engineLook(i uint32) {
 
 // blobAt is how far the map that is being told to a rank has been told.
 type blobAt struct {
-	on      bool
-	engine  uint32
-	version uint32
-	at      int // in the ranks that it reaches
-	off     int
-	scan    uint32 // where to look for the next engine
+	on     bool
+	engine uint32
+	at     int // in the ranks that it reaches
+	off    int
+	scan   uint32 // where to look for the next engine
 }
 
 func (g *Group) needMaps(r *rank, e *engine) {
-	if len(e.maps) == 0 || g.gone&r.bit != 0 {
+	if len(e.maps) == 0 && !e.died || g.gone&r.bit != 0 {
 		return
 	}
 	if e.need&r.bit == 0 {
@@ -201,7 +204,7 @@ func (g *Group) needMaps(r *rank, e *engine) {
 		r.needN++
 	}
 	if i := record.Handle(e.facts.handle).Slot(); r.blob.on && r.blob.engine == i {
-		r.blob.at, r.blob.off, r.blob.version = 0, 0, e.version // from the start
+		r.blob.at, r.blob.off = 0, 0 // from the start
 	}
 }
 
@@ -217,7 +220,7 @@ func (g *Group) tellMaps(r *rank) {
 		}
 		e := &g.engines[b.engine]
 		reach := e.facts.reach[r.n]
-		data := mapOf(e.maps, reach[b.at])
+		data := mapOf(e.maps, reach[b.at]) // nothing of one that died
 		n := min(len(data)-b.off, record.BlobPieceMax)
 		if !r.fits(record.BlobLen + n) {
 			return
@@ -234,7 +237,7 @@ func (g *Group) tellMaps(r *rank) {
 		}
 		g.Counters.MapsSent++
 		b.off = 0
-		if b.at++; b.at == len(reach) {
+		if b.at++; b.at == len(reach) || e.died {
 			b.on = false
 			e.need &^= r.bit
 			r.needN--
@@ -251,12 +254,29 @@ func (g *Group) nextMaps(r *rank) bool {
 		i := r.blob.scan
 		r.blob.scan = (i + 1) % uint32(len(g.engines))
 		if e := &g.engines[i]; e.need&r.bit != 0 {
-			r.blob = blobAt{on: true, engine: i, version: e.version, scan: r.blob.scan}
+			r.blob = blobAt{on: true, engine: i, scan: r.blob.scan}
 			return true
 		}
 	}
 	r.needN = 0
 	return false
+}
+
+// View is how the ranks stand with an engine. Stepping thread.
+func (g *Group) View(engine uint64) heartbeat.EngineView {
+	i := record.Handle(engine).Slot()
+	if engine>>32 == 0 || int(i) >= len(g.engines) || g.engines[i].facts == nil || g.engines[i].facts.handle != engine {
+		return heartbeat.EngineView{}
+	}
+	e := &g.engines[i]
+	v := heartbeat.EngineView{State: heartbeat.Idle, Tracked: int(e.tracked), Fixed: int(e.fixed), Breaks: e.breaks}
+	switch {
+	case e.isUp:
+		v.State = heartbeat.Connected
+	case e.breaks > 0:
+		v.State = heartbeat.Broken
+	}
+	return v
 }
 
 // EngineUp tells whether all ranks are connected to an engine, and how many are. Stepping thread.
@@ -266,4 +286,26 @@ func (g *Group) EngineUp(engine uint64) (up bool, ranks int) {
 		return false, 0
 	}
 	return g.engines[i].isUp, bits.OnesCount64(g.engines[i].up)
+}
+
+// EngineDied is the death wire's word about another engine: as a reader of ours it reads no more (L12), and if it is one that we
+// read from, in that boot, its maps are void. A rank that cannot be told the first now is not: its leases' deadlines decide.
+func (g *Group) EngineDied(hash, epoch uint64) {
+	for i := range g.ranks {
+		r := &g.ranks[i]
+		if rec := g.room(r, record.TagReaderDead, record.ReaderDeadLen); rec != nil {
+			record.PutReaderDead(rec, record.ReaderDead{Reader: hash, Epoch: epoch})
+		} else if g.dead&r.bit == 0 {
+			g.Counters.DeathsUntold++
+		}
+	}
+	for i := range g.engines {
+		if e := &g.engines[i]; e.facts != nil && e.facts.hash == hash && e.epoch == epoch && len(e.maps) > 0 {
+			e.maps, e.died = nil, true
+			for n := range g.ranks {
+				g.needMaps(&g.ranks[n], e)
+			}
+		}
+	}
+	g.send()
 }

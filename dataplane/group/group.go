@@ -133,8 +133,19 @@ type Group struct {
 	part       [record.RunsMax]record.Run
 	synthetic  [16]byte
 
+	wires Wires // nil: nobody is told
+
 	Counters Counters
 }
+
+// Wires is told what readers have said to ranks about their death wires (dataplane.Wires).
+type Wires interface {
+	Heard(engine, epoch uint64, nonce [16]byte)
+	Left(engine, epoch uint64)
+}
+
+// SetWires says who is told. Before the first step.
+func (g *Group) SetWires(w Wires) { g.wires = w }
 
 // New makes the plane of a host over its memory: carriers[r] is the stream to rank r.
 func New(cfg Config, mem *record.Memory, carriers []stream.Carrier, out Out) (*Group, error) {
@@ -311,18 +322,4 @@ func (g *Group) Poison() bool {
 		g.poisonTold |= r.bit
 	}
 	return done
-}
-
-// EngineDied is the death wire's word about a reader engine (L12). A rank that cannot be told now is not: its leases' deadlines
-// decide.
-func (g *Group) EngineDied(reader, epoch uint64) {
-	for i := range g.ranks {
-		r := &g.ranks[i]
-		if rec := g.room(r, record.TagReaderDead, record.ReaderDeadLen); rec != nil {
-			record.PutReaderDead(rec, record.ReaderDead{Reader: reader, Epoch: epoch})
-		} else if g.dead&r.bit == 0 {
-			g.Counters.DeathsUntold++
-		}
-		r.carrier.Publish()
-	}
 }

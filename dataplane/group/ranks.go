@@ -169,6 +169,16 @@ func (g *Group) hear(r *rank, tag uint32, rec []byte, now clock.Instant) bool {
 			g.stateOf(r, s, now)
 		}
 		return ok
+	case record.TagReaderHeard:
+		h, ok := record.AsReaderHeard(rec)
+		switch {
+		case !ok || g.wires == nil:
+		case h.Left != 0:
+			g.wires.Left(h.Reader, h.Epoch)
+		default:
+			g.wires.Heard(h.Reader, h.Epoch, h.Nonce)
+		}
+		return ok
 	case record.TagBlob:
 		b, piece, ok := record.AsBlob(rec)
 		if ok && b.Kind == record.BlobOwn {

@@ -9,6 +9,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/topology"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // Errors of the registry, one per decision of the caller.
@@ -54,6 +55,7 @@ type seat struct {
 	offsetNew bool
 	facts     *facts
 	maps      []PeerMap
+	epoch     uint64 // of the maps
 	offset    clock.Offset
 }
 
@@ -64,6 +66,7 @@ type facts struct {
 	shape  topology.Shape
 	reach  [][]uint32 // ranks of it that each of ours talks to
 	handle uint64
+	hash   uint64 // of the id, as the wire has it
 }
 
 func newRegistry(n int) *registry {
@@ -77,7 +80,7 @@ func newRegistry(n int) *registry {
 // AddEngine gives the handle of a remote engine. The same id gives the same handle until RemoveEngine. Any goroutine. ErrFull: the
 // table has cfg.Engines. ErrEngine: its ranks and ours do not divide each other.
 func (g *Group) AddEngine(d EngineDesc) (uint64, error) {
-	f := &facts{id: []byte(d.ID), user: d.User, shape: topology.Shape{TP: max(d.TP, 1), PP: max(d.PP, 1)}}
+	f := &facts{id: []byte(d.ID), hash: wire.EngineHash([]byte(d.ID)), user: d.User, shape: topology.Shape{TP: max(d.TP, 1), PP: max(d.PP, 1)}}
 	if len(f.id) == 0 || len(f.id) > record.IDMax {
 		return 0, fmt.Errorf("%w: id of %d bytes, allowed: 1 to %d", ErrEngine, len(f.id), record.IDMax)
 	}
@@ -130,6 +133,17 @@ func (g *Group) RemoveEngine(engine uint64) error {
 // LoadEngine hands in the maps of an engine's ranks, at least of all that ranks of ours talk to, all of one boot. They are told to
 // those that do, again and again if a stream loses them. Any goroutine.
 func (g *Group) LoadEngine(engine uint64, maps []PeerMap) error {
+	var epoch uint64
+	for i, m := range maps {
+		h := new(wire.Handshake)
+		if err := wire.ParseHandshake(m.Data, h); err != nil {
+			return fmt.Errorf("%w: map of rank %d: %w", ErrEngine, m.Rank, err)
+		}
+		if i > 0 && h.Lease.Epoch != epoch {
+			return fmt.Errorf("%w: maps of ranks %d and %d are of different boots", ErrEngine, maps[0].Rank, m.Rank)
+		}
+		epoch = h.Lease.Epoch
+	}
 	r := g.reg
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,8 +152,8 @@ func (g *Group) LoadEngine(engine uint64, maps []PeerMap) error {
 		return ErrStale
 	}
 	for _, m := range maps {
-		if m.Rank >= s.facts.shape.Ranks() || len(m.Data) == 0 || uint64(len(m.Data)) > 1<<31 {
-			return fmt.Errorf("%w: map of rank %d of %q with %d bytes", ErrEngine, m.Rank, s.facts.id, len(m.Data))
+		if m.Rank >= s.facts.shape.Ranks() {
+			return fmt.Errorf("%w: map of rank %d of %q, which has %d", ErrEngine, m.Rank, s.facts.id, s.facts.shape.Ranks())
 		}
 	}
 	for _, reach := range s.facts.reach {
@@ -149,7 +163,7 @@ func (g *Group) LoadEngine(engine uint64, maps []PeerMap) error {
 			}
 		}
 	}
-	s.maps, s.mapsNew = append([]PeerMap(nil), maps...), true
+	s.maps, s.epoch, s.mapsNew = append([]PeerMap(nil), maps...), epoch, true
 	r.note(i)
 	return nil
 }

@@ -111,6 +111,9 @@ func (x *said) Track(in *record.TrackReq, remote, _ []byte, now clock.Instant) {
 		return
 	}
 	e.tracked++
+	if in.ExpiresNs != 0 {
+		e.fixed++
+	}
 	if !g.remotes.set(&t.id, &t.idLen, remote) { // a rank that has to hear of it again could not be told
 		g.Counters.LongIDsFull++
 		g.orphan(u, t)
@@ -342,6 +345,9 @@ func (g *Group) settle(u uint32, t *track) {
 	}
 	if e := g.engineOf(t.req.Engine); e != nil {
 		e.tracked--
+		if t.req.ExpiresNs != 0 {
+			e.fixed--
+		}
 	}
 	g.remotes.drop(&t.id, &t.idLen)
 	g.runs.drop(t)

@@ -68,6 +68,15 @@ type ReaderDead struct {
 	Epoch  uint64
 }
 
+// ReaderHeard hands on what a reader has said to a rank about its death wire.
+type ReaderHeard struct {
+	Reader uint64 // hash of its id
+	Epoch  uint64
+	Nonce  [16]byte
+	Left   uint32 // 1: it leaves on purpose; Nonce is zero
+	Zero   uint32
+}
+
 // RankState is what a rank tells about itself when a flag or number has changed; the counts are gauges of its last step.
 type RankState struct {
 	Flags         uint32

@@ -4,16 +4,17 @@ import "unsafe"
 
 // Lengths of the fixed heads of records between host and rank.
 const (
-	EngineLen     = int(unsafe.Sizeof(Engine{}))
-	EngineGoneLen = int(unsafe.Sizeof(EngineGone{}))
-	BlobLen       = int(unsafe.Sizeof(Blob{}))
-	PauseLen      = int(unsafe.Sizeof(Pause{}))
-	EraLen        = int(unsafe.Sizeof(Era{}))
-	FullLen       = int(unsafe.Sizeof(Full{}))
-	DrainLen      = int(unsafe.Sizeof(Drain{}))
-	PoisonLen     = int(unsafe.Sizeof(Poison{}))
-	ReaderDeadLen = int(unsafe.Sizeof(ReaderDead{}))
-	RankStateLen  = int(unsafe.Sizeof(RankState{}))
+	EngineLen      = int(unsafe.Sizeof(Engine{}))
+	EngineGoneLen  = int(unsafe.Sizeof(EngineGone{}))
+	BlobLen        = int(unsafe.Sizeof(Blob{}))
+	PauseLen       = int(unsafe.Sizeof(Pause{}))
+	EraLen         = int(unsafe.Sizeof(Era{}))
+	FullLen        = int(unsafe.Sizeof(Full{}))
+	DrainLen       = int(unsafe.Sizeof(Drain{}))
+	PoisonLen      = int(unsafe.Sizeof(Poison{}))
+	ReaderHeardLen = int(unsafe.Sizeof(ReaderHeard{}))
+	ReaderDeadLen  = int(unsafe.Sizeof(ReaderDead{}))
+	RankStateLen   = int(unsafe.Sizeof(RankState{}))
 )
 
 // head copies a record's fixed head, once: what is checked is what is used.
@@ -111,6 +112,12 @@ func AsReaderDead(rec []byte) (ReaderDead, bool) { return head[ReaderDead](rec) 
 
 // PutReaderDead writes READER_DEAD.
 func PutReaderDead(rec []byte, d ReaderDead) { putHead(rec, d) }
+
+// AsReaderHeard views READER_HEARD.
+func AsReaderHeard(rec []byte) (ReaderHeard, bool) { return head[ReaderHeard](rec) }
+
+// PutReaderHeard writes READER_HEARD.
+func PutReaderHeard(rec []byte, h ReaderHeard) { putHead(rec, h) }
 
 // AsRankEvent views EVENT, an Event of one rank. AsEvent is for our own rings, whose records have their length.
 func AsRankEvent(rec []byte) (Event, bool) { return head[Event](rec) }

@@ -13,18 +13,19 @@ const (
 	TagRead     = 19
 
 	// Between a host context and its ranks only.
-	TagEngine     = 32 // host -> rank: a remote engine is known under this handle
-	TagEngineGone = 33 // host -> rank: forget it
-	TagBlob       = 34 // both: a piece of something long
-	TagPause      = 35 // host -> rank: time left of a pause
-	TagEra        = 36 // host -> rank: epoch and secret from now on
-	TagFull       = 37 // host -> rank: start and end of the full state
-	TagDrain      = 38 // host -> rank: tell owners what will not be read
-	TagPoison     = 39 // host -> rank: close every row for ever
-	TagReaderDead = 40 // host -> rank: a reader engine's death wire fell (L12)
-	TagEvent      = 64 // rank -> host: an Event of this rank alone
-	TagRetired    = 65 // rank -> host: nothing is left of a tracked request here
-	TagState      = 66 // rank -> host: registered or not
+	TagEngine      = 32 // host -> rank: a remote engine is known under this handle
+	TagEngineGone  = 33 // host -> rank: forget it
+	TagBlob        = 34 // both: a piece of something long
+	TagPause       = 35 // host -> rank: time left of a pause
+	TagEra         = 36 // host -> rank: epoch and secret from now on
+	TagFull        = 37 // host -> rank: start and end of the full state
+	TagDrain       = 38 // host -> rank: tell owners what will not be read
+	TagPoison      = 39 // host -> rank: close every row for ever
+	TagReaderDead  = 40 // host -> rank: a reader engine's death wire fell (L12)
+	TagEvent       = 64 // rank -> host: an Event of this rank alone
+	TagRetired     = 65 // rank -> host: nothing is left of a tracked request here
+	TagReaderHeard = 67 // rank -> host: a reader has said who its death wire is, or that it leaves
+	TagState       = 66 // rank -> host: registered or not
 )
 
 // IDMax is the longest request id in bytes; RunsMax the most runs of one read part (4 KiB record).

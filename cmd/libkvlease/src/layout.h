@@ -123,6 +123,7 @@ enum {
 	KVL_REC_READER_DEAD = 40, /* host -> rank: a reader engine's death wire fell (L12) */
 	KVL_REC_EVENT = 64,       /* rank -> host: a kvl_event_t, of this rank alone */
 	KVL_REC_RETIRED = 65,     /* rank -> host: nothing is left of a tracked request here */
+	KVL_REC_READER_HEARD = 67, /* rank -> host: a reader has said who its death wire is, or that it leaves */
 	KVL_REC_STATE = 66        /* rank -> host: registered or not, counters */
 };
 
@@ -248,6 +249,14 @@ typedef struct kvl_rec_reader_dead {
 	uint64_t epoch;
 } kvl_rec_reader_dead_t;
 
+typedef struct kvl_rec_reader_heard {
+	uint64_t reader;
+	uint64_t epoch;
+	uint8_t nonce[16];
+	uint32_t left; /* 1: it leaves on purpose; nonce is 0 */
+	uint32_t zero;
+} kvl_rec_reader_heard_t;
+
 typedef struct kvl_rec_rank_state { /* sent when a word changed; counts are gauges of the rank's last step */
 	uint32_t flags; /* KVL_RS_* */
 	uint32_t held;  /* leases expected or held */
@@ -318,6 +327,7 @@ KVL_ASSERT(sizeof(kvl_rec_blob_t) == 24);
 KVL_ASSERT(sizeof(kvl_rec_era_t) == 32);
 KVL_ASSERT(sizeof(kvl_rec_full_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_reader_dead_t) == 16);
+KVL_ASSERT(sizeof(kvl_rec_reader_heard_t) == 40);
 KVL_ASSERT(sizeof(kvl_rec_rank_state_t) == 48);
 KVL_ASSERT(sizeof(kvl_core_sizes_t) == 64);
 KVL_ASSERT(sizeof(kvl_core_args_t) == 120);
