@@ -80,7 +80,7 @@ func (m *mapper) pair(out *Map, t *topology.Take, i int, r *Region) error {
 	for _, c := range out.cuts[cuts[0] : cuts[0]+cuts[1]] {
 		bytes += c.len
 	}
-	p.dense = l.dense() && r.dense() && bytes == l.BlockLen && p.cutsN == 1
+	p.dense = l.dense() && r.dense() && bytes == s.here && s.here == s.there && p.cutsN == 1
 	if m.filled[i] += bytes; m.filled[i] > l.BlockLen {
 		return differ("another rank gives the same bytes: its layer is in two stages there, or twice in one")
 	}
