@@ -34,7 +34,10 @@ type rig struct {
 func newRig(t testing.TB, kind string, change ...func(*Config)) *rig {
 	t.Helper()
 	g := &rig{t: t, kind: kind, hostFd: eventFd(t), held: map[Carrier][]byte{}}
-	g.cfg = Config{EngineID: "engine " + t.Name(), TP: 1, PP: 1, WakeFd: g.hostFd, RingBytes: 64 << 10, Path: filepath.Join(t.TempDir(), "s")}
+	g.cfg = Config{EngineID: "engine " + t.Name(), TP: 1, PP: 1, WakeFd: g.hostFd, RingBytes: 64 << 10}
+	if kind == KindShm {
+		g.cfg.Path = filepath.Join(t.TempDir(), "s")
+	}
 	for _, c := range change {
 		c(&g.cfg)
 	}
