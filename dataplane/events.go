@@ -70,7 +70,7 @@ func (p *Plane) publishEnds() {
 		}
 		ev := record.Event{
 			Kind: record.EvFreed, Status: int32(end.Reason), Handle: uint64(end.Handle), User: end.User,
-			Value0: uint64(end.Blocks), Value1: uint64(end.Held),
+			Value0: uint64(end.Blocks), Value1: uint64(end.Held), Reasons: uint64(end.Reason), // of the one rank
 		}
 		if end.Lapsed {
 			ev = record.Event{Kind: record.EvExpectLapsed, Handle: uint64(end.Handle)}

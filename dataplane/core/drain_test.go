@@ -22,7 +22,7 @@ func TestAReaderThatDrainsReleasesAllThatItWillNeverRead(t *testing.T) {
 		t.Fatalf("drain: %v", err)
 	}
 	l.step(30 * time.Millisecond)
-	if freed := l.p.take(record.EvFreed); len(freed) != 3 || freed[0].Status != record.FreedReleased {
+	if freed := l.p.take(record.EvFreed); len(freed) != 3 || freed[0].Status != record.FreedReleased || freed[0].Reasons != record.FreedReleased {
 		t.Errorf("P was told %+v, want three releases", freed)
 	}
 	if gone := l.d.take(record.EvLeaseGone); len(gone) != 3 {
