@@ -119,8 +119,8 @@ func TestSilentConnectionsHoldUpNobody(t *testing.T) {
 		silent int
 		within time.Duration
 	}{
-		{pendingMax / 2, helloWait / 2},
-		{3 * pendingMax, 3 * helloWait},
+		{pendingMax / 2, 20 * time.Second}, // one after the other they would take two minutes
+		{3 * pendingMax, 30 * time.Second}, // ranks come back until there is a place
 	} {
 		cfg := Config{EngineID: "e", TP: 1, PP: 1, WakeFd: -1, RingBytes: RingBytesMin, Path: filepath.Join(t.TempDir(), "s")}
 		h, err := OpenHost(KindShm, cfg)
@@ -142,7 +142,7 @@ func TestSilentConnectionsHoldUpNobody(t *testing.T) {
 		r.Close()
 		began = time.Now()
 		h.Close()
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("a host with silent connections closes in %v", took)
 		}
 	}
@@ -338,16 +338,17 @@ func TestAHostThatSendsSomethingElseIsNotBelieved(t *testing.T) {
 
 func TestClosingARankThatWaitsDoesNotWait(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	asked := make(chan struct{}, 100)
-	evilHost(t, path, func(*net.UnixConn) { asked <- struct{}{} }) // it never answers
+	asked, never := make(chan struct{}, 100), make(chan struct{})
+	defer close(never)
+	evilHost(t, path, func(*net.UnixConn) { asked <- struct{}{}; <-never })
 	r, err := OpenRank(KindShm, Config{EngineID: "e", TP: 1, PP: 1, WakeFd: -1, RingBytes: RingBytesMin, Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-asked
 	began := time.Now()
-	r.Close()
-	if took := time.Since(began); took > helloWait/2 {
+	r.Close() // not the end of its patience with the host
+	if took := time.Since(began); took > helloWait-helloWait/8 {
 		t.Errorf("%v", took)
 	}
 }

@@ -21,10 +21,11 @@ func dupWake(fd int) (wake, error) {
 	return wake(own), nil
 }
 
+var one = [8]byte{1}
+
 // ring wakes the sleeper. A counter that is full is readable already.
 func (w wake) ring() {
 	if w >= 0 {
-		one := [8]byte{1}
 		unix.Write(int(w), one[:])
 	}
 }
