@@ -1,6 +1,7 @@
 package stockpeer
 
 import (
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -8,21 +9,16 @@ import (
 
 // Our D with stock prefill engines.
 
-// arrived grants on a stock P and tracks here. The engine is made known by the side channel or, with outOfBand, by its map.
+// arrived grants on a stock P and tracks here; the handshake goes over P's side channel.
 func arrived(t *testing.T, d, p *peer, id string) (params report) {
 	t.Helper()
 	params = throughRouter(t, p.do("prefill", "id", id, "blocks", []int{3, 4, 9}))
-	meet(d, p)
+	d.do("engine", "params", params)
 	if r := d.do("track", "id", id, "params", params); r.num("native") != 0 {
 		t.Fatalf("a stock owner's parameters were taken for native ones")
 	}
 	d.wait("engine_up", "")
 	return params
-}
-
-func meet(d, p *peer) {
-	p.t.Helper()
-	d.do("engine", "engine_id", p.name, "metadata", p.do("handshake").text("metadata"))
 }
 
 func outcome(d *peer, id, ev, status string) report {
@@ -70,7 +66,7 @@ func TestAnAbortBeforeTheReadFreesTheStockOwnerAtOnce(t *testing.T) {
 func TestARejectFreesTheStockOwnerAtOnce(t *testing.T) {
 	p, d := stock(t, "prefill", "P"), ours(t, "D", nil)
 	params := throughRouter(t, p.do("prefill", "id", "r1", "blocks", []int{3, 4, 9}))
-	meet(d, p)
+	d.do("engine", "params", params)
 	d.wait("engine_up", "")
 	told := d.do("reject", "params", params)
 	within(t, "freed", freed(p, "r1", "completed").at()-told.at(), -slack, slack)
@@ -79,10 +75,10 @@ func TestARejectFreesTheStockOwnerAtOnce(t *testing.T) {
 func TestWithoutAHeartbeatInItsFirstTermAStockRequestIsUnproven(t *testing.T) {
 	p, d := stock(t, "prefill", "P"), ours(t, "D", nil)
 	params := throughRouter(t, p.do("prefill", "id", "r1", "blocks", []int{3, 4, 9}))
-	d.do("engine", "params", params) // its handshake does not come before duration - handover_max is over
+	d.do("engine", "params", params, "side_channel", false) // its map comes when duration - handover_max is over
 	d.do("track", "id", "r1", "params", params)
 	p.none("freed", "", duration-duration/3)
-	meet(d, p)
+	d.do("engine", "params", params, "side_channel", false, "metadata", p.do("handshake").text("metadata"))
 	d.wait("engine_up", "")
 	d.do("read", "id", "r1", "blocks", []int{1, 2, 0})
 	outcome(d, "r1", "read_failed", "unproven")
@@ -195,11 +191,10 @@ func TestSeveralLocalRequestsOfOneStockLeaseReportOnceAtTheEnd(t *testing.T) { /
 func TestStrangeIDsOfStockOwners(t *testing.T) {
 	long := strings.Repeat("0123456789", 100)
 	p, d := stock(t, "prefill", "P"), ours(t, "D", nil)
-	meet(d, p)
-	d.wait("engine_up", "")
+	arrived(t, d, p, "first")
 	params := map[string]report{}
 	for i, id := range []string{"HB:job-1", long, "a,b", "late,d"} {
-		params[id] = throughRouter(t, p.do("prefill", "id", id, "blocks", []int{10 * i, 10*i + 1, 10*i + 2}))
+		params[id] = throughRouter(t, p.do("prefill", "id", id, "blocks", []int{20 + 10*i, 21 + 10*i, 22 + 10*i}))
 		d.do("track", "id", id, "params", params[id])
 	}
 	d.do("read", "id", "a,b", "blocks", []int{1, 2, 0}) // no message can name it: it is read in its first term
@@ -229,9 +224,9 @@ func TestAStockOwnerRestartedUnderItsIDIsAnotherEngine(t *testing.T) { // S26
 	p, d := stock(t, "prefill", "P"), ours(t, "D", nil)
 	arrived(t, d, p, "r1")
 	p.signal(syscall.SIGKILL)
-	again := stock(t, "prefill", "P")
+	d.wait("engine_down", "")
+	again := stock(t, "prefill", "P", "--port", fmt.Sprint(p.ready.num("port")))
 	params := throughRouter(t, again.do("prefill", "id", "r2", "blocks", []int{5, 6, 7}))
-	meet(d, again)
 	d.wait("lease_gone", "r1")
 	d.do("track", "id", "r2", "params", params)
 	d.do("read", "id", "r2", "blocks", []int{1, 2, 0})

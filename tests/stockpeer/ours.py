@@ -145,14 +145,15 @@ class Engine:
         out.keep = buf
         return out
 
-    def do_engine(self, params=None, engine_id=None, metadata=None, ranks=1):
-        """Names an engine: by its parameters, whose side channel is asked, or with its map out of band."""
-        desc = Desc(size=c.sizeof(Desc), ranks=ranks, engine_id=text(engine_id or params["remote_engine_id"]))
-        if metadata is None:
+    def do_engine(self, params, side_channel=True, metadata=None):
+        """Names the engine of these parameters. Its side channel is asked, or its map comes out of band, now or later."""
+        engine_id = params["remote_engine_id"]
+        desc = Desc(size=c.sizeof(Desc), ranks=params["tp_size"], engine_id=text(engine_id))
+        if side_channel:
             desc.host, desc.port = text(params["remote_host"]), params["remote_port"]
         engine = c.c_uint64()
         self.ok(self.lib.kvl_engine_add(self.ctx, c.byref(desc), c.byref(engine)))
-        self.engines[engine_id or params["remote_engine_id"]] = engine.value
+        self.engines[engine_id] = engine.value
         if metadata is not None:
             b = bytes.fromhex(metadata)
             self.ok(self.lib.kvl_engine_handshake(self.ctx, engine, 0, Bytes(b, len(b))))

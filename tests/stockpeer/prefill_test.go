@@ -15,7 +15,6 @@ func granted(t *testing.T, p *peer, id string, readers ...*peer) (params report)
 	t.Helper()
 	params = throughRouter(t, p.do("grant", "id", id, "blocks", []int{3, 4, 9}))
 	for _, d := range readers {
-		introduce(d, p)
 		d.do("track", "id", id, "params", params)
 		d.wait("connected", "")
 	}
@@ -129,7 +128,6 @@ func TestStrangeIDsLiveAsOthersDo(t *testing.T) {
 		strings.Repeat("0123456789", 100),
 	}
 	p, d := ours(t, "P", nil), stock(t, "decode", "D")
-	introduce(d, p)
 	params := map[string]report{}
 	for i, id := range ids {
 		params[id] = throughRouter(t, p.do("grant", "id", id, "blocks", []int{10 * i, 10*i + 1, 10*i + 2}))

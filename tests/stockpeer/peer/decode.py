@@ -160,8 +160,9 @@ class Decode(engine.Engine):
             peer.agents[rank], peer.metadata[rank] = name, m
             take = min(m["block_lens"][0], self.cache.block_len)
             offset = self.args.tp_rank % (self.args.tp_size // owner_tp) * take if self.args.tp_size > owner_tp else 0
-            rows = [(base + offset, take, m["device_id"], stride, m["num_blocks"])
-                    for base, stride in zip(m["kv_caches_base_addr"], m["block_strides"])]
+            counts = m["region_num_blocks"] or [m["num_blocks"]] * len(m["block_lens"])
+            rows = [(base + offset, take, m["device_id"], stride, n)
+                    for base, stride, n in zip(m["kv_caches_base_addr"], m["block_strides"], counts)]
             peer.lists[rank] = self.agent.prep_xfer_dlist(name, numpy.array(rows, dtype=numpy.uint64), mem_type="DRAM")
         return peer
 
@@ -195,13 +196,15 @@ class Decode(engine.Engine):
                 self._notify(agent, report, "completions")
             self.lines.say(ev="released", id=id)
             return
-        theirs = params["remote_block_ids"][0][-len(blocks) :]  # the tail that is missing here
+        theirs = wire.tail(params["remote_block_ids"][0], len(blocks))
+        here = numpy.array(wire.descriptors(blocks, [self.cache.blocks] * self.cache.layers), dtype=numpy.int64)
         handles = []
         for piece, rank in enumerate(sorted(peer.agents)):
-            layers = range(self.cache.layers)
-            here = numpy.array([i * self.cache.blocks + b for i in layers for b in blocks], dtype=numpy.int64)
-            there = numpy.array([i * peer.metadata[rank]["num_blocks"] + b for i in layers for b in theirs], dtype=numpy.int64)
-            handle = self.agent.make_prepped_xfer("READ", self._own_list(piece, len(peer.agents)), here, peer.lists[rank], there, notif_msg=report)
+            m = peer.metadata[rank]
+            counts = m["region_num_blocks"] or [m["num_blocks"]] * len(m["block_lens"])
+            there = numpy.array(wire.descriptors(theirs, counts), dtype=numpy.int64)
+            own = self._own_list(piece, len(peer.agents))
+            handle = self.agent.make_prepped_xfer("READ", own, here, peer.lists[rank], there, notif_msg=report)
             self.agent.transfer(handle)
             handles.append(handle)
         self._reads[id] = handles, params, blocks

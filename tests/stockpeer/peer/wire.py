@@ -128,6 +128,19 @@ def readers_of(reader_tp, owner_tp):
     return max(1, reader_tp // owner_tp)
 
 
+# ---- reads ----
+
+
+def descriptors(blocks, region_blocks):
+    """Descriptor ids of a read: region after region, each region's blocks behind those of the regions before."""
+    return [sum(region_blocks[:i]) + b for i in range(len(region_blocks)) for b in blocks]
+
+
+def tail(theirs, missing):
+    """Of the owner's blocks the last ones, which the reader lacks."""
+    return theirs[len(theirs) - missing :]
+
+
 # ---- handshake ----
 
 
