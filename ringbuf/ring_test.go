@@ -246,6 +246,30 @@ func TestBatchIsSeenAtOnceOrNotAtAll(t *testing.T) {
 	}
 }
 
+func TestFreeIsWhatTheConsumerHasGivenBackAndTellsATailThatLies(t *testing.T) {
+	_, p, c := newRing(t, 4096)
+	want := func(what string, free uint64) {
+		t.Helper()
+		if got, ok := p.Free(); got != free || !ok {
+			t.Errorf("%s: %d, %v; want %d", what, got, ok, free)
+		}
+	}
+	want("empty", 4096)
+	p.Reserve(1, 100)
+	want("one reserved", 4096-112)
+	p.Publish()
+	c.Next()
+	want("one taken", 4096-112)
+	c.Release()
+	want("one given back", 4096)
+	for _, tail := range []uint64{p.Position() + 8, ^uint64(8191), p.Position() - 4096 - 8} {
+		atomic.StoreUint64(p.tail, tail)
+		if free, ok := p.Free(); ok {
+			t.Errorf("tail %d at %d: %d bytes, as if that could be", tail, p.Position(), free)
+		}
+	}
+}
+
 func TestTwoGoroutinesPassEveryRecordOnceAndInOrder(t *testing.T) {
 	const records = 60_000
 	_, p, c := newRing(t, 16_384)
