@@ -292,7 +292,10 @@ func (c *Client) connect(ctx context.Context, l *link, fell time.Time) (net.Conn
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	got := c.greet(conn, l)
-	if got != met || !stop() {
+	if !stop() && got == met {
+		got = local // it was let go meanwhile: the connection is closed
+	}
+	if got != met {
 		conn.Close()
 		return nil, got
 	}
