@@ -119,14 +119,14 @@ func (l *lab) engine(id string, shape topology.Shape, kind string, change func(*
 	e.mem.Epoch, e.mem.Secret = e.era.Epoch, e.era.Secret
 	e.mem.Control.BeginEra(e.era.Epoch, e.era.Secret)
 	name := fmt.Sprintf("%s-%s-%p", l.t.Name(), id, l) // contexts of a process meet by name
-	sc := stream.Config{EngineID: name, TP: shape.TP, PP: shape.PP, WakeFd: -1, RingBytes: 64 << 10}
+	sc := stream.Config{EngineID: name, TP: shape.TP, PP: shape.PP, WakeFd: -1, RingBytes: stream.RingBytesMin}
 	var err error
 	e.hosts, err = stream.OpenHost(kind, sc)
 	must(l.t, err)
 	l.t.Cleanup(func() { e.hosts.Close() })
 	out, err := dataplane.NewEvents(e.mem.Events, nil)
 	must(l.t, err)
-	e.cfg = group.Config{Self: shape, Duration: duration, Engines: 16, Between: kind == stream.KindDelta, Seed: l.epoch}
+	e.cfg = group.Config{Self: shape, Duration: duration, Engines: 16, MapMax: 1 << 14, Between: kind == stream.KindDelta, Seed: l.epoch}
 	if change != nil {
 		change(&e.cfg)
 	}
@@ -175,7 +175,7 @@ func (e *engine) rank(n uint32, c stream.Carrier) *rank {
 			lease.Memory{Control: r.mem.Control, Slots: r.mem.Slots, Header: header, Rows: rows}, e.era.Secret, r.base, e.era.Epoch)
 	}
 	must(t, err)
-	r.link = dataplane.NewLink(dataplane.LinkConfig{Rank: n, Engines: 16}, r.mem, c)
+	r.link = dataplane.NewLink(dataplane.LinkConfig{Rank: n, Engines: 16, MapMax: 1 << 14}, r.mem, c)
 	tracker, err := heartbeat.New(heartbeat.Config{
 		Self: heartbeat.Identity{EngineHash: wire.EngineHash([]byte(e.id)), Epoch: e.era.Epoch, Rank: n}, Shape: e.shape,
 		Duration: duration, Tracks: tracks, Engines: 16, Seed: 1,
@@ -204,7 +204,7 @@ func (e *engine) describe(r *rank) []byte {
 		NumBlocks: blocksN, Native: true, BaseAddrs: []uint64{record.Addr(r.kv)}, BlockLens: []uint64{blockLen}, BlockStrides: []uint64{blockLen},
 		RegionNumBlocks: []uint64{blocksN}, RegionGroupIDs: []int64{-1}, RegionNames: []string{"layer"}, RegionMemTypes: []transport.Mem{0},
 		Lease: wire.HandshakeLease{Version: wire.LeaseVersion, Epoch: e.era.Epoch, Base: r.base, Board: record.Addr(r.mem.Board),
-			Slots: slots, Duration: duration, Agent: r.agent.Agent()},
+			Slots: slots, Duration: duration, Agent: r.agent.Agent(), Rank: r.n, TP: e.shape.TP, PP: e.shape.PP},
 	})
 }
 
@@ -298,11 +298,11 @@ func (l *lab) run(span, pass time.Duration) {
 // until steps until ok, or fails.
 func (l *lab) until(what string, ok func() bool) {
 	l.t.Helper()
-	for range 20000 {
+	for range 3000 {
 		if ok() {
 			return
 		}
-		l.step(10 * time.Millisecond)
+		l.step(20 * time.Millisecond)
 	}
 	l.t.Fatalf("never: %s", what)
 }
