@@ -169,7 +169,7 @@ func (c *Config) check() error {
 			"stall_cover", "step_max", c.StallCover.Seconds(), c.StepMax.Seconds())
 	}
 	if c.Transport == "nixl" && c.PeersMax() > nixlPeersMax {
-		return fmt.Errorf("keys %q and %q: the transport keeps at most %d agents loaded, %d of them of engines that came back as others: at most %d engines",
+		return fmt.Errorf("keys %q and %q: the transport keeps at most %d agents loaded, %d of them further ranks of engines, and engines that came back as others: at most %d engines",
 			"engines_max", "transport", nixlPeersMax, c.PeersMax()-c.EnginesMax, nixlPeersMax-(c.PeersMax()-c.EnginesMax))
 	}
 	if err := c.checkRanks(); err != nil {

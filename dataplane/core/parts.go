@@ -5,6 +5,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/read"
+	"github.com/kvlease/kvlease/dataplane/topology"
 )
 
 // The configuration of each part, out of the one of the context. The parts take 0 for their default; where the context's key
@@ -29,13 +30,18 @@ func (c *Config) readConfig() read.Config {
 	}
 }
 
-// PeersMax is how many agents the transport must keep loaded: one of each engine, and those of engines that came back under
-// another boot, which stay until their transfers have ended.
-func (c *Config) PeersMax() int { return c.EnginesMax + heartbeat.ParkedMax }
+// linksMax is how many ranks of other engines this rank talks to, all engines together: of most engines one.
+func (c *Config) linksMax() int { return c.EnginesMax + 2*RanksMax }
+
+// PeersMax is how many agents the transport must keep loaded: those that this rank talks to, and those of engines that came back
+// under another boot, which stay until their transfers have ended.
+func (c *Config) PeersMax() int { return c.linksMax() + heartbeat.ParkedMax }
 
 func (c *Config) heartbeatConfig(self heartbeat.Identity) heartbeat.Config {
 	return heartbeat.Config{
-		Self: self, Duration: c.Duration, Tracks: c.TrackedMax, Engines: c.EnginesMax, HandoverMax: max(c.HandoverMax, 1),
+		Self: self, Shape: topology.Shape{TP: uint32(c.TPSize), PP: uint32(c.PPSize)}, KVHeads: uint32(c.KVHeads),
+		Links: c.linksMax(), HealWait: max(c.HealWait, 1), Duration: c.Duration, Tracks: c.TrackedMax,
+		Engines: c.EnginesMax, HandoverMax: max(c.HandoverMax, 1),
 		ReadTimeout: c.ReadTimeout, BatchBytesMax: c.BatchBytesMax, RowsStepMax: c.RowsStepMax,
 		UnheardBytesMax: uint64(c.UnheardBytesMax), RunsMax: c.ReadRunsMax,
 		LongIDs: max(64, c.TrackedMax/64), Seed: self.Epoch,

@@ -46,6 +46,7 @@ func (c *Core) Register(regions []Region) error {
 		c.tr.Unregister(list)
 		return fmt.Errorf("%w: %w", ErrTransport, err)
 	}
+	_ = c.tracker.SetLocal(layoutOf(regions)) // an engine known already that does not fit is not read from
 	c.handshake = wire.AppendHandshake(nil, c.describe(regions, blob))
 	if err := c.publish(); err != nil {
 		c.handshake = nil

@@ -20,7 +20,11 @@ const (
 
 // startRound sets the first round after a load.
 func (t *Tracker) startRound(i uint32, at clock.Instant) {
-	t.engines[i].rounds, t.engines[i].rowAt = 0, at
+	e := &t.engines[i]
+	e.rounds = 0
+	for k := range e.links {
+		e.links[k].rowAt = at
+	}
 	t.beats.set(i, at)
 }
 
@@ -28,6 +32,10 @@ func (t *Tracker) startRound(i uint32, at clock.Instant) {
 func (t *Tracker) wake(i uint32, now clock.Instant) {
 	e := &t.engines[i]
 	switch e.state {
+	case Idle:
+		if t.loads.where[i] < 0 && e.native.n+e.stock.n > 0 {
+			t.loads.set(i, now.Add(t.overAfter(e)))
+		}
 	case Connected:
 		if t.beats.where[i] < 0 {
 			at := now
@@ -37,8 +45,12 @@ func (t *Tracker) wake(i uint32, now clock.Instant) {
 			t.beats.set(i, at)
 		}
 	case Broken:
+		if t.loads.where[i] < 0 && !e.dead {
+			t.setLoad(i, max(now, e.healAt))
+		}
+	case Loading, Removing:
 		if t.loads.where[i] < 0 {
-			t.loads.set(i, max(now, e.healAt))
+			t.loads.set(i, now)
 		}
 	}
 }
@@ -69,10 +81,9 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 		return budget
 	}
 	if e.beatList == roundNone {
-		if e.native.n+e.stock.n == 0 {
+		if e.native.n+e.stock.n+e.fixed.n == 0 {
 			t.beats.set(i, clock.Never) // wake starts it again
-			if !e.up && !t.probe(i, now) && e.state == Connected {
-				// loaded after a failure: its sign of life is awaited, though nothing is tracked
+			if !e.up && !t.awaitLife(i, now) && e.state == Connected {
 				t.beats.set(i, now.Add(t.healStep(e)))
 			}
 			return budget
@@ -83,7 +94,7 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 		}
 	}
 	for budget > 0 {
-		if e.sent-e.heard >= t.cfg.UnheardBytesMax { // heartbeats may be dropped: the next one says the same
+		if e.unheard() >= t.cfg.UnheardBytesMax { // heartbeats may be dropped: the next one says the same
 			t.counters.BeatsDropped++
 			cut := e.beatList
 			t.endRound(i, now)
@@ -104,19 +115,20 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 			}
 			continue
 		}
-		budget--
-		if err := t.tr.Send(e.peer, t.buf); err != nil {
+		budget -= len(e.links) // the last message of a step goes to all links
+		t.counters.BeatBatches += uint64(len(e.links))
+		t.counters.BeatBytes += uint64(len(e.links) * len(t.buf))
+		t.counters.Beats += uint64(n)
+		if full := t.sendAll(i, now); e.state != Connected {
+			return budget
+		} else if full {
 			if e.beatEnd = saved; e.beatList == roundStock {
 				e.beatEnd = e.stock.start() // what cannot be sent was set aside, and saved's chunk may have gone with it
 			}
-			t.beatFailed(i, err, now)
+			t.beatFull(i, now)
 			return budget
 		}
 		e.beatRetry = 0
-		e.sent += uint64(len(t.buf)) + NotifOverhead
-		t.counters.BeatBatches++
-		t.counters.BeatBytes += uint64(len(t.buf))
-		t.counters.Beats += uint64(n)
 	}
 	t.beats.set(i, now) // first again in the next step
 	return 0
@@ -128,7 +140,9 @@ const NotifOverhead = 4096
 func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 	e := &t.engines[i]
 	if now.Sub(e.lastRound) > 2*e.facts.times.interval {
-		e.rowAt = now // nothing was asked meanwhile
+		for k := range e.links {
+			e.links[k].rowAt = now // nothing was asked meanwhile
+		}
 	}
 	e.lastRound = now
 	if e.beatAgain = e.beatCut != roundNone; e.beatAgain {
@@ -137,19 +151,66 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 		e.beatList, e.beatEnd = roundNative, e.native.start()
 	}
 	e.beatCut = roundNone
-	quiet := e.readsSeen == 0
-	e.readsSeen = 0
-	switch {
-	case e.native.n > 0:
+	if e.native.n+e.fixed.n > 0 {
 		if !e.queued[queueRows].in || e.rowEnd.chunk == none { // else the round before is still under way
-			e.rowEnd = e.native.start()
+			e.beginRows()
 		}
 		if !t.postRows(i, now) {
 			t.pushEngine(&t.rowQueue, i)
 		}
-	case quiet:
-		t.probe(i, now)
 	}
+	for k := range e.links {
+		if l := &e.links[k]; l.seen {
+			l.seen = false
+		} else if e.state == Connected {
+			t.probe(i, uint32(k), now)
+		}
+	}
+}
+
+// awaitLife asks for a sign of life of the links that were loaded after a failure, though nothing is tracked. It reports
+// whether all have been asked.
+func (t *Tracker) awaitLife(i uint32, now clock.Instant) bool {
+	e := &t.engines[i]
+	all := true
+	for k := range e.links {
+		if e.state == Connected && e.links[k].downAt != 0 {
+			all = t.probe(i, uint32(k), now) && all
+		}
+	}
+	return all
+}
+
+// sendAll sends t.buf over all links of an engine. full: one of them had no room. One that is unreachable breaks the engine.
+func (t *Tracker) sendAll(i uint32, now clock.Instant) (full bool) {
+	e := &t.engines[i]
+	e.sent += uint64(len(t.buf)) + NotifOverhead
+	for k := range e.links {
+		if !t.sendTo(i, uint32(k), now) && !e.links[k].broken {
+			full = true
+		}
+	}
+	return full
+}
+
+// sendTo sends t.buf over one link. On failure that link is broken, or has no room now.
+func (t *Tracker) sendTo(i, k uint32, now clock.Instant) bool {
+	e := &t.engines[i]
+	l := &e.links[k]
+	if l.broken {
+		return false
+	}
+	err := t.tr.Send(l.peer, t.buf)
+	if err == nil {
+		return true
+	}
+	t.counters.SendFailed++
+	if errors.Is(err, transport.ErrFull) {
+		e.breaks++
+	} else {
+		t.broken(i, k, now)
+	}
+	return false
 }
 
 // endRound sets the time of the next round: one interval after this one began, so that rounds keep their phase. The second
@@ -220,15 +281,10 @@ func (t *Tracker) buildBeat(e *engine, now clock.Instant) int {
 	}
 }
 
-// beatFailed takes a send that was refused. No room: the round goes on after a moment, within the interval.
-func (t *Tracker) beatFailed(i uint32, err error, now clock.Instant) {
+// beatFull goes on with a round after a moment, within the interval: a link had no room. What the others have got of the
+// message they get again.
+func (t *Tracker) beatFull(i uint32, now clock.Instant) {
 	e := &t.engines[i]
-	t.counters.SendFailed++
-	if !errors.Is(err, transport.ErrFull) {
-		t.broken(i, now)
-		return
-	}
-	e.breaks++
 	interval := e.facts.times.interval
 	wait := min(interval/16<<min(e.beatRetry, 8), interval/2)
 	e.beatRetry++

@@ -23,12 +23,13 @@ type Config struct {
 	Shape   topology.Shape // of our own engine; 1 x 1
 	KVHeads uint32         // of the model; 0: not told (topology.Takes)
 
-	Tracks  int // tracking slots: the length of the slice given to New
-	Engines int // 4096
-	Links   int // 4096, at least Engines: ranks of all engines together that this rank talks to
-	Owed    int // messages kept for requests whose slot went back: Tracks/4, at least 1024
-	RunsMax int // 262144: runs of reads that wait for their engine
-	LongIDs int // remote ids longer than 96 bytes at once: Tracks/64, at least 64
+	Tracks    int // tracking slots: the length of the slice given to New
+	Engines   int // 4096
+	Links     int // 4096, at least Engines: ranks of all engines together that this rank talks to
+	Owed      int // messages kept for requests whose slot went back: Tracks/4, at least 1024
+	RunsMax   int // 262144: runs of reads that wait for their engine
+	RowStates int // Tracks, at least 1024: states of rows beside the first of each request, for engines of several ranks
+	LongIDs   int // remote ids longer than 96 bytes at once: Tracks/64, at least 64
 
 	HealWait    time.Duration // a quarter of the extension: the longest that a broken link waits for its transfers
 	HandoverMax time.Duration // L/3: the longest way of a request from the owner's grant to our track
@@ -42,7 +43,7 @@ type Config struct {
 	EventsStepMax   int    // 256: events of one step
 	UnheardBytesMax uint64 // 16 MiB: heartbeats that a silent peer may have queued
 
-	Nonce func(engine []byte) [16]byte // of the death wire to an engine, for hello; allocates nothing. nil: there are no death wires
+	Nonce func(engine string) [16]byte // of our death wire to an engine, for hello; any goroutine. nil: there are no death wires
 	Seed  uint64                       // spreads the timers, keys the id table
 }
 
@@ -64,6 +65,7 @@ func (c *Config) setDefaults() error {
 	def(&c.Links, max(4096, c.Engines))
 	def(&c.Owed, max(c.Tracks/4, 1024))
 	def(&c.LongIDs, max(c.Tracks/64, 64))
+	def(&c.RowStates, max(c.Tracks, 1024))
 	def(&c.RunsMax, 262144)
 	def(&c.HealWait, c.Duration*2/3/4)
 	def(&c.HandoverMax, c.Duration/3)
@@ -76,7 +78,7 @@ func (c *Config) setDefaults() error {
 	def(&c.EventsStepMax, 256)
 	def(&c.UnheardBytesMax, 16<<20)
 	for _, n := range []int{
-		c.Engines, c.Links, c.Owed, c.LongIDs, c.RunsMax, c.DriftPPM, c.BatchesStepMax, c.EndsStepMax, c.RowsStepMax, c.EventsStepMax,
+		c.Engines, c.Links, c.Owed, c.LongIDs, c.RowStates, c.RunsMax, c.DriftPPM, c.BatchesStepMax, c.EndsStepMax, c.RowsStepMax, c.EventsStepMax,
 	} {
 		if n < 0 {
 			return fmt.Errorf("heartbeat: a bound of %d", n)

@@ -24,6 +24,12 @@ type Counters struct {
 
 	Handshakes, HandshakesSame, Loads, LoadsFailed uint64
 	Heals, HealWaits                               uint64 // re-loads of the same metadata; times one waited for open transfers
+	Abandons                                       uint64 // agents dropped under transfers that had not ended in HealWait
+	Hellos                                         uint64
+	EnginesDead, Flaps                             uint64 // boots that were told dead; changes back to the boot before that came too soon
+	RowStatesFull                                  uint64 // requests at an engine of several ranks for which there was no room to look at all rows
+	FixedOver                                      uint64 // fixed leases whose time was up
+	WalksCut                                       uint64 // steps that left a walk over an engine's requests to the next one
 
 	Rows, RowsFailed, RowsCut uint64 // row reads posted, failed, steps that stopped at RowsStepMax
 	Probes                    uint64
@@ -40,6 +46,7 @@ type Counters struct {
 	EventsRefused                  uint64    // the completion ring was full; kept for the next step
 	RegistryBusy                   uint64    // steps that found the registry locked
 	LateUsers                      uint64    // requests that joined a stock remote id whose completion had left
+	Repeats                        uint64    // tracks and reads said again by a host
 	BadParts                       uint64    // parts of a read that did not fit together
 	Retired                        uint64    // tracking slots out of uses
 }

@@ -1,9 +1,10 @@
 package heartbeat
 
 import (
+	"time"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
-	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
 // State is where an engine stands.
@@ -12,9 +13,9 @@ type State uint8
 const (
 	Absent    State = iota // no engine has this place
 	Idle                   // no handshake yet
-	Loading                // its blob waits for its turn, or for the old agent to be dropped
-	Connected              //
-	Broken                 // a send or a read found it unreachable; healing waits for open transfers and the back-off
+	Loading                // its blobs wait for their turn, or for the old agents to be dropped
+	Connected              // with all ranks that this one talks to
+	Broken                 // a send or a read found one of them unreachable; healing waits for open transfers and the back-off
 	Removing               // RemoveEngine; ends when no transfer from it is open
 )
 
@@ -23,19 +24,23 @@ var stateNames = [...]string{"absent", "idle", "loading", "connected", "broken",
 // String is the state's name in metrics.
 func (s State) String() string { return stateNames[s] }
 
-// engine is the step's own side of a remote engine: today one agent of it, the rank that this rank reads from.
+// engine is the step's own side of a remote engine. It has a link to each of its ranks that this rank talks to; what is
+// tracked is tracked at all of them.
 type engine struct {
 	use   uint32
 	state State
 	user  uint64
 
-	facts  *facts // in force or to be loaded; nil: none yet
-	peer   transport.Peer
-	conn   uint32        // how often it was loaded: the generation of its posts
-	healAt clock.Instant // no load before it
-	fails  uint32        // loads, sends and reads that failed since it was last heard
+	facts *facts // in force; nil: none yet
+	links []link // to the ranks of facts
+	want  want   // news that wait for a walk, or for their time
+	dead  bool   // EngineDead; until the next handshake nothing is tried
+	conn  uint32 // how often a link was loaded: the generation of its posts
 
-	native, stock dense
+	healAt clock.Instant // no load before it
+
+	native, stock dense // named in heartbeats
+	fixed         dense // leases that no heartbeat renews
 	strange       list
 	aside         list
 	owed          [owedKinds]list
@@ -43,26 +48,33 @@ type engine struct {
 	waiting       list // reads that wait for it
 	requests      int  // tracked requests
 
+	walk      walk
+	walkStage uint8
+	walkEnd   cursor // of the walk in the list of that stage
+	walkLeft  int    // strangers still to be looked at
+
 	beatEnd, rowEnd cursor // of the round under way in the list of the same name
 	beatList        uint8  // 0: no round; 1: native, then 2: stock
 	beatCut         uint8  // the list in which the round before was cut short at beatEnd; 0: it was not
 	beatAgain       bool   // the round went on where that one was cut: a whole one follows
+	rowFixed        bool   // the row round is in fixed, else in native
+	rowLink         uint32 // links of the remote before rowEnd that have been asked
 	queued          [queueKinds]queueLink
 	lastRound       clock.Instant // start of the last round
 	rounds          uint32        // since it was loaded
 	beatRetry       uint32
 	leaving         bool // we are, and it is to be told
 
-	breaks      uint32        // send errors and reconnects: they end the stock guard's chains
-	sent, heard uint64        // bytes of heartbeats, and of those known to have been taken in
-	readsSeen   uint64        // one-sided reads posted since the last round
-	rowAt       clock.Instant // when a row read of it last ended well, or none had been asked for
-	probing     bool
-	probeSent   uint64
-	open        int // reads of ours begun and not over, blocks held included
+	breaks uint32 // send errors and reconnects: they end the stock guard's chains
+	sent   uint64 // bytes of messages to each link; where one got less it counts as more, which is the safe side
+	open   int    // reads of ours begun and not over, blocks held included
 
-	downAt           clock.Instant // first failure since it was last heard; 0: none
-	up               bool          // the host takes it for connected
+	offset clock.Offset // of its host's CLOCK_MONOTONIC
+
+	before     uint64        // epoch of the boot before the one in force
+	replacedAt clock.Instant // when that one was given up
+
+	up               bool // the host takes it for connected
 	pendUp, pendDown bool
 	downCount        uint64
 }
@@ -81,7 +93,7 @@ func (t *Tracker) engineOf(handle uint64) uint32 {
 		}
 		return i
 	}
-	// R2: acquire; pairs with R1 in AddEngine. A place that is Absent here changes hands only in AddEngine.
+	// R2: acquire; pairs with R1 in registry.begin. A place that is Absent here changes hands only there.
 	use := t.reg.seats[i].use.Load()
 	if use&1 == 0 || use/2 != h.Use() {
 		return none
@@ -94,9 +106,10 @@ func (t *Tracker) engineOf(handle uint64) uint32 {
 func (t *Tracker) adopt(i, use uint32) {
 	t.engines[i] = engine{
 		use: use, state: Idle, user: t.reg.seats[i].now.desc.User,
-		native: emptyDense(), stock: emptyDense(), strange: emptyList(), aside: emptyList(), waiting: emptyList(),
+		native: emptyDense(), stock: emptyDense(), fixed: emptyDense(),
+		strange: emptyList(), aside: emptyList(), waiting: emptyList(),
 		owed:    [owedKinds]list{emptyList(), emptyList(), emptyList()},
-		beatEnd: cursor{chunk: none}, rowEnd: cursor{chunk: none},
+		beatEnd: cursor{chunk: none}, rowEnd: cursor{chunk: none}, walkEnd: cursor{chunk: none},
 	}
 	t.gauges.Idle++
 }
@@ -122,134 +135,20 @@ func (t *Tracker) stateGauge(s State) *int {
 	return &t.otherStates
 }
 
-// takeRegistry picks up what other goroutines have left.
-func (t *Tracker) takeRegistry(now clock.Instant) {
-	for range newsStepMax { // the rest waits for the next step: a handshake that comes a step later costs nothing
-		i, n, ok, busy := t.reg.takeNews()
-		if busy {
-			t.counters.RegistryBusy++
-		}
-		if !ok {
-			return
-		}
-		e := &t.engines[i]
-		if e.state == Absent {
-			t.adopt(i, t.reg.seats[i].use.Load()/2)
-		}
-		if n.removed {
-			t.remove(i, now)
-			continue
-		}
-		if n.given != nil {
-			t.handshake(i, n.given, now)
-		}
-	}
-}
-
-// handshake takes new facts about an engine.
-func (t *Tracker) handshake(i uint32, f *facts, now clock.Instant) {
-	e := &t.engines[i]
-	t.counters.Handshakes++
-	if e.facts != nil && e.facts.same(f) {
-		t.counters.HandshakesSame++
-		if e.state == Broken { // somebody has just spoken with it: look at once
-			t.loads.set(i, now)
-		}
-		return
-	}
-	if e.facts != nil {
-		t.replace(i, f, now)
-	}
-	e.facts = f
-	e.fails = 0
-	e.breaks++
-	e.sent, e.heard = 0, 0
-	t.stopRounds(i)
-	t.setState(i, Loading)
-	t.loads.set(i, now)
-}
-
-// replace ends what is tracked at an engine that has come back as another one. One walk over its requests, as often as it
-// restarts; strangers that were waiting for just this boot stay.
-func (t *Tracker) replace(i uint32, f *facts, now clock.Instant) {
-	e := &t.engines[i]
-	before := e.requests
-	t.loseAll(i, f.epoch, now)
-	t.engineDown(i, uint64(before))
-}
-
-// loseAll reports every request of an engine as lost, except strangers of the epoch kept (0: none).
-func (t *Tracker) loseAll(i uint32, kept uint64, now clock.Instant) {
-	e := &t.engines[i]
-	for _, d := range []*dense{&e.native, &e.stock} {
-		for d.n > 0 {
-			t.lose(t.pool.chunks[d.tail].remote[t.pool.chunks[d.tail].n-1], now)
-		}
-	}
-	for e.aside.head != none {
-		t.lose(e.aside.head, now)
-	}
-	for m := e.strange.head; m != none; {
-		next := t.remotes.all[m].next
-		if kept == 0 || t.remotes.all[m].epoch != kept {
-			t.lose(m, now)
-		}
-		m = next
-	}
-	for k := range e.owed {
-		for e.owed[k].head != none {
-			t.counters.OwedLost++
-			t.forgetOwed(e.owed[k].head)
-		}
-	}
-}
-
-// lose ends one remote without an answer of its engine.
-func (t *Tracker) lose(m uint32, now clock.Instant) {
-	r := &t.remotes.all[m]
-	r.lost = true
-	t.remotes.unindex(m) // a later request of that name is another matter
-	t.displace(m)
-	t.counters.Lost += uint64(r.users)
-	t.engines[r.engine].requests -= int(r.users) // its place may change hands before they are untracked
-	left := r.users
-	for u := r.firstUser; u != none; {
-		q := &t.requests[u]
-		next := q.nextUser
-		switch q.state {
-		case reqWaiting:
-			left--
-			t.finish(u, record.ReadLost, now) // the last one gives the remote back
-		case reqReading:
-			t.reads.End(q.job, record.ReadLost, now)
-		}
-		u = next
-	}
-	if left > 0 {
-		t.leaseGone(m)
-	}
-}
-
-func (t *Tracker) remove(i uint32, now clock.Instant) {
-	e := &t.engines[i]
-	if e.state == Removing {
-		return
-	}
-	if e.state == Connected {
-		t.sendEnds(i, t.cfg.EndsStepMax, now) // the last chance to tell it
-	}
-	t.loseAll(i, 0, now)
-	t.forgetLeaving(e)
-	t.stopRounds(i)
-	t.ends.set(i, clock.Never)
-	t.setState(i, Removing)
-	t.loads.set(i, now)
-}
-
 func (t *Tracker) stopRounds(i uint32) {
 	e := &t.engines[i]
 	e.beatList, e.beatCut, e.beatAgain = 0, 0, false
 	e.rowEnd, e.beatEnd = cursor{chunk: none}, cursor{chunk: none}
-	e.probing = false
+	for k := range e.links {
+		e.links[k].probing = false
+	}
 	t.beats.set(i, clock.Never)
+}
+
+// interval is the time between heartbeats to an engine; our own until it has said its duration.
+func (t *Tracker) interval(e *engine) time.Duration {
+	if e.facts == nil {
+		return t.cfg.Duration / 6
+	}
+	return e.facts.times.interval
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
@@ -14,31 +15,36 @@ import (
 // ErrHandshake is wrapped by every error about the content of a handshake.
 var ErrHandshake = errors.New("heartbeat: handshake cannot be used")
 
-// facts are what the step needs of the handshakes of one boot of an engine, made off the step and never changed.
+// facts are what the step needs of the handshakes of one boot of an engine, made off the step. Only the links change.
 type facts struct {
-	engine []byte // its id
+	engine string // its id
 	native bool
 	epoch  uint64
 	times  times
+	hello  wire.HelloBody
+	links  []link      // the step's, from when it takes the facts
 	ranks  []rankFacts // of those that this rank talks to, in the order of topology.Reach
 }
 
 // rankFacts are those of one rank.
 type rankFacts struct {
-	way
-	blob   []byte
-	layout read.Layout
-	base   uint64
-	board  uint64
-	rows   uint32
-	device uint32
-	mem    transport.Mem
-	probe  uint64 // address of 8 bytes that can be read for a sign of life: the board's header, a stock peer's first region
+	rank    uint32
+	readers uint16    // n of a completion to it
+	how     *read.Map // nil: nothing is read from it
+	blob    []byte
+	layout  read.Layout
+	base    uint64
+	board   uint64
+	rows    uint32
+	device  uint32
+	mem     transport.Mem
+	probe   uint64 // address of 8 bytes that can be read for a sign of life: the board's header, a stock peer's first region
 }
 
 // factsOf checks what comes from a peer; nothing of it is believed later without these bounds.
-func (t *Tracker) factsOf(desc *EngineDesc, reach []uint32, ways []way, maps []*wire.Handshake) (*facts, error) {
-	f := &facts{engine: []byte(desc.ID), ranks: make([]rankFacts, len(maps))}
+// local is what is read into; nil: nothing can be read, only tracked.
+func (t *Tracker) factsOf(desc *EngineDesc, reach []uint32, readers []uint16, local *read.Layout, maps []*wire.Handshake) (*facts, error) {
+	f := &facts{engine: desc.ID, ranks: make([]rankFacts, len(maps))}
 	shortest := wire.DurationMax
 	for i, h := range maps {
 		switch {
@@ -54,8 +60,11 @@ func (t *Tracker) factsOf(desc *EngineDesc, reach []uint32, ways []way, maps []*
 		case f.native != h.Native || h.Native && h.Lease.Epoch != f.epoch:
 			return nil, fmt.Errorf("%w: ranks %d and %d of engine %q are of different boots", ErrHandshake, reach[0], reach[i], desc.ID)
 		}
+		if err := fits(desc, reach[i], h); err != nil {
+			return nil, err
+		}
 		k := &f.ranks[i]
-		k.way = ways[i]
+		k.rank, k.readers = reach[i], readers[i]
 		if err := k.fill(h); err != nil {
 			return nil, fmt.Errorf("rank %d of engine %q: %w", reach[i], desc.ID, err)
 		}
@@ -65,7 +74,46 @@ func (t *Tracker) factsOf(desc *EngineDesc, reach []uint32, ways []way, maps []*
 	if f.native {
 		f.times = t.cfg.nativeTimes(shortest)
 	}
+	if local != nil {
+		remotes := make([]read.Remote, len(maps))
+		for i := range remotes {
+			remotes[i] = read.Remote{Rank: reach[i], Layout: &f.ranks[i].layout}
+		}
+		heads := t.cfg.KVHeads
+		if theirs := maps[0].Lease.KVHeads; f.native && heads == 0 {
+			heads = theirs
+		} else if f.native && theirs != 0 && theirs != heads {
+			return nil, fmt.Errorf("%w: engine %q has %d KV heads, this one %d: another model", ErrHandshake, desc.ID, theirs, heads)
+		}
+		hows, err := read.NewMaps(local, t.cfg.Shape, t.cfg.Self.Rank, topology.Shape{TP: desc.TP, PP: desc.PP}, heads, remotes)
+		if err != nil {
+			return nil, fmt.Errorf("engine %q: %w", desc.ID, err)
+		}
+		for i, how := range hows {
+			f.ranks[i].how = how
+		}
+	}
+	t.greet(f)
+	f.links = make([]link, len(f.ranks))
+	for i := range f.links {
+		f.links[i].rankFacts = &f.ranks[i]
+	}
 	return f, nil
+}
+
+// fits holds what a rank says of its engine against what it was asked for. An owner may leave it unsaid.
+func fits(desc *EngineDesc, rank uint32, h *wire.Handshake) error {
+	l := &h.Lease
+	if !h.Native || max(l.TP, 1)*max(l.PP, 1) == 1 {
+		return nil
+	}
+	if max(l.TP, 1) != desc.TP || max(l.PP, 1) != desc.PP {
+		return fmt.Errorf("engine %q has TP %d x PP %d, not %d x %d: %w", desc.ID, max(l.TP, 1), max(l.PP, 1), desc.TP, desc.PP, ErrShape)
+	}
+	if l.Rank != rank {
+		return fmt.Errorf("handshake of rank %d of engine %q was given as that of rank %d: %w", l.Rank, desc.ID, rank, ErrRank)
+	}
+	return nil
 }
 
 func (k *rankFacts) fill(h *wire.Handshake) error {
@@ -115,6 +163,9 @@ func (k *rankFacts) regions(h *wire.Handshake) error {
 			return fmt.Errorf("%w: region %d has %d blocks", ErrHandshake, i, blocks)
 		}
 		r.Blocks = uint32(blocks)
+		if len(h.RegionNames) == n {
+			r.Name = h.RegionNames[i]
+		}
 		if len(h.RegionGroupIDs) > 0 {
 			if g := h.RegionGroupIDs[i]; g < -1 || g >= read.GroupsMax {
 				return fmt.Errorf("%w: region %d belongs to group %d", ErrHandshake, i, g)
@@ -124,6 +175,10 @@ func (k *rankFacts) regions(h *wire.Handshake) error {
 		if len(h.RegionMemTypes) > 0 {
 			r.Mem = h.RegionMemTypes[i]
 		}
+		if h.Native && (len(h.Lease.Parts) != 0 && len(h.Lease.Parts) != n || len(h.Lease.Replicated) != 0 && len(h.Lease.Replicated) != n) {
+			return fmt.Errorf("%w: parts of %d and replicated of %d for %d regions", ErrHandshake, len(h.Lease.Parts), len(h.Lease.Replicated), n)
+		}
+		r.Parts, r.Replicated = h.Parts(i), h.Replicated(i)
 		k.layout.Regions = append(k.layout.Regions, r)
 	}
 	return nil

@@ -23,6 +23,9 @@ func (t *Tracker) chain(e *engine, r *remote, now clock.Instant) {
 func (t *Tracker) guarded(e *engine, r *remote, now clock.Instant) bool {
 	tm := &e.facts.times
 	switch {
+	case r.fixed:
+		end, known := t.fixedEnd(r)
+		return known && now.Before(end)
 	case r.unproven:
 		return false
 	case r.beaten:

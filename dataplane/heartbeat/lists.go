@@ -8,11 +8,17 @@ import "github.com/kvlease/kvlease/dataplane/clock"
 // of the boot before, or of one whose handshake is still to come.
 func (t *Tracker) enlistOrEstrange(m uint32, now clock.Instant) {
 	r := &t.remotes.all[m]
-	if e := &t.engines[r.engine]; r.native && e.facts != nil && e.facts.epoch != r.epoch {
+	e := &t.engines[r.engine]
+	here := e.facts == nil || !r.native || r.epoch == e.facts.epoch
+	switch {
+	case e.dead && r.native && here: // of a boot that is no more
+		r.gone = true
+		t.setAside(m)
+	case !here, e.dead, e.walk == walkLose: // what is listed now would be lost
 		t.estrange(m, now)
-		return
+	default:
+		t.enlist(m)
 	}
-	t.enlist(m)
 }
 
 func (t *Tracker) enlist(m uint32) {
@@ -20,9 +26,14 @@ func (t *Tracker) enlist(m uint32) {
 	e := &t.engines[r.engine]
 	d := &e.stock
 	r.place = inStock
-	if r.native {
+	switch {
+	case r.fixed:
+		d, r.place = &e.fixed, inFixed
+		t.aimFixed(m)
+	case r.native:
 		d, r.place = &e.native, inNative
 	}
+	t.takeRowStates(r, e)
 	r.chunk, r.at = t.pool.add(d, beatEntry{r.slot, r.gen, r.key}, m)
 }
 
@@ -46,19 +57,20 @@ func (t *Tracker) setAside(m uint32) {
 }
 
 // displace takes a remote out of whatever list it is in.
-func (t *Tracker) displace(m uint32) { t.displaceAt(m, nil) }
-
-// displaceAt also keeps a cursor of the caller's right.
-func (t *Tracker) displaceAt(m uint32, end *cursor) {
+func (t *Tracker) displace(m uint32) {
 	r := &t.remotes.all[m]
 	e := &t.engines[r.engine]
 	switch r.place {
-	case inNative, inStock:
+	case inNative, inStock, inFixed:
 		d := &e.stock
-		if r.place == inNative {
+		switch r.place {
+		case inNative:
 			d = &e.native
+		case inFixed:
+			d = &e.fixed
+			t.fixed.set(m, clock.Never)
 		}
-		moved := t.pool.remove(d, r.chunk, r.at, &e.beatEnd, &e.rowEnd, end)
+		moved := t.pool.remove(d, r.chunk, r.at, &e.beatEnd, &e.rowEnd, &e.walkEnd)
 		if moved != none {
 			t.remotes.all[moved].chunk, t.remotes.all[moved].at = r.chunk, r.at
 		}
@@ -84,6 +96,7 @@ const (
 	queueRows   = iota // a row round goes on in a later step
 	queueReady         // reads that wait for the engine can start
 	queueEvents        // its events wait for the host
+	queueWalk          // a walk over what is tracked there goes on
 	queueKinds
 )
 

@@ -65,11 +65,13 @@ func newBulk(t testing.TB, engines, requests int, stock bool) *bulk {
 	b := &bulk{tr: &null{}, now: sec(0), tracks: make([]record.Track, max(requests+16, 64))}
 	rc := read.Config{RowsMax: 8192}
 	kv, landing := words(blockLen*blockCount), words(read.LandingBytes(rc))
-	m, err := read.New(rc, b.tr, landing, &read.Layout{Regions: []read.Region{{Addr: record.Addr(kv), BlockLen: blockLen, BlockStride: blockLen, Blocks: blockCount}}})
+	local := &read.Layout{Regions: []read.Region{{Addr: record.Addr(kv), BlockLen: blockLen, BlockStride: blockLen, Blocks: blockCount}}}
+	m, err := read.New(rc, b.tr, landing, local)
 	must(t, err)
 	b.ctl.TrackFree = record.None
 	b.k, err = New(Config{Self: Identity{Epoch: 1}, Duration: 30 * time.Second, Tracks: len(b.tracks)}, b.tr, m, b.tracks, &b.ctl, b)
 	must(t, err)
+	must(t, b.k.SetLocal(local))
 	handles := make([]uint64, engines)
 	for i := range handles {
 		name := fmt.Sprint("P", i)

@@ -1,10 +1,7 @@
 package heartbeat
 
 import (
-	"errors"
-
 	"github.com/kvlease/kvlease/dataplane/clock"
-	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -70,7 +67,7 @@ func (t *Tracker) stepEnds(now clock.Instant) {
 		if now.Before(at) {
 			return
 		}
-		if budget == 0 {
+		if budget <= 0 {
 			t.counters.EndsCut++ // the rest waits for the next step: a lease that ends a step later costs nothing
 			return
 		}
@@ -85,28 +82,34 @@ func (t *Tracker) sendEnds(i uint32, budget int, now clock.Instant) int {
 		t.ends.set(i, clock.Never)
 		return budget
 	}
+	budget, ok := t.sayHello(i, budget, now)
+	if !ok {
+		return budget
+	}
 	for k := range e.owed {
 		for e.owed[k].n > 0 {
-			if budget == 0 {
+			if budget <= 0 {
 				t.ends.set(i, now)
 				return 0
 			}
-			budget--
+			budget -= len(e.links)
 			if !t.sendOwed(i, k, now) {
 				return budget
 			}
 		}
 	}
 	if e.leaving {
-		if budget == 0 {
+		if budget <= 0 {
 			t.ends.set(i, now)
 			return 0
 		}
-		budget--
-		t.buf = wire.AppendHeader(t.buf[:0], &wire.Header{
-			Kind: wire.Leaving, Engine: t.cfg.Self.EngineHash, Epoch: t.cfg.Self.Epoch, Rank: t.cfg.Self.Rank,
-		})
-		if !t.send(i, now) {
+		budget -= len(e.links)
+		t.buf = wire.AppendHeader(t.buf[:0], t.header(wire.Leaving))
+		if t.sendAll(i, now) {
+			t.ends.set(i, now.Add(t.healStep(e)))
+			return budget
+		}
+		if e.state != Connected {
 			return budget
 		}
 		t.forgetLeaving(e)
@@ -116,6 +119,37 @@ func (t *Tracker) sendEnds(i uint32, budget int, now clock.Instant) int {
 	return budget
 }
 
+// header starts a native message. It is the tracker's own: a local one would be moved to the heap.
+func (t *Tracker) header(kind wire.Kind) *wire.Header {
+	t.head = wire.Header{Kind: kind, Engine: t.cfg.Self.EngineHash, Epoch: t.cfg.Self.Epoch, Rank: t.cfg.Self.Rank}
+	return &t.head
+}
+
+// sayHello tells who we are over the links that were loaded: before their first heartbeat, and with the nonce that our death
+// wire shows. It reports what is left of the budget, and false if a link had no room or broke.
+func (t *Tracker) sayHello(i uint32, budget int, now clock.Instant) (int, bool) {
+	e := &t.engines[i]
+	for k := range e.links {
+		l := &e.links[k]
+		if !l.hello {
+			continue
+		}
+		budget--
+		t.buf = wire.AppendHello(t.buf[:0], t.header(wire.Hello), &e.facts.hello)
+		if !t.sendTo(i, uint32(k), now) {
+			t.ends.set(i, now.Add(t.healStep(e))) // Never, if it broke
+			if e.state != Connected {
+				t.ends.set(i, clock.Never)
+			}
+			return budget, false
+		}
+		l.hello = false
+		e.sent += uint64(len(t.buf)) + NotifOverhead
+		t.counters.Hellos++
+	}
+	return budget, true
+}
+
 func (t *Tracker) forgetLeaving(e *engine) {
 	if e.leaving {
 		e.leaving = false
@@ -123,67 +157,94 @@ func (t *Tracker) forgetLeaving(e *engine) {
 	}
 }
 
-// sendOwed sends one message of a kind. What it named is over if it was sent; else it stays, and false is reported.
+// sendOwed sends one message of a kind. What it named is over if it was sent to all ranks; else it stays, and false is
+// reported.
 func (t *Tracker) sendOwed(i uint32, kind int, now clock.Instant) bool {
+	if kind == owedStock {
+		return t.sendStockEnd(i, now)
+	}
 	e := &t.engines[i]
 	l := &e.owed[kind]
 	n := 0
-	switch kind {
-	case owedStock:
-		r := &t.remotes.all[l.head]
-		var st wire.Status
-		t.buf, st = wire.AppendCompletion(t.buf[:0], t.remotes.idOf(r), e.facts.ranks[0].readers)
-		if st != wire.OK {
-			t.counters.BadIDs++ // nothing can be said about it: the lease ends by itself
-			t.forgetOwed(l.head)
-			return true
-		}
-		n = 1
-	default:
-		h := wire.Header{Kind: wire.Release, Engine: t.cfg.Self.EngineHash, Epoch: t.cfg.Self.Epoch, Rank: t.cfg.Self.Rank}
-		if kind == owedComplete {
-			h.Kind, h.Readers = wire.Complete, e.facts.ranks[0].readers
-		}
-		t.buf = wire.AppendHeader(t.buf[:0], &h)
-		for m := l.head; m != none && len(t.buf)+wire.EntryLen <= t.cfg.BatchBytesMax; m = t.remotes.all[m].next {
-			r := &t.remotes.all[m]
-			t.buf = wire.AppendEntry(t.buf, r.slot, r.gen, r.key)
-			n++
-		}
-		wire.SetCount(t.buf, uint32(n))
+	h := t.header(wire.Release)
+	if kind == owedComplete {
+		h.Kind = wire.Complete
 	}
-	if !t.send(i, now) {
+	t.buf = wire.AppendHeader(t.buf[:0], h)
+	for m := l.head; m != none && len(t.buf)+wire.EntryLen <= t.cfg.BatchBytesMax; m = t.remotes.all[m].next {
+		r := &t.remotes.all[m]
+		t.buf = wire.AppendEntry(t.buf, r.slot, r.gen, r.key)
+		n++
+	}
+	h.Count = uint32(n)
+	e.sent += uint64(len(t.buf)) + NotifOverhead
+	sent := true
+	for k := range e.links {
+		if kind == owedComplete {
+			h.Readers = e.links[k].readers
+		}
+		wire.AppendHeader(t.buf[:0], h) // in place
+		sent = t.sendTo(i, uint32(k), now) && sent
+	}
+	if !sent { // the ranks that have got it take it a second time: a report counts once
+		t.endFailed(i, now)
 		return false
 	}
-	t.counters.EndBatches++
+	t.counters.EndBatches += uint64(len(e.links))
 	for range n {
-		m := l.head
-		if t.remotes.all[m].read {
-			t.counters.Completes++
-		} else {
-			t.counters.Releases++
-		}
-		t.forgetOwed(m)
+		t.told(l.head)
 	}
 	return true
 }
 
-// send sends t.buf as an end. On failure it says when to try again.
-func (t *Tracker) send(i uint32, now clock.Instant) bool {
+// sendStockEnd sends the oldest completion in the stock format. A stock owner counts what it gets, so no rank gets one twice.
+func (t *Tracker) sendStockEnd(i uint32, now clock.Instant) bool {
 	e := &t.engines[i]
-	err := t.tr.Send(e.peer, t.buf)
-	if err == nil {
-		e.sent += uint64(len(t.buf)) + NotifOverhead
-		return true
+	m := e.owed[owedStock].head
+	r := &t.remotes.all[m]
+	sent := true
+	for k := range e.links {
+		if r.ends&(1<<k) != 0 {
+			continue
+		}
+		var st wire.Status
+		t.buf, st = wire.AppendCompletion(t.buf[:0], t.remotes.idOf(r), e.links[k].readers)
+		if st != wire.OK {
+			t.counters.BadIDs++ // nothing can be said about it: the lease ends by itself
+			t.forgetOwed(m)
+			return true
+		}
+		if !t.sendTo(i, uint32(k), now) {
+			sent = false
+			continue
+		}
+		r.ends |= 1 << k
+		t.counters.EndBatches++
 	}
-	t.counters.SendFailed++
-	if errors.Is(err, transport.ErrFull) {
-		e.breaks++
-		t.ends.set(i, now.Add(t.healStep(e)))
+	e.sent += uint64(len(t.buf)) + NotifOverhead
+	if !sent {
+		t.endFailed(i, now)
 		return false
 	}
-	t.broken(i, now)
-	return false
+	t.told(m)
+	return true
+}
+
+// told ends a remote whose owner knows.
+func (t *Tracker) told(m uint32) {
+	if t.remotes.all[m].read {
+		t.counters.Completes++
+	} else {
+		t.counters.Releases++
+	}
+	t.forgetOwed(m)
+}
+
+// endFailed says when an end that a link did not take is sent again.
+func (t *Tracker) endFailed(i uint32, now clock.Instant) {
+	if e := &t.engines[i]; e.state == Connected {
+		t.ends.set(i, now.Add(t.healStep(e)))
+	}
 }
 
 // expireOwed gives up messages that have waited too long.

@@ -71,10 +71,10 @@ func (t *Tracker) start(u uint32, now clock.Instant) bool {
 	case !r.native && e.facts.native: // its owner may rely on the fence, and without slot and use there is none to read
 		t.counters.Keyless++
 		return t.finish(u, record.ReadUnproven, now)
-	case !r.native && (r.told || !t.guarded(e, r, now)): // told: the lease ends with the READ of another request
+	case !r.native && (r.ends != 0 || !t.guarded(e, r, now)): // ends: the lease ends with the READ of another request
 		t.counters.GuardRefused++
 		return t.finish(u, record.ReadUnproven, now)
-	case r.native && r.slot >= e.facts.ranks[0].rows:
+	case r.native && !e.hasRow(r.slot):
 		return t.finish(u, record.ReadStale, now)
 	}
 	return t.commit(u, r, e, now)
@@ -82,26 +82,11 @@ func (t *Tracker) start(u uint32, now clock.Instant) bool {
 
 func (t *Tracker) commit(u uint32, r *remote, e *engine, now clock.Instant) bool {
 	q := &t.requests[u]
-	src := read.Source{Peer: e.peer, Remote: &e.facts.ranks[0].layout}
-	attached := false
-	switch {
-	case r.native:
-		src.Fence = read.Fence{
-			Native: true, Mem: e.facts.ranks[0].mem, Device: e.facts.ranks[0].device,
-			Addr: e.facts.ranks[0].row(r.slot), Want: e.facts.ranks[0].base + uint64(r.gen),
-		}
-	case r.users == 1:
-		var st wire.Status
-		t.buf, st = wire.AppendCompletion(t.buf[:0], t.remotes.idOf(r), e.facts.ranks[0].readers)
-		if attached = st == wire.OK; attached {
-			src.Notif = t.buf
-		}
-	}
 	job, st := t.reads.Begin(uint64(record.NewHandle(u, q.use)), now)
 	if st != read.OK {
 		return false
 	}
-	st = t.reads.AddSource(job, src)
+	attached, st := t.addSources(job, r, e)
 	for c := q.runs; c != none && st == read.OK; c = t.runs.chunks[c].next {
 		st = t.reads.AddRuns(job, t.runs.chunks[c].runs[:t.runs.chunks[c].n])
 	}
@@ -126,13 +111,51 @@ func (t *Tracker) commit(u uint32, r *remote, e *engine, now clock.Instant) bool
 	t.runs.drop(q)
 	q.state = reqReading
 	q.job, q.engine, q.mark, q.conn, q.attached = job, r.engine, e.sent, e.conn, attached
-	if attached {
-		r.told = true
+	if attached != 0 {
+		r.ends = attached
 		t.counters.Attached++
 	}
 	e.open++
-	e.readsSeen++
+	for k := range e.links {
+		e.links[k].seen = e.links[k].seen || e.links[k].how != nil
+	}
 	return true
+}
+
+// hasRow reports that each rank's board has a row of the slot.
+func (e *engine) hasRow(slot uint32) bool {
+	for k := range e.links {
+		if slot >= e.links[k].rows {
+			return false
+		}
+	}
+	return true
+}
+
+// addSources adds the ranks from which something is read: of ours each with its fence; to stock ones the completion rides on
+// the READ, unless several requests share the id. It gives the links to which that is so.
+func (t *Tracker) addSources(job read.Job, r *remote, e *engine) (attached uint64, st read.Status) {
+	for k := range e.links {
+		l := &e.links[k]
+		if l.how == nil {
+			continue
+		}
+		src := read.Source{Peer: l.peer, Map: l.how}
+		switch {
+		case r.native:
+			src.Fence = read.Fence{Native: true, Mem: l.mem, Device: l.device, Addr: l.row(r.slot), Want: l.base + uint64(r.gen)}
+		case r.users == 1:
+			var bad wire.Status
+			if t.buf, bad = wire.AppendCompletion(t.buf[:0], t.remotes.idOf(r), l.readers); bad == wire.OK {
+				src.Notif = t.buf
+				attached |= 1 << k
+			}
+		}
+		if st := t.reads.AddSource(job, src); st != read.OK {
+			return 0, st
+		}
+	}
+	return attached, read.OK
 }
 
 // takeOutcomes applies the ends of reads.
@@ -169,7 +192,11 @@ func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 	status := o.Status
 	if status == record.ReadOK {
 		if q.conn == e.conn {
-			t.heard(q.engine, q.mark)
+			for k := range e.links {
+				if e.links[k].how != nil {
+					t.heard(q.engine, uint32(k), q.mark)
+				}
+			}
 		}
 		switch {
 		case r.native && !o.Proven:
@@ -179,8 +206,8 @@ func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 			status = record.ReadUnproven
 		}
 	}
-	if q.attached && o.Status != record.ReadOK && (o.Status == record.ReadFailed || !o.BlocksHeld) {
-		r.told = false // the READ that carried the completion never ended well: it has not left
+	if q.attached != 0 && q.attached&(q.attached-1) == 0 && o.Status != record.ReadOK && (o.Status == record.ReadFailed || !o.BlocksHeld) {
+		r.ends = 0 // the only READ that carried the completion never ended well: it has not left
 	}
 	q.held = o.BlocksHeld
 	q.value0, q.value1 = o.Bytes, uint64(o.Took)
@@ -197,11 +224,11 @@ func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 	r.stale = r.stale || status == record.ReadStale
 	others := r.users > 1
 	t.finish(u, status, now)
-	if others && (r.told || r.stale) { // for all who share it
+	if others && (r.ends != 0 || r.stale) { // for all who share it
 		t.leaseGone(m)
 	}
-	if o.Peer != 0 && o.Peer == e.peer && o.Status == record.ReadFailed {
-		t.broken(q.engine, now)
+	if k := e.linkOf(o.Peer); k != none && o.Status == record.ReadFailed {
+		t.broken(q.engine, k, now)
 	}
 }
 

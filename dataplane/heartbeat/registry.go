@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -41,9 +42,10 @@ type registry struct {
 	byID     map[string]record.Handle
 	seats    []seat
 	free     []uint32
-	links    int      // of all engines
-	linksMax int      //
-	dirty    []uint32 // ring of engines with news, each in it once
+	local    *read.Layout // what is read into; nil: nothing
+	links    int          // of all engines
+	linksMax int          //
+	dirty    []uint32     // ring of engines with news, each in it once
 	head     int
 	news     atomic.Int32 // length of dirty, so that a step without news takes no lock
 }
@@ -61,20 +63,13 @@ type entry struct {
 	desc      EngineDesc
 	use       uint32 // of its handle
 	reach     []uint32
-	ways      []way
+	readers   []uint16          // n of a completion, in the order of reach
 	maps      []*wire.Handshake // handed in one by one, in the order of reach
 	given     *facts            // handshakes not picked up
 	offset    clock.Offset
 	offsetNew bool
 	dead      bool
 	removed   bool
-}
-
-// way is what the shapes of both engines say about one rank of reach.
-type way struct {
-	readers uint16 // n of a completion
-	take    topology.Take
-	takes   bool // something is read from it
 }
 
 func newRegistry(n, links int) *registry {
@@ -97,8 +92,7 @@ func (t *Tracker) entryOf(desc EngineDesc) (entry, error) {
 	if e.reach, err = topology.Reach(own, other, t.cfg.Self.Rank); err != nil {
 		return e, fmt.Errorf("engine %q: %w", desc.ID, err)
 	}
-	takes, err := topology.Takes(own, other, t.cfg.Self.Rank, t.cfg.KVHeads)
-	if err != nil {
+	if _, err := topology.Takes(own, other, t.cfg.Self.Rank, t.cfg.KVHeads); err != nil {
 		return e, fmt.Errorf("engine %q: %w", desc.ID, err)
 	}
 	for _, rank := range e.reach {
@@ -106,11 +100,7 @@ func (t *Tracker) entryOf(desc EngineDesc) (entry, error) {
 		if err != nil {
 			return e, fmt.Errorf("engine %q: %w", desc.ID, err)
 		}
-		w := way{readers: uint16(n)}
-		if at := slices.IndexFunc(takes, func(k topology.Take) bool { return k.Rank == rank }); at >= 0 {
-			w.take, w.takes = takes[at], true
-		}
-		e.ways = append(e.ways, w)
+		e.readers = append(e.readers, uint16(n))
 	}
 	return e, nil
 }
@@ -274,7 +264,7 @@ func (t *Tracker) LoadEngine(engine uint64, ranks []PeerRank) error {
 		r.mu.Unlock()
 		return ErrStale
 	}
-	desc, reach, ways := e.desc, e.reach, e.ways // not changed while the engine is known
+	desc, reach, readers, local := e.desc, e.reach, e.readers, r.local // not changed while the engine is known
 	r.mu.Unlock()
 	maps := make([]*wire.Handshake, len(reach))
 	for _, k := range ranks {
@@ -287,7 +277,7 @@ func (t *Tracker) LoadEngine(engine uint64, ranks []PeerRank) error {
 	if at := slices.Index(maps, nil); at >= 0 {
 		return fmt.Errorf("rank %d of engine %q is missing: %w", reach[at], desc.ID, ErrRank)
 	}
-	f, err := t.factsOf(&desc, reach, ways, maps)
+	f, err := t.factsOf(&desc, reach, readers, local, maps)
 	if err != nil {
 		return err
 	}
@@ -320,10 +310,10 @@ func (t *Tracker) LoadHandshake(engine uint64, rank uint32, h *wire.Handshake) e
 		r.mu.Unlock()
 		return fmt.Errorf("rank %d of engine %q, this rank talks to %d: %w", rank, e.desc.ID, e.reach, ErrRank)
 	}
-	desc, reach, ways := e.desc, e.reach, e.ways
+	desc, reach, readers := e.desc, e.reach, e.readers
 	maps := slices.Clone(e.kept())
 	r.mu.Unlock()
-	if _, err := t.factsOf(&desc, reach[at:at+1], ways[at:at+1], []*wire.Handshake{h}); err != nil {
+	if _, err := t.factsOf(&desc, reach[at:at+1], readers[at:at+1], nil, []*wire.Handshake{h}); err != nil {
 		return err
 	}
 	for i, m := range maps {
@@ -354,6 +344,34 @@ func (e *entry) kept() []*wire.Handshake {
 		e.maps = make([]*wire.Handshake, len(e.reach))
 	}
 	return e.maps
+}
+
+// SetLocal says where blocks are read into: before it, and after SetLocal(nil), engines are tracked and not read from. Engines whose
+// handshakes are known get their maps anew; those whose cache does not fit are named in the error and not read from. Any
+// goroutine. The layout is kept.
+func (t *Tracker) SetLocal(local *read.Layout) error {
+	r := t.reg
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.local = local
+	var bad []error
+	for i := range r.seats {
+		for _, e := range [...]*entry{&r.seats[i].now, r.seats[i].next} {
+			if e == nil || e.removed || len(e.maps) == 0 || slices.Index(e.maps, nil) >= 0 {
+				continue
+			}
+			f, err := t.factsOf(&e.desc, e.reach, e.readers, local, e.maps)
+			if err != nil {
+				bad = append(bad, err)
+				if f, err = t.factsOf(&e.desc, e.reach, e.readers, nil, e.maps); err != nil {
+					continue
+				}
+			}
+			e.given = f
+			r.note(uint32(i))
+		}
+	}
+	return errors.Join(bad...)
 }
 
 // SetOffset says how the owner's CLOCK_MONOTONIC stands against our CLOCK_BOOTTIME: what the ends of fixed leases are

@@ -258,7 +258,7 @@ func TestTheIndexOfRemotesFindsWhatIsInItAndNothingElse(t *testing.T) {
 	const seed = 11
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	const n = 64
-	r := newRemotes(n, 8, seed)
+	r := newRemotes(n, 8, 0, seed)
 	type entry struct {
 		v identity
 		i uint32

@@ -22,25 +22,24 @@ type remote struct {
 	gone       bool // the lease is over, or nothing can be known of it: no heartbeat, no read
 	stale      bool // gone by a fence read: other ranks may still hold it, so the release is sent all the same
 	lost       bool // its engine was replaced or removed
-	told       bool // the completion leaves, or has left, with a READ
+	fixed      bool // no heartbeat renews it: it ends at a point in time
+	byClock    bool // gone, as far as our clock tells: its owner may still hold it
 	unsendable bool // there was no room for its id, or the stock format cannot carry it: no message names it
 	indexed    bool
 	links             // strangers, aside or owed of its engine; next also of free ones
 	chunk, at  uint32 // in a dense list
 	deadline   clock.Instant
-	age        links // strangers, or owed, of all engines, oldest first
+	ends       uint64 // links to which the stock completion has gone, or leaves with a READ
+	age        links  // strangers, or owed, of all engines, oldest first
 
 	// Native: what the rows have shown.
-	sent    uint32        // heartbeats sent
-	moved   uint32        // sent when the row was read that last showed a new count
-	rowSent uint32        // sent when the row read in flight was posted
-	count   uint32        // heartbeats applied, of the last row
-	counted bool          // count is set
-	rowOpen bool          // a row read is in flight
-	atRisk  bool          // reported in this episode
-	shown   clock.Instant // post of the last row read that showed count
-	certain clock.Instant // the lease stands until then, by the last renewal that a row has shown; 0: none has
-	rowMark uint64        // bytes sent to the engine before the row read in flight
+	sent  uint32   // heartbeats sent
+	risks uint32   // ranks whose row does not move: reported with the first of an episode
+	row   rowState // of the first rank, the others behind it
+
+	// Fixed: its end.
+	expires clock.RemoteInstant // by its owner's clock; 0: not said
+	end     clock.Instant       // for certain, if it was converted elsewhere; 0: it was not
 
 	// Stock: the guard's chain.
 	arrival    clock.Instant
@@ -55,7 +54,7 @@ type remote struct {
 
 const (
 	idInline   = 96
-	serialMask = 1<<31 - 1
+	serialMask = 1<<25 - 1
 )
 
 // place says which list of its engine holds a remote.
@@ -65,6 +64,7 @@ const (
 	nowhere   place = iota
 	inNative        // dense lists: named in every heartbeat
 	inStock         //
+	inFixed         // dense as well; its end is a point in time
 	inStrange       // its epoch is not the one of the engine that we know: waits for the next handshake
 	inAside         // tracked, but no heartbeat names it: its lease is gone, or its id fits no message
 	inOwed          // nobody uses it any more; its owner has still to be told
@@ -79,6 +79,8 @@ type remotes struct {
 	mask   uint64
 	k0, k1 uint64
 
+	rows rowPool
+
 	long     []byte // pool of ids longer than idInline, wire.IDMax each
 	longNext []uint32
 	longFree uint32
@@ -87,13 +89,14 @@ type remotes struct {
 	scratch [wire.IDMax + 32]byte
 }
 
-func newRemotes(n, long int, seed uint64) remotes {
+func newRemotes(n, long, rows int, seed uint64) remotes {
 	size := uint64(1)
 	for size < 2*uint64(n) {
 		size *= 2
 	}
 	r := remotes{
-		all: make([]remote, n), table: make([]uint32, size), mask: size - 1,
+		rows: newRowPool(rows),
+		all:  make([]remote, n), table: make([]uint32, size), mask: size - 1,
 		k0: seed ^ 0x6b766c6561736500, k1: seed*0x9e3779b97f4a7c15 + 1,
 		long: make([]byte, long*wire.IDMax), longNext: make([]uint32, long), longLeft: long,
 	}
@@ -201,6 +204,7 @@ func (r *remotes) drop(i uint32) {
 	r.unindex(i)
 	m := &r.all[i]
 	r.clearID(m)
+	r.giveRowStates(m)
 	m.place = nowhere
 	m.next = r.free
 	r.free = i

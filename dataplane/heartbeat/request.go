@@ -37,7 +37,7 @@ type request struct {
 	status   uint8  // of the outcome
 	held     bool   // blocks are not back
 	heldSaid bool   // the outcome says so
-	attached bool   // its completion rides on its READ
+	attached uint64 // links to which its completion rides on its READ
 	value0   uint64
 	value1   uint64
 	riskLeft uint64
@@ -80,7 +80,15 @@ func (t *Tracker) at(h record.Handle) uint32 {
 // Track starts heartbeats for a request. local is the engine's own id, for traces only.
 func (t *Tracker) Track(req *record.TrackReq, remote, _ []byte, now clock.Instant) {
 	u := req.Track.Slot()
-	if req.Track>>32 == 0 || int(u) >= len(t.requests) || t.requests[u].state != reqFree {
+	switch {
+	case req.Track>>32 == 0 || int(u) >= len(t.requests):
+		t.counters.StaleHandles++
+		return
+	case t.requests[u].state == reqFree:
+	case t.requests[u].use == req.Track.Use():
+		t.counters.Repeats++
+		return
+	default: // a slot is used again only when its former use has ended here
 		t.counters.StaleHandles++
 		return
 	}
@@ -134,7 +142,7 @@ func (t *Tracker) join(i uint32, req *record.TrackReq, remote []byte, now clock.
 				t.enlistOrEstrange(m, now)
 			}
 			return m
-		case !r.told:
+		case r.ends == 0:
 			return m
 		}
 		t.counters.LateUsers++ // the owner has been told by the READ of another request: the lease is over
@@ -145,6 +153,9 @@ func (t *Tracker) join(i uint32, req *record.TrackReq, remote []byte, now clock.
 	r.arrival = clock.Instant(req.SaidNs)
 	if r.arrival == 0 || now.Before(r.arrival) {
 		r.arrival = now
+	}
+	if r.fixed = req.ExpiresNs != 0 || req.LeftNs != 0; r.fixed {
+		r.takeEnd(req, now)
 	}
 	if longFull && !v.native {
 		t.counters.LongIDsFull++
@@ -196,7 +207,10 @@ func (t *Tracker) leave(u uint32, now clock.Instant) {
 func (t *Tracker) last(m uint32, now clock.Instant) {
 	r := &t.remotes.all[m]
 	t.displace(m)
-	if r.told || r.lost || r.unsendable || r.gone && r.native && !r.stale { // told already, nobody to tell, or nothing to end
+	e := &t.engines[r.engine]
+	switch {
+	case r.lost, r.unsendable, r.gone && r.native && !r.stale && !r.byClock, // nobody to tell, or nothing to end
+		r.ends != 0 && (e.facts == nil || r.ends == 1<<len(e.links)-1): // told already
 		t.remotes.drop(m)
 		return
 	}

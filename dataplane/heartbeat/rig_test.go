@@ -44,7 +44,9 @@ type owner struct {
 	stock bool
 	deaf  bool // does not apply heartbeats
 
-	heard    []heard
+	heard    []heard // but for hellos
+	hellos   []wire.HelloBody
+	hellosAt []int                    // messages heard before each
 	deadline map[string]clock.Instant // stock ids
 	inbox    *transport.Inbox
 }
@@ -124,6 +126,7 @@ func newRigOver(t testing.TB, change func(*Config), machine func(*read.Config)) 
 	r.control.TrackFree = record.None
 	r.k, err = New(cfg, r.tr, r.reads, r.tracks, &r.control, r)
 	must(t, err)
+	must(t, r.k.SetLocal(local))
 	return r
 }
 
@@ -205,6 +208,15 @@ func (o *owner) poll(now clock.Instant) {
 		if h, entries, st := wire.ParseNative(body); st == wire.OK {
 			m.what = [...]string{"", "hello", "renew", "complete", "release", "leaving"}[h.Kind]
 			m.h, m.n = h, int(h.Count)
+			if h.Kind == wire.Hello {
+				b, st := wire.ParseHello(entries)
+				if st != wire.OK {
+					o.t.Errorf("hello: %v", st)
+				}
+				o.hellos = append(o.hellos, b)
+				o.hellosAt = append(o.hellosAt, len(o.heard))
+				continue
+			}
 			for i := range m.n {
 				slot, gen, key := wire.Entry(entries, i)
 				if want := keyOf(slot, gen); key != want {
@@ -371,7 +383,7 @@ func (r *rig) wantRest() {
 		}
 	}
 	for i := range r.k.engines {
-		if e := &r.k.engines[i]; e.requests != 0 || e.native.n != 0 || e.stock.n != 0 || e.strange.n+e.aside.n != 0 || e.owedN != 0 || e.open != 0 {
+		if e := &r.k.engines[i]; e.fixed.n != 0 || e.requests != 0 || e.native.n != 0 || e.stock.n != 0 || e.strange.n+e.aside.n != 0 || e.owedN != 0 || e.open != 0 {
 			r.t.Errorf("engine %d: %d requests, %d+%d in heartbeats, %d strange, %d owed, %d open", i, e.requests, e.native.n, e.stock.n, e.strange.n, e.owedN, e.open)
 		}
 	}

@@ -7,10 +7,16 @@ import (
 )
 
 // Rows are the answer to heartbeats: read one-sided, they say whether a lease stands and whether heartbeats reach it, with
-// no message and no work of its owner.
+// no message and no work of its owner. Each rank has its own: what one of them says of a lease holds for all.
 
-// probeToken marks tokens of probes; other tokens are serial << 32 | remote.
-const probeToken = 1 << 63
+// A row read's token: the remote (or, of a probe, the engine) in the low 32 bits, the link in the next 6, then 25 bits of the
+// remote's serial; the highest one marks a probe.
+const (
+	probeToken = 1 << 63
+	linkShift  = 32
+	linkMask   = 1<<6 - 1
+	rowSerial  = 38
+)
 
 // stepRows goes on with the row rounds that earlier steps have begun.
 func (t *Tracker) stepRows(now clock.Instant) {
@@ -28,6 +34,14 @@ func (t *Tracker) stepRows(now clock.Instant) {
 	}
 }
 
+// beginRows starts the row round of an engine.
+func (e *engine) beginRows() {
+	e.rowEnd, e.rowFixed, e.rowLink = e.native.start(), false, 0
+	for k := range e.links {
+		e.links[k].rowsOff = false
+	}
+}
+
 // postRows posts row reads of an engine's round. It reports false if the round has to go on in a later step.
 func (t *Tracker) postRows(i uint32, now clock.Instant) bool {
 	e := &t.engines[i]
@@ -35,75 +49,106 @@ func (t *Tracker) postRows(i uint32, now clock.Instant) bool {
 		saved := e.rowEnd
 		_, m, ok := t.pool.next(&e.rowEnd)
 		if !ok {
-			return true
+			if e.rowFixed {
+				return true
+			}
+			e.rowEnd, e.rowFixed = e.fixed.start(), true
+			continue
 		}
-		if t.rowsLeft == 0 || t.rowLooks == 0 {
+		if t.rowLooks == 0 {
 			e.rowEnd = saved
 			t.counters.RowsCut++
 			return false
 		}
 		t.rowLooks--
-		r := &t.remotes.all[m]
-		switch {
-		case r.rowOpen: // the one before has not ended: the owner does not answer
-			t.unmoved(m, r.sent, now)
-			continue
-		case r.slot >= e.facts.ranks[0].rows: // no such row: parameters of something else
-			t.leaseGone(m)
-			continue
+		if e.rowFixed {
+			t.aimFixed(m) // the offset may have changed
 		}
-		token, f := uint64(r.serial)<<32|uint64(m), &e.facts.ranks[0]
-		switch t.reads.ReadRow(token, e.peer, f.row(r.slot), f.device, f.mem, record.RowLen, now) {
-		case read.OK:
-			r.rowOpen = true
-			r.rowSent = r.sent
-			r.rowMark = e.sent
-			e.readsSeen++
-			t.rowsLeft--
-			t.counters.Rows++
-		case read.Full:
-			t.counters.RowsCut++
-			if now.Sub(e.rowAt) > 2*e.facts.times.interval { // it is the owner that keeps the places taken
-				t.unmoved(m, r.sent, now)
-				continue
-			}
+		if t.remotes.all[m].native && !t.postRowsOf(i, m, now) {
 			e.rowEnd = saved
 			return false
-		case read.Refused:
-			t.counters.RowsFailed++
-			t.broken(i, now)
-			return true
-		default: // this peer does not answer: no more of them until it does
-			t.counters.RowsFailed++
-			return true
 		}
 	}
 	return true
 }
 
-// row is the address of a slot's row on the peer's board.
+// postRowsOf posts the row reads of one lease, over the links from rowLink on. It reports false if that has to go on later.
+func (t *Tracker) postRowsOf(i, m uint32, now clock.Instant) bool {
+	e := &t.engines[i]
+	r := &t.remotes.all[m]
+	from := e.rowLink
+	e.rowLink = 0
+	row := &r.row
+	for k := uint32(0); row != nil && int(k) < len(e.links); k, row = k+1, t.remotes.nextRow(row) {
+		l := &e.links[k]
+		switch {
+		case k < from || l.rowsOff:
+			continue
+		case row.open: // the one before has not ended: the owner does not answer
+			t.unmoved(m, row, r.sent, now)
+			continue
+		case r.slot >= l.rows: // no such row: parameters of something else
+			t.leaseGone(m)
+			return true
+		case t.rowsLeft == 0:
+			e.rowLink = k
+			t.counters.RowsCut++
+			return false
+		}
+		token := uint64(r.serial)<<rowSerial | uint64(k)<<linkShift | uint64(m)
+		switch t.reads.ReadRow(token, l.peer, l.row(r.slot), l.device, l.mem, record.RowLen, now) {
+		case read.OK:
+			row.open = true
+			row.rowSent = r.sent
+			row.mark = e.sent
+			l.seen = true
+			t.rowsLeft--
+			t.counters.Rows++
+		case read.Full:
+			t.counters.RowsCut++
+			if now.Sub(l.rowAt) > 2*e.facts.times.interval { // it is the owner that keeps the places taken
+				t.unmoved(m, row, r.sent, now)
+				continue
+			}
+			e.rowLink = k
+			return false
+		case read.Refused:
+			t.counters.RowsFailed++
+			t.broken(i, k, now)
+			return true
+		default: // this rank does not answer: no more of them until it does
+			t.counters.RowsFailed++
+			l.rowsOff = true
+		}
+	}
+	return true
+}
+
+// row is the address of a slot's row on the rank's board.
 func (f *rankFacts) row(slot uint32) uint64 {
 	return f.board + record.BoardHeadLen + record.RowLen*uint64(slot)
 }
 
-// probe reads 8 bytes of a peer of which no row is read, only to learn that it has taken in what was sent before. It reports
+// probe reads 8 bytes of a rank of which no row is read, only to learn that it has taken in what was sent before. It reports
 // whether one is in flight.
-func (t *Tracker) probe(i uint32, now clock.Instant) bool {
+func (t *Tracker) probe(i, k uint32, now clock.Instant) bool {
 	e := &t.engines[i]
-	if e.probing {
-		return true
+	l := &e.links[k]
+	if l.probing || l.broken {
+		return l.probing
 	}
-	switch t.reads.ReadRow(probeToken|uint64(i), e.peer, e.facts.ranks[0].probe, e.facts.ranks[0].device, e.facts.ranks[0].mem, read.ProbeBytes, now) {
+	token := probeToken | uint64(k)<<linkShift | uint64(i)
+	switch t.reads.ReadRow(token, l.peer, l.probe, l.device, l.mem, read.ProbeBytes, now) {
 	case read.OK:
-		e.probing = true
-		e.probeSent = e.sent
+		l.probing = true
+		l.probeSent = e.sent
 		t.counters.Probes++
 	case read.Refused:
 		t.counters.RowsFailed++
-		t.broken(i, now)
+		t.broken(i, k, now)
 	default: // no room now: the next round asks again
 	}
-	return e.probing
+	return l.probing
 }
 
 // takeRows applies what the row reads have shown.
@@ -113,45 +158,50 @@ func (t *Tracker) takeRows(now clock.Instant) {
 		if !ok {
 			return
 		}
-		i, m := uint32(res.Token), none
+		i, k, m := uint32(res.Token), uint32(res.Token>>linkShift)&linkMask, none
+		var row *rowState
 		if res.Token&probeToken == 0 {
 			m = uint32(res.Token)
 			r := &t.remotes.all[m]
-			if r.serial != uint32(res.Token>>32) {
+			if r.serial != uint32(res.Token>>rowSerial) {
 				continue // its tracking has ended
 			}
-			r.rowOpen = false
+			if row = t.remotes.rowOf(r, k); row == nil {
+				continue
+			}
+			row.open = false
 			i = r.engine
 		}
 		e := &t.engines[i]
-		if e.peer != res.Peer || e.state != Connected {
+		if e.state != Connected || int(k) >= len(e.links) || e.links[k].peer != res.Peer {
 			continue // of a connection that is no more
 		}
+		l := &e.links[k]
 		if m == none {
-			e.probing = false
+			l.probing = false
 		}
 		if !res.OK {
 			t.counters.RowsFailed++
-			t.broken(i, now)
+			t.broken(i, k, now)
 			continue
 		}
 		if m == none {
-			t.heard(i, e.probeSent)
+			t.heard(i, k, l.probeSent)
 			continue
 		}
-		e.rowAt = now
-		t.heard(i, t.remotes.all[m].rowMark)
-		if t.remotes.all[m].place == inNative {
-			t.shown(m, &res, now)
+		l.rowAt = now
+		t.heard(i, k, row.mark)
+		if p := t.remotes.all[m].place; p == inNative || p == inFixed {
+			t.shown(m, l, row, &res, now)
 		}
 	}
 }
 
 // shown takes a row of a lease that is tracked.
-func (t *Tracker) shown(m uint32, res *read.RowResult, now clock.Instant) {
+func (t *Tracker) shown(m uint32, l *link, row *rowState, res *read.RowResult, now clock.Instant) {
 	r := &t.remotes.all[m]
 	e := &t.engines[r.engine]
-	if res.Row.Fence != e.facts.ranks[0].base+uint64(r.gen) {
+	if res.Row.Fence != l.base+uint64(r.gen) {
 		t.leaseGone(m)
 		return
 	}
@@ -159,27 +209,34 @@ func (t *Tracker) shown(m uint32, res *read.RowResult, now clock.Instant) {
 		return // the word stands for this use already, the count still for the one before
 	}
 	count := uint32(res.Row.GenBeats >> 32)
-	if r.counted && count == r.count {
-		r.shown = res.Posted
-		t.unmoved(m, r.rowSent, now)
+	if row.counted && count == row.count {
+		row.shown = res.Posted
+		t.unmoved(m, row, row.rowSent, now)
 		return
 	}
-	if r.counted { // whoever renewed it did so after the last look that did not show it yet: no clock of the owner is needed
+	if row.counted { // whoever renewed it did so after the last look that did not show it yet: no clock of the owner is needed
 		t.counters.Renewals++
-		r.certain = max(r.certain, r.shown.Add(e.facts.times.extension-e.facts.times.drift))
+		row.certain = max(row.certain, row.shown.Add(e.facts.times.extension-e.facts.times.drift))
 	}
-	r.count, r.counted, r.shown = count, true, res.Posted
-	r.moved = r.rowSent
-	r.atRisk = false
+	row.count, row.counted, row.shown = count, true, res.Posted
+	row.moved = row.rowSent
+	if row.risk {
+		row.risk = false
+		r.risks--
+	}
 }
 
-// unmoved reports a lease at risk, once an episode, when two heartbeats have left since its row last moved.
-func (t *Tracker) unmoved(m, sent uint32, now clock.Instant) {
+// unmoved reports a lease at risk, once an episode, when two heartbeats have left since its row at one of the ranks last
+// moved.
+func (t *Tracker) unmoved(m uint32, row *rowState, sent uint32, now clock.Instant) {
 	r := &t.remotes.all[m]
-	if r.atRisk || sent-r.moved < 2 {
+	if row.risk || sent-row.moved < 2 {
 		return
 	}
-	r.atRisk = true
+	row.risk = true
+	if r.risks++; r.risks > 1 {
+		return
+	}
 	left := uint64(max(t.certainEnd(r).Sub(now), 0))
 	for u := r.firstUser; u != none; u = t.requests[u].nextUser {
 		t.counters.AtRisk++
@@ -188,8 +245,12 @@ func (t *Tracker) unmoved(m, sent uint32, now clock.Instant) {
 	}
 }
 
-// certainEnd is the time until which a lease stands for certain: by its last renewal or, until then, by its first term, which
-// is the owner's, less the longest hand-over.
+// certainEnd is the time until which a lease stands at all ranks for certain: by its last renewal or, until then, by its first
+// term, which is the owner's, less the longest hand-over.
 func (t *Tracker) certainEnd(r *remote) clock.Instant {
-	return max(r.certain, r.arrival.Add(t.engines[r.engine].facts.times.duration-t.cfg.HandoverMax))
+	end := clock.Never
+	for row := &r.row; row != nil; row = t.remotes.nextRow(row) {
+		end = min(end, row.certain)
+	}
+	return max(end, r.arrival.Add(t.engines[r.engine].facts.times.duration-t.cfg.HandoverMax))
 }

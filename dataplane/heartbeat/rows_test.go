@@ -209,7 +209,7 @@ func TestMoreRowsThanTheStepsOfAnIntervalReadAreAllReadInTurn(t *testing.T) {
 	r.run(sec(40), time.Second)
 	read := 0
 	for i := range r.k.remotes.all {
-		if r.k.remotes.all[i].counted {
+		if r.k.remotes.all[i].row.counted {
 			read++
 		}
 	}
@@ -236,20 +236,23 @@ func TestTheResultOfARowThatIsNoLongerTrackedChangesNothing(t *testing.T) {
 	r.wantSaid(b, "")
 }
 
-func TestAFailedRowReadBreaksTheEngineAndHealingWaitsForItsQuarantine(t *testing.T) {
+func TestAFailedRowReadBreaksTheEngineAndHealingWaitsForItsQuarantineUntilHealWait(t *testing.T) {
 	r := newRig(t, nil)
 	o := r.owner("P", false)
 	e := r.connect(o)
 	r.track(e, o, 1, 0)
 	r.run(sec(4), time.Second)
 	r.d.FailNext(loopback.OpRead, transport.ErrPeer)
-	r.run(sec(30), time.Second)
+	r.run(sec(9), time.Second) // it broke at 6 or so; a quarter of the extension is 5
 	r.wantEngine(e, "up down")
-	if c := r.k.Counters(); c.HealWaits == 0 || c.Heals != 0 {
-		t.Errorf("%d waits, %d heals by 30; want some, 0: the agent is not dropped under a transfer", c.HealWaits, c.Heals)
+	if c := r.k.Counters(); c.HealWaits == 0 || c.Heals != 0 || c.Abandons != 0 {
+		t.Errorf("%d waits, %d heals, %d abandoned by 9; want some, 0, 0", c.HealWaits, c.Heals, c.Abandons)
 	}
-	r.run(sec(45), time.Second)
+	r.run(sec(20), time.Second)
 	r.wantEngine(e, "up down up")
+	if c := r.k.Counters(); c.Heals != 1 || c.Abandons != 1 {
+		t.Errorf("%d heals, %d abandoned, want one of each", c.Heals, c.Abandons)
+	}
 }
 
 func TestASlotOutsideThePeersBoardIsGone(t *testing.T) {

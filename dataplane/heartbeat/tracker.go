@@ -9,6 +9,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // Tracker holds the remote engines and tracked requests of one rank.
@@ -35,6 +36,7 @@ type Tracker struct {
 	beats dueHeap // next round
 	loads dueHeap // next load, healing or removal
 	ends  dueHeap // next message about what has ended
+	fixed dueHeap // by remote: when a fixed lease must be taken for over
 
 	rowQueue             engineQueue
 	readyQueue           engineQueue
@@ -44,14 +46,19 @@ type Tracker struct {
 	strangeOrder         list
 	eventHead, eventTail uint32 // requests
 	rowsLeft, rowLooks   int
+	looksLeft            int // of the walks of this step
 	leavings             int
-	parked               []transport.Peer // agents that wait to be dropped
+	walkQueue            engineQueue
+	parked               []parked // agents that wait to be dropped
 	parkedAt             int
 	draining             bool
 	muted                bool
+	asleep               bool
+	own                  times // ours, for engines that have not said theirs
 
-	buf []byte       // the message under construction
-	ev  record.Event // the event under construction: a local one would be moved to the heap
+	buf  []byte       // the message under construction
+	head wire.Header  // its header
+	ev   record.Event // the event under construction: a local one would be moved to the heap
 
 	counters    Counters
 	gauges      Gauges
@@ -74,29 +81,33 @@ func New(
 	}
 	n := cfg.Tracks + cfg.Owed
 	return &Tracker{
+		own: cfg.stockTimes(),
 		cfg: cfg, tr: tr, reads: reads, tracks: tracks, control: control, events: events,
 		reg:      newRegistry(cfg.Engines, cfg.Links),
 		engines:  make([]engine, cfg.Engines),
 		requests: make([]request, cfg.Tracks),
-		remotes:  newRemotes(n, cfg.LongIDs, cfg.Seed),
-		// a chunk for every 32 remotes, and two partly filled ones for every engine that has any
-		pool:  newChunkPool((n+chunkLen-1)/chunkLen + 2*min(cfg.Engines, n)),
+		remotes:  newRemotes(n, cfg.LongIDs, cfg.RowStates, cfg.Seed),
+		// a chunk for every 32 remotes, and three partly filled ones for every engine that has any
+		pool:  newChunkPool((n+chunkLen-1)/chunkLen + 3*min(cfg.Engines, n)),
 		runs:  newRunPool(cfg.RunsMax),
-		beats: newDueHeap(cfg.Engines), loads: newDueHeap(cfg.Engines), ends: newDueHeap(cfg.Engines),
+		beats: newDueHeap(cfg.Engines), loads: newDueHeap(cfg.Engines), ends: newDueHeap(cfg.Engines), fixed: newDueHeap(n),
 		rowQueue: emptyQueue(queueRows), readyQueue: emptyQueue(queueReady), waitOrder: emptyList(),
 		owedOrder: emptyList(), strangeOrder: emptyList(),
-		eventHead: none, eventTail: none, eventQueue: emptyQueue(queueEvents),
-		parked: make([]transport.Peer, 0, ParkedMax),
+		eventHead: none, eventTail: none, eventQueue: emptyQueue(queueEvents), walkQueue: emptyQueue(queueWalk),
+		parked: make([]parked, 0, ParkedMax),
 		buf:    make([]byte, 0, cfg.BatchBytesMax),
 	}, nil
 }
 
 // Step runs once over everything of the reader's side. now is not before the now of the call before.
 func (t *Tracker) Step(now clock.Instant) {
+	t.looksLeft = looksStepMax
 	t.reads.Step(now)
 	t.takeOutcomes(now)
 	t.takeRows(now)
 	t.takeRegistry(now)
+	t.stepWalks(now)
+	t.stepFixed(now)
 	if t.stepWaiting(now) { // what this step could start does not wait for the next one
 		t.reads.Post(now)
 		t.takeOutcomes(now)
@@ -106,7 +117,7 @@ func (t *Tracker) Step(now clock.Instant) {
 	t.stepEnds(now)  // what has ended in this step, in as few messages as there are engines
 	t.stepRows(now)  // rows before heartbeats
 	t.stepBeats(now) //
-	t.stepParked()
+	t.stepParked(now)
 	t.stepLoads(now) // last: a load may take 60 ms
 	t.putEvents()
 }
@@ -123,13 +134,14 @@ func (t *Tracker) Alive() int {
 // NextDue is when a step has something to do without anything new arriving, reads in flight aside (read.Machine.NeedsStep);
 // clock.Never: nothing is tracked.
 func (t *Tracker) NextDue(now clock.Instant) clock.Instant {
-	if t.gauges.Events > 0 || t.rowQueue.head != none || t.readyQueue.head != none || t.reg.news.Load() > 0 {
+	if t.gauges.Events > 0 || t.rowQueue.head != none || t.walkQueue.head != none || t.readyQueue.head != none || t.reg.news.Load() > 0 {
 		return now
 	}
 	_, due := t.beats.first()
 	_, loads := t.loads.first()
 	_, ends := t.ends.first()
-	due = min(due, loads, ends, t.reads.NextDue())
+	_, fixed := t.fixed.first()
+	due = min(due, loads, ends, fixed, t.reads.NextDue())
 	if u := t.waitOrder.head; u != none {
 		due = min(due, t.requests[u].deadline)
 	}
@@ -156,7 +168,7 @@ func (t *Tracker) Drain(now clock.Instant) int {
 				t.counters.Gone++
 				t.event(uint32(u), pendGone)
 			}
-		case reqWaiting:
+		case reqCollecting, reqWaiting: // the rest of its parts may never come
 			n++
 			t.finish(uint32(u), record.ReadLost, now)
 		}
@@ -190,8 +202,8 @@ func (t *Tracker) Gauges() Gauges {
 	g.LongIDsFree = t.remotes.longLeft
 	g.Parked = len(t.parked)
 	for i := range t.engines {
-		if e := &t.engines[i]; e.state == Connected && e.sent-e.heard > g.UnheardMax {
-			g.UnheardMax = e.sent - e.heard
+		if e := &t.engines[i]; e.state == Connected {
+			g.UnheardMax = max(g.UnheardMax, e.unheard())
 		}
 	}
 	return g

@@ -15,5 +15,5 @@ func (t *Tracker) View(engine uint64) EngineView {
 		return EngineView{}
 	}
 	e := &t.engines[i]
-	return EngineView{State: e.state, Tracked: e.requests, Breaks: e.breaks}
+	return EngineView{State: e.state, Tracked: e.requests, Fixed: e.fixed.n, Breaks: e.breaks}
 }

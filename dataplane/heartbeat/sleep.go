@@ -1,0 +1,97 @@
+package heartbeat
+
+import (
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// Sleep takes the reader's side off an agent that is about to be destroyed: what is tracked is given up and reported lost, the
+// owners are told as far as the transport takes it, and no peer is loaded any more. Engines stay known. Off the step, in its
+// place; it looks at everything once.
+//
+// Precondition: no transfer is open (read.Machine.Open).
+func (t *Tracker) Sleep(now clock.Instant) {
+	for u := range t.requests {
+		switch q := &t.requests[u]; q.state {
+		case reqTracked:
+			if q.remote != none {
+				t.leave(uint32(u), now)
+				t.counters.Gone++
+				t.event(uint32(u), pendGone)
+			}
+		case reqCollecting, reqWaiting:
+			t.finish(uint32(u), record.ReadLost, now)
+		case reqReading: // committed, and nothing of it posted
+			t.reads.End(q.job, record.ReadLost, now)
+		}
+	}
+	t.takeOutcomes(now)
+	t.asleep = true
+	for i := range t.engines {
+		e := &t.engines[i]
+		if e.state == Absent || e.state == Removing {
+			t.forgetPeers(e)
+			continue
+		}
+		if e.state == Connected {
+			for range sleepSends {
+				if e.owedN == 0 || e.state != Connected {
+					break
+				}
+				t.sendEnds(uint32(i), t.cfg.EndsStepMax, now)
+			}
+		}
+		t.forgetPeers(e)
+		t.forgetLeaving(e)
+		t.stopRounds(uint32(i))
+		t.ends.set(uint32(i), clock.Never)
+		if e.facts != nil {
+			t.engineDown(uint32(i), uint64(e.requests))
+			t.setState(uint32(i), Loading)
+			t.loads.set(uint32(i), now)
+		}
+	}
+	t.parked = t.parked[:0]
+}
+
+// sleepSends bounds what an engine is told before its agent goes; the rest is told by the next one.
+const sleepSends = 64
+
+func (t *Tracker) forgetPeers(e *engine) {
+	for k := range e.links {
+		l := &e.links[k]
+		*l = link{rankFacts: l.rankFacts}
+	}
+	e.sent, e.conn = 0, e.conn+1
+	e.breaks++
+}
+
+// Wake goes on over a new agent: to owners we are another engine. Off the step, in its place.
+func (t *Tracker) Wake(epoch uint64, now clock.Instant) {
+	t.cfg.Self.Epoch = epoch
+	t.asleep = false
+	t.reg.mu.Lock()
+	defer t.reg.mu.Unlock()
+	for i := range t.engines {
+		e, s := &t.engines[i], &t.reg.seats[i]
+		for _, f := range [...]*facts{e.facts, e.want.facts, s.now.given} {
+			if f != nil {
+				t.greet(f)
+			}
+		}
+		if s.next != nil && s.next.given != nil {
+			t.greet(s.next.given)
+		}
+		if e.state == Loading || e.state == Removing {
+			t.loads.set(uint32(i), now)
+		}
+	}
+}
+
+// greet sets what our hello says.
+func (t *Tracker) greet(f *facts) {
+	f.hello.Duration, f.hello.BatchBytesMax = t.cfg.Duration, uint64(t.cfg.BatchBytesMax)
+	if t.cfg.Nonce != nil {
+		f.hello.Nonce = t.cfg.Nonce(f.engine)
+	}
+}
