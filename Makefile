@@ -93,6 +93,11 @@ demo: deps build ## the main job: leases over real NIXL between processes, in at
 bench: deps build ## every target beside its peer, in one run; QUICK=1 for a short one
 	$(PYTHON) bench/run.py $(if $(QUICK),--quick)
 
+.PHONY: soak
+MIN ?= 1
+soak: deps build ## P and D under load for MIN minutes in each mode, both cores busy: what an engine would feel
+	$(BUILD)/kvlease soak --minutes $(MIN) --out bench/results
+
 # ---- test ------------------------------------------------------------------------------------------------------------
 # Each runner's output also goes into $(BUILD)/test, so that `test` can close with all runners' own last lines.
 

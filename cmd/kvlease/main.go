@@ -31,6 +31,7 @@ Start with:
 type cli struct {
 	Demo    demoCmd    `cmd:"" help:"Run the scenes: busy D, D crash, stopped D, overload. Prints promised against measured and draws a timeline."`
 	Node    nodeCmd    `cmd:"" help:"Run an engine stand-in: a KV cache in host memory, a forward loop, commands as JSON lines on stdin."`
+	Soak    soakCmd    `cmd:"" help:"Run P and D for minutes on busy cores: longest step, longest pause, shortest lease that held."`
 	Version versionCmd `cmd:"" help:"Print the versions of kvlease, Go, NIXL and the kernel."`
 }
 
@@ -110,7 +111,7 @@ type usageError struct{ error }
 // helped is the command whose help speaks of these arguments.
 func helped(args []string) string {
 	switch args[0] {
-	case "demo", "node", "version":
+	case "demo", "node", "soak", "version":
 		return "kvlease " + args[0]
 	}
 	return "kvlease"
