@@ -220,6 +220,37 @@ func TestAWakeDescriptorThatCouldBlockIsRefused(t *testing.T) {
 	}
 }
 
+func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
+	cfg := Config{EngineID: "e", TP: 1, PP: 1, WakeFd: -1, RingBytes: RingBytesMin, Path: filepath.Join(t.TempDir(), "s")}
+	h, err := OpenHost(KindShm, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	gift := int(w.Fd())
+	for _, rank := range []uint32{0, 9} { // it gets as far as the answer; it is refused
+		conn := dial(t, cfg.Path)
+		b := make([]byte, shmMsgBytes)
+		putHello(b, hello{engineHash("e"), rank, 1, 1})
+		wakeUp := eventFd(t)
+		if err := sendMsg(conn, b, wakeUp, gift, gift, gift); err != nil {
+			t.Fatal(err)
+		}
+		recvMsg(conn, b, 2)
+		conn.Close()
+	}
+	w.Close()
+	r.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if n, err := r.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d, %v: somebody still holds the pipe", n, err)
+	}
+}
+
 // A rank that goes away before it is attached has not been there.
 func TestARankThatGoesAwayHalfwayLeavesItsPlace(t *testing.T) {
 	for _, messages := range []int{1, 2} { // said by the rank; with the second it is attached

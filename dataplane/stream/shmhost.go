@@ -13,7 +13,7 @@ const (
 	// pendingMax is how many connections may be saying hello at once; more are turned away, and ranks come back.
 	pendingMax = 2 * RanksMax
 	// helloWait is how long one may take.
-	helloWait = 2 * time.Second
+	helloWait = 4 * time.Second
 )
 
 // shmHost serves the socket of a host context.

@@ -61,10 +61,6 @@ func listen(cfg *Config, path string) (*net.UnixListener, error) {
 	}
 	listener := l.(*net.UnixListener)
 	listener.SetUnlinkOnClose(false) // only if it is still ours: unlinkOurs
-	if err := os.Chmod(path, 0o600); err != nil {
-		listener.Close()
-		return nil, fmt.Errorf("%w: %s: %w", ErrPath, path, err)
-	}
 	return listener, nil
 }
 

@@ -150,7 +150,7 @@ func sendMsg(conn *net.UnixConn, b []byte, fds ...int) error {
 
 // recvMsg receives one message and at most want descriptors, which are the caller's to close even after an error.
 func recvMsg(conn *net.UnixConn, b []byte, want int) (n int, fds []int, err error) {
-	oob := make([]byte, unix.CmsgSpace(4*want)) // more does not fit, and the kernel closes it
+	oob := make([]byte, unix.CmsgSpace(4*want)) // what does not fit the kernel closes
 	n, oobn, flags, _, err := conn.ReadMsgUnix(b, oob)
 	if err != nil {
 		return 0, nil, err
@@ -164,6 +164,10 @@ func recvMsg(conn *net.UnixConn, b []byte, want int) (n int, fds []int, err erro
 			fds = append(fds, got...)
 		}
 	}
+	if len(fds) > want { // the room is rounded up
+		closeAll(fds[want:])
+		fds = fds[:want]
+	}
 	if flags&unix.MSG_TRUNC != 0 {
 		return 0, fds, fmt.Errorf("%w: a message longer than %d bytes", ErrInvalid, len(b))
 	}
@@ -176,7 +180,8 @@ func closeAll(fds []int) {
 	}
 }
 
-// takeWake accepts a descriptor as the other end's wake eventfd. Anything else could block whoever writes to it.
+// takeWake accepts a descriptor as the other end's wake eventfd. Anything else could block whoever writes to it. (The other end shares
+// the file's flags and could make it block later: on purpose only, and a process of our user can stop us in simpler ways.)
 func takeWake(fd int) (wake, error) {
 	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err == nil && name != "anon_inode:[eventfd]" {
