@@ -22,10 +22,10 @@ type connected struct {
 	size int
 }
 
-func connect(t *testing.T, size int) *connected {
+func connect(t *testing.T, agent string, size int) *connected {
 	t.Helper()
 	c := &connected{t: t, r: startPeer(t, peerSetup{Agent: "prefill", Bytes: size}), size: size}
-	c.a, c.mem, c.to = decodeSide(t, c.r, size)
+	c.a, c.mem, c.to = decodeSide(t, agent, c.r, size)
 	if err := c.a.Send(c.to, []byte("connect")); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestReadsOfAnAbandonedPeerLandAndAreSeenTo(t *testing.T) {
 		return
 	}
 	haveNIXL(t)
-	c := connect(t, 8<<20)
+	c := connect(t, "decode", 8<<20)
 	c.r.do("fill 7")
 	c.r.signal(syscall.SIGSTOP)
 	const rounds = 5
@@ -207,7 +207,7 @@ func TestAnAbandonedPeerThatDiesFailsItsReads(t *testing.T) {
 		return
 	}
 	haveNIXL(t)
-	c := connect(t, 8<<20)
+	c := connect(t, "decode", 8<<20)
 	c.r.signal(syscall.SIGSTOP)
 	x := c.post(16)
 	if err := c.a.Abandon(c.to); err != nil {

@@ -18,9 +18,9 @@ import (
 )
 
 // decodeSide is an agent of this process with memory and a loaded peer in another one.
-func decodeSide(t *testing.T, r *remote, size int) (a *Agent, mem []byte, to transport.Peer) {
+func decodeSide(t *testing.T, agent string, r *remote, size int) (a *Agent, mem []byte, to transport.Peer) {
 	t.Helper()
-	a = realNIXL(t, Config{Agent: "decode"})
+	a = realNIXL(t, Config{Agent: agent})
 	mem = memory(size)
 	if err := a.Register([]transport.Region{{Addr: address(mem), Bytes: uint64(size)}}); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestTwoProcessesTalkAndRead(t *testing.T) {
 			haveNIXL(t)
 			const size = 8 << 20
 			r := startPeer(t, peerSetup{Agent: "prefill", Bytes: size})
-			a, mem, to := decodeSide(t, r, size)
+			a, mem, to := decodeSide(t, "decode", r, size)
 			own, err := a.Metadata()
 			if err != nil {
 				t.Fatal(err)
@@ -120,7 +120,7 @@ func TestAReadThatIsHeldOpenIsNeverGivenUp(t *testing.T) {
 			const size = 16 << 20
 			inline := how == "peer stops polling"
 			r := startPeer(t, peerSetup{Agent: "prefill", Bytes: size, Inline: inline})
-			a, mem, to := decodeSide(t, r, size)
+			a, mem, to := decodeSide(t, "decode", r, size)
 			if err := a.Send(to, []byte("connect")); err != nil {
 				t.Fatal(err)
 			}
@@ -202,7 +202,7 @@ func TestAKilledPeerIsLost(t *testing.T) {
 			haveNIXL(t)
 			const size = 1 << 20
 			r := startPeer(t, peerSetup{Agent: "prefill", Bytes: size})
-			a, mem, to := decodeSide(t, r, size)
+			a, mem, to := decodeSide(t, "decode", r, size)
 			if err := a.Send(to, []byte("connect")); err != nil {
 				t.Fatal(err)
 			}
@@ -257,7 +257,7 @@ func TestAStoppedPeerIsSilent(t *testing.T) {
 	}
 	haveNIXL(t)
 	r := startPeer(t, peerSetup{Agent: "prefill", Bytes: 4096})
-	a, _, to := decodeSide(t, r, 4096)
+	a, _, to := decodeSide(t, "decode", r, 4096)
 	if err := a.Send(to, []byte("connect")); err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestAResetConnectionHealsByDropAndLoad(t *testing.T) {
 	}
 	const size = 1 << 16
 	r := startPeer(t, peerSetup{Agent: "prefill", Bytes: size})
-	a, mem, to := decodeSide(t, r, size)
+	a, mem, to := decodeSide(t, "decode", r, size)
 	if err := a.Send(to, []byte("connect")); err != nil {
 		t.Fatal(err)
 	}
