@@ -126,9 +126,13 @@ func (t *Tracker) Step(now clock.Instant) {
 // blocks. Everything else goes on.
 func (t *Tracker) Mute(mute bool) { t.muted = mute }
 
-// Alive counts what would need further steps: tracked requests, and messages still owed.
+// Alive counts what would need further steps: tracked requests, messages still owed, engines to be loaded unless there is no agent.
 func (t *Tracker) Alive() int {
-	return t.gauges.Tracked + t.gauges.Owed + t.leavings + t.gauges.Loading
+	n := t.gauges.Tracked + t.gauges.Owed + t.leavings
+	if !t.asleep {
+		n += t.gauges.Loading
+	}
+	return n
 }
 
 // NextDue is when a step has something to do without anything new arriving, reads in flight aside (read.Machine.NeedsStep);
