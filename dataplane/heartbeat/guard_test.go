@@ -94,6 +94,36 @@ func TestTheTimeGuardOfStockPeers(t *testing.T) {
 			r.read(h, record.Run{N: 1})
 			return h
 		}, "done"},
+		{"its owner was stopped for longer than its lease", func(r *rig, o *owner, e uint64) record.Handle {
+			h := r.trackStock(e, "x")
+			r.run(sec(7), time.Second)
+			r.hub.Stop("P")
+			r.run(sec(28), time.Second)
+			r.hub.Resume("P")
+			r.run(sec(32), time.Second)
+			r.read(h, record.Run{N: 1})
+			return h
+		}, "failed(2)"},
+		{"its owner was stopped for 4 s", func(r *rig, o *owner, e uint64) record.Handle {
+			h := r.trackStock(e, "x")
+			r.run(sec(7), time.Second)
+			r.hub.Stop("P")
+			r.run(sec(11), time.Second)
+			r.hub.Resume("P")
+			r.run(sec(15), time.Second)
+			r.read(h, record.Run{N: 1})
+			return h
+		}, "done"},
+		{"read while its owner is stopped", func(r *rig, o *owner, e uint64) record.Handle {
+			h := r.trackStock(e, "x")
+			r.run(sec(7), time.Second)
+			r.hub.Stop("P")
+			r.run(sec(8), time.Second)
+			r.read(h, record.Run{N: 1})
+			r.run(sec(28), time.Second)
+			r.hub.Resume("P")
+			return h
+		}, "failed(2)"},
 		// C27
 		{"the read ends 18 after the last heartbeat", func(r *rig, o *owner, e uint64) record.Handle {
 			h := r.trackStock(e, "x")

@@ -16,6 +16,7 @@ type link struct {
 	heard     uint64 // of the engine's sent, what is known to have been taken in
 	probing   bool
 	probeSent uint64
+	probeAt   clock.Instant // when the last probe was posted
 	rowAt     clock.Instant // when a row read of it last ended well, or none had been asked for
 	rowsOff   bool          // it does not answer its rows: no more of them in this round
 

@@ -141,7 +141,7 @@ func (t *Tracker) probe(i, k uint32, now clock.Instant) bool {
 	switch t.reads.ReadRow(token, l.peer, l.probe, l.device, l.mem, read.ProbeBytes, now) {
 	case read.OK:
 		l.probing = true
-		l.probeSent = e.sent
+		l.probeSent, l.probeAt = e.sent, now
 		t.counters.Probes++
 	case read.Refused:
 		t.counters.RowsFailed++
@@ -186,6 +186,9 @@ func (t *Tracker) takeRows(now clock.Instant) {
 			continue
 		}
 		if m == none {
+			if e.silent(l, t.stepped) {
+				e.breaks++
+			}
 			t.heard(i, k, l.probeSent)
 			continue
 		}

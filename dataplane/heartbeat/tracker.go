@@ -54,7 +54,8 @@ type Tracker struct {
 	draining             bool
 	muted                bool
 	asleep               bool
-	own                  times // ours, for engines that have not said theirs
+	own                  times         // ours, for engines that have not said theirs
+	stepped              clock.Instant // of the step before
 
 	buf  []byte       // the message under construction
 	head wire.Header  // its header
@@ -120,6 +121,7 @@ func (t *Tracker) Step(now clock.Instant) {
 	t.stepParked(now)
 	t.stepLoads(now) // last: a load may take 60 ms
 	t.putEvents()
+	t.stepped = now
 }
 
 // Mute stops heartbeats while the engine's forward loop is not heard of: a hung engine must not keep another one's
