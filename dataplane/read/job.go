@@ -24,8 +24,6 @@ type Source struct {
 	Peer  transport.Peer
 	Map   *Map // of NewMaps; a read has one source for each map that came with it
 	Fence Fence
-	// Remote stands in for Map where both engines have one rank. The map is made with the first read, which allocates.
-	Remote *Layout
 	// Notif leaves with the last part of the read (stock completions) and is copied. Only for a source that is not
 	// native: the completion of a native source goes out after its fence.
 	Notif []byte
@@ -157,16 +155,6 @@ func (m *Machine) AddSource(h Job, s Source) Status {
 	if s.Peer == 0 {
 		return m.invalid("source without peer")
 	}
-	if s.Map == nil && s.Remote != nil {
-		if m.only.layout != s.Remote || m.only.made.local != m.localSum {
-			made, err := NewMap(&m.local, s.Remote)
-			if err != nil {
-				return m.invalid(err.Error())
-			}
-			m.only.layout, m.only.made = s.Remote, made
-		}
-		s.Map = m.only.made
-	}
 	if s.Map == nil {
 		return m.invalid("source without map")
 	}
@@ -291,7 +279,8 @@ func (m *Machine) Commit(h Job, now clock.Instant) Status {
 		}
 	}
 	j.state = jobRunning
-	j.deadline = clock.Never
+	j.deadline = m.now.Add(m.cfg.ReadTimeout) // each part that is posted moves it: only one that finds no room waits out this one
+	m.push(timerList, i)
 	for k := range m.sourcesOf(i) {
 		if s := &m.sourcesOf(i)[k]; s.leftAll == 0 {
 			m.dataDone(i, s) // no block of its regions is wanted: only its fence is
