@@ -60,11 +60,7 @@ type Machine struct {
 	why         string
 	closed      bool
 
-	localSum uint64
-	only     struct { // the last map that a source without one needed
-		layout *Layout
-		made   *Map
-	}
+	localSum   uint64
 	localLimit [GroupsMax]uint32 // ids of a group must be below it; 0: no region has the group
 
 	jobs    []job
