@@ -147,26 +147,25 @@ func TestEachMessageOfOneRankLostDoubledOrSwappedChangesNothingInTheEnd(t *testi
 					if testing.Short() {
 						step = 17
 					}
-					for at := 0; at < n; at += step {
-						got, _ := story(t, func(p, d *engine) {
-							e := p
-							if who == "D" {
-								e = d
-							}
-							r := e.ranks[1]
-							r.fault = func(fromHost bool, nth int, msg []byte) [][]byte {
-								if fromHost != (dir == 1) {
-									return [][]byte{msg}
+					for at := 0; at < n && !t.Failed(); at += step {
+						t.Run(fmt.Sprint(at), func(t *testing.T) { // its contexts are closed with it
+							got, _ := story(t, func(p, d *engine) {
+								e := p
+								if who == "D" {
+									e = d
 								}
-								return f.on(r, dir, nth, msg, at)
+								r := e.ranks[1]
+								r.fault = func(fromHost bool, nth int, msg []byte) [][]byte {
+									if fromHost != (dir == 1) {
+										return [][]byte{msg}
+									}
+									return f.on(r, dir, nth, msg, at)
+								}
+							})
+							if diff := cmp.Diff(sorted(want), sorted(got)); diff != "" {
+								t.Fatalf("message %d of %d (-want +got):\n%s", at, n, diff)
 							}
 						})
-						if diff := cmp.Diff(sorted(want), sorted(got)); diff != "" {
-							t.Fatalf("message %d of %d (-want +got):\n%s", at, n, diff)
-						}
-						if t.Failed() {
-							t.Fatalf("message %d of %d", at, n)
-						}
 					}
 				})
 			}

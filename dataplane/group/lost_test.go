@@ -362,7 +362,7 @@ func TestAFixedLeaseWaitsForItsEnginesClock(t *testing.T) {
 	const ahead = 1000 * time.Second // ours minus theirs
 	fixed := func(id string) *host.Remote {
 		_, remote := p.grantAs(host.Grant{ID: []byte(id), Blocks: 4, Fixed: true, TTL: 60 * time.Second})
-		remote.ExpiresNs = uint64(l.now.Add(60*time.Second).Add(-ahead))
+		remote.ExpiresNs = uint64(l.now.Add(60 * time.Second).Add(-ahead))
 		return remote
 	}
 	for _, r := range p.ranks {

@@ -38,7 +38,9 @@ func TestARequestOfSeveralRanksIsReadByAllAndFreedOnce(t *testing.T) {
 					t.Fatalf("events while it waits: %v %v", kinds(p.evs), kinds(d.evs))
 				}
 				must(t, d.host.Read(track, runs(20, 3, 8)))
-				l.until("read and freed", func() bool { return d.count(record.EvReadDone)+d.count(record.EvReadFailed) > 0 && p.count(record.EvFreed) > 0 })
+				l.until("read and freed", func() bool {
+					return d.count(record.EvReadDone)+d.count(record.EvReadFailed) > 0 && p.count(record.EvFreed) > 0
+				})
 				done := d.take(record.EvReadDone)
 				want := uint64(tc.d.Ranks()) * 8 * blockLen
 				if len(done) != 1 || done[0].Handle != uint64(track) || done[0].User != 70 || done[0].Value0 != want {

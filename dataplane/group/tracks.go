@@ -15,6 +15,7 @@ type track struct {
 	heldBy   uint64 // of these, those that said that blocks are held
 	back     uint64 // of these, those that have said since that they are back
 	retired  uint64 // ranks on which nothing is left of it
+	asked    uint64 // ranks that retired it without an outcome, and are asked once more
 	bytes    uint64
 	took     uint64
 	riskLeft uint64
@@ -326,7 +327,9 @@ func (g *Group) retire(r *rank, h record.Handle) {
 		return
 	}
 	if t.phase == trackLive && t.said&saidRead != 0 && t.done&r.bit == 0 {
-		if t.said&saidUntrack == 0 { // its outcome was lost on the way: the full state asks for it
+		if t.asked&r.bit == 0 || t.said&saidUntrack == 0 || r.carrier.Gap() {
+			// Its outcome was lost on the way, or it never saw the read: the full state asks.
+			t.asked |= r.bit
 			r.again = true
 			return
 		}
