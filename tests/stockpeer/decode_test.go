@@ -110,41 +110,25 @@ func eachTransport(t *testing.T, test func(t *testing.T, tls string)) {
 }
 
 func TestAStoppedStockOwnerIsReadWellOrNotAtAll(t *testing.T) {
-	eachTransport(t, func(t *testing.T, tls string) {
+	eachTransport(t, func(t *testing.T, _ string) {
 		p, d := stock(t, "prefill", "P"), ours(t, "D", nil)
 		arrived(t, d, p, "r1")
 		p.wait("beat", "")
 		p.signal(syscall.SIGSTOP)
 		d.do("read", "id", "r1", "blocks", []int{1, 2, 0})
-		if tls == "" {
-			outcome(d, "r1", "read_done", "ok") // it stands still and has freed nothing
+		if done, ok := d.take(event("read_done", "r1"), duration+extension); ok { // its memory answers: it stands still, and has freed nothing
+			if done.num("wrong_blocks") != 0 {
+				t.Errorf("wrong bytes: %v", done)
+			}
 			return
 		}
-		d.none("read_done", "", duration+extension)
 		p.signal(syscall.SIGCONT)
-		r, _ := d.take(func(r report) bool { return r.text("ev") == "read_done" || r.text("ev") == "read_failed" }, longest)
-		t.Logf("%v", r)
-		t.Logf("%v", p.wait("freed", ""))
+		outcome(d, "r1", "read_failed", "unproven") // who knows what it has done first
 	})
 }
 
-// Two limits of the time guard, which docs/failure-modes.md names: what a stock owner has lost or done by itself cannot be
-// seen from here. If one of these fails because the read was refused, the guard has become better: change the text.
-
-func TestLimitHeartbeatsThatAStockOwnerLosesAreNotMissedHere(t *testing.T) {
-	p, d := stock(t, "prefill", "P"), ours(t, "D", nil)
-	arrived(t, d, p, "r1")
-	p.do("lose", "what", "beats", "count", 1000)
-	freed(p, "r1", "expired")
-	p.do("overwrite", "id", "another", "blocks", []int{3, 4, 9})
-	d.do("read", "id", "r1", "blocks", []int{1, 2, 0})
-	if r := d.wait("read_done", "r1"); r.num("wrong_blocks") == 0 {
-		t.Errorf("%v: the blocks were overwritten", r)
-	}
-}
-
-func TestLimitAPausedStockOwnerFreesWhatWasBeatenFor(t *testing.T) { // S29
-	eachTransport(t, func(t *testing.T, _ string) {
+func TestAPausedStockOwnerFreesWhatWasBeatenForAndIsSeen(t *testing.T) { // S29
+	eachTransport(t, func(t *testing.T, _ string) { // small reads are answered by P's software here, over RDMA by its memory
 		p, d := stock(t, "prefill", "P"), ours(t, "D", nil)
 		arrived(t, d, p, "r1")
 		p.wait("beat", "")
@@ -155,10 +139,22 @@ func TestLimitAPausedStockOwnerFreesWhatWasBeatenFor(t *testing.T) { // S29
 		freed(p, "r1", "expired")
 		p.do("overwrite", "id", "another", "blocks", []int{3, 4, 9})
 		d.do("read", "id", "r1", "blocks", []int{1, 2, 0})
-		if r := d.wait("read_done", "r1"); r.num("wrong_blocks") == 0 {
-			t.Errorf("%v: the blocks were overwritten", r)
-		}
+		outcome(d, "r1", "read_failed", "unproven")
 	})
+}
+
+// A limit of the time guard, which docs/failure-modes.md names: what a stock owner has lost by itself cannot be seen from
+// here. If this fails because the read was refused, the guard has become better: change the text.
+func TestLimitHeartbeatsThatAStockOwnerLosesAreNotMissedHere(t *testing.T) {
+	p, d := stock(t, "prefill", "P"), ours(t, "D", nil)
+	arrived(t, d, p, "r1")
+	p.do("lose", "what", "beats", "count", 1000)
+	freed(p, "r1", "expired")
+	p.do("overwrite", "id", "another", "blocks", []int{3, 4, 9})
+	d.do("read", "id", "r1", "blocks", []int{1, 2, 0})
+	if r := d.wait("read_done", "r1"); r.num("wrong_blocks") == 0 {
+		t.Errorf("%v: the blocks were overwritten", r)
+	}
 }
 
 func TestAStockOwnerWhoseLoopStallsAppliesHeartbeatsFirst(t *testing.T) {

@@ -133,7 +133,7 @@ func start(t *testing.T, name string, args ...string) *peer {
 	t.Helper()
 	python, err := python()
 	if err != nil {
-		require.Skip(t, "nixl", err.Error())
+		require.Skip(t, "stockpeer", err.Error())
 	}
 	wheel := filepath.Join(root, "third_party", "nixl")
 	if _, err := os.Stat(filepath.Join(wheel, ".kvlease-wheel")); err != nil {
