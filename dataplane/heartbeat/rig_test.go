@@ -31,18 +31,21 @@ const (
 
 // owner is the prefill side of a test: it keeps what it hears, and rows that a test moves or that follow its heartbeats.
 type owner struct {
-	t     testing.TB
-	hub   *loopback.Hub
-	agent *loopback.Agent
-	name  string
-	board []byte
-	rows  []record.Row
-	kv    []byte
-	epoch uint64
-	base  uint64
-	l     time.Duration
-	stock bool
-	deaf  bool // does not apply heartbeats
+	t          testing.TB
+	hub        *loopback.Hub
+	agent      *loopback.Agent
+	name       string
+	board      []byte
+	rows       []record.Row
+	kv         []byte
+	epoch      uint64
+	base       uint64
+	l          time.Duration
+	stock      bool
+	engine     string // its id, if it is not name
+	rank       uint32
+	blockBytes uint64 // of its blocks; 0: blockLen
+	deaf       bool   // does not apply heartbeats
 
 	heard    []heard // but for hellos
 	hellos   []wire.HelloBody
@@ -182,14 +185,22 @@ func (o *owner) reboot() {
 func (o *owner) handshake() *wire.Handshake {
 	blob, err := o.agent.Metadata()
 	must(o.t, err)
+	n := uint64(blockLen)
+	if o.blockBytes != 0 {
+		n = o.blockBytes
+	}
 	h := &wire.Handshake{
-		EngineID: o.name, AgentMetadata: blob, BaseAddrs: []uint64{record.Addr(o.kv)}, NumBlocks: blockCount,
-		BlockLens: []uint64{blockLen}, BlockStrides: []uint64{blockLen}, RegionMemTypes: []wire.RegionMem{transport.DRAM},
+		EngineID: o.name, AgentMetadata: blob, BaseAddrs: []uint64{record.Addr(o.kv)}, NumBlocks: min(blockCount, uint64(len(o.kv))/n),
+		BlockLens: []uint64{n}, BlockStrides: []uint64{n}, RegionMemTypes: []wire.RegionMem{transport.DRAM},
+	}
+	if o.engine != "" {
+		h.EngineID = o.engine
 	}
 	if !o.stock {
 		h.Native = true
 		h.Lease = wire.HandshakeLease{
 			Version: 1, Epoch: o.epoch, Base: o.base, Board: record.Addr(o.board), Slots: boardRows, Duration: o.l, Agent: o.name,
+			Rank: o.rank,
 		}
 	}
 	return h

@@ -218,7 +218,7 @@ func TestTheTimeoutRunsFromThePostOfTheLastPart(t *testing.T) {
 	b.f.postErr = transport.ErrFull
 	b.commit(1, 2, s)
 	b.step(0)
-	b.step(readTimeout * 10) // waiting for room is covered by heartbeats alone
+	b.step(readTimeout - 1) // waiting for room is covered by heartbeats alone
 	b.wantNone()
 	b.f.postErr = nil
 	b.step(0)
@@ -233,6 +233,19 @@ func TestTheTimeoutRunsFromThePostOfTheLastPart(t *testing.T) {
 	if o.Bytes != 0 || o.Took != 2*readTimeout-1 {
 		t.Errorf("outcome %+v", o)
 	}
+}
+
+// It does not wait for ever: of what was never posted nothing is aside.
+func TestAReadThatNeverFindsRoomTimesOut(t *testing.T) {
+	b := newBench(t, Config{}, 1)
+	b.f.postErr = transport.ErrFull
+	b.commit(1, 4, b.source(3, 0, 1))
+	b.step(0)
+	b.step(readTimeout - 1)
+	b.wantNone()
+	b.step(1)
+	b.wantOutcome(1, record.ReadTimeout, false)
+	b.wantIdle()
 }
 
 func TestTheSpinIsBoundedAndOnlyForFences(t *testing.T) {
