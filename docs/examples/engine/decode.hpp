@@ -36,6 +36,13 @@ private:
 		bool reading = false, over = false; // over: a failed read may still write into its blocks
 	};
 
+	static const char *read_name(int32_t status)
+	{
+		static const char *const names[] = {"ok", "the lease had ended", "no proof that the lease stood", "the transport failed", "the read took too long",
+		                                    "cancelled", "the engine is gone, or was not reached"};
+		return status >= 0 && status < 7 ? names[status] : "?";
+	}
+
 	static bool readable(int fd)
 	{
 		pollfd p = {fd, POLLIN, 0};
@@ -113,7 +120,7 @@ private:
 				must(st, "kvl_read");
 		}
 		for (uint64_t user : gone)
-			recompute(user);
+			recompute(user, "its lease is over");
 	}
 
 	// Events come in while a pass runs; the passes that they ask for are made here.
@@ -137,10 +144,10 @@ private:
 	}
 
 	// The prompt would be computed here, as if it had come without parameters.
-	void recompute(uint64_t user)
+	void recompute(uint64_t user, const std::string &why)
 	{
 		recomputed_++;
-		say(requests_[user].id + " has to be computed here");
+		say(requests_[user].id + " has to be computed here: " + why);
 		requests_.erase(user);
 	}
 
@@ -156,20 +163,20 @@ private:
 			return;
 		case KVL_EV_READ_FAILED:
 			if ((e.flags & KVL_EVF_BLOCKS_HELD) != 0) {
-				r.over = true; // the blocks come back by event
+				r.over = true; // the blocks come back by event; a real engine computes elsewhere meanwhile
 				return;
 			}
 			give_blocks(r.local);
-			recompute(e.user);
+			recompute(e.user, read_name(e.status));
 			return;
 		case KVL_EV_BLOCKS_BACK:
 			give_blocks(r.local);
-			recompute(e.user);
+			recompute(e.user, "its blocks are back");
 			return;
 		case KVL_EV_LEASE_GONE: // nothing can be read any more
 			if (!r.reading) {
 				kvl_untrack(producer_, r.track); // STALE: it has ended by itself
-				recompute(e.user);
+				recompute(e.user, "its lease is gone");
 			}
 			return;
 		default: // AT_RISK: time to read this one first, in an engine that chooses

@@ -75,10 +75,10 @@ protected:
 	// An engine that can do nothing for so long is broken; a program for people waits longer, and says so.
 	template <typename Done> void until(const char *what, Done done, int fd = -1)
 	{
-		const auto end = Clock::now() + std::chrono::seconds(60);
+		const auto end = Clock::now() + std::chrono::seconds(30);
 		while (!done()) {
 			if (Clock::now() > end)
-				throw Error(options_.id + ": waited in vain until " + what);
+				throw Error(options_.id + ": waited in vain until " + what + "; kvlease counts " + stats());
 			idle(fd);
 		}
 	}
@@ -99,6 +99,7 @@ protected:
 				must(st, "kvl_drain");
 			pass();
 		}
+		leaving_ = true;
 		pass(Job::quit);
 	}
 
@@ -114,13 +115,21 @@ protected:
 	}
 	void give_blocks(const std::vector<uint32_t> &blocks) { free_.insert(free_.end(), blocks.begin(), blocks.end()); }
 
+	std::string stats() const
+	{
+		std::string text(65536, 0);
+		size_t len = 0;
+		must(kvl_stats(ctx_, &text[0], text.size(), &len), "kvl_stats");
+		return text.substr(0, len);
+	}
+
 	void say(const std::string &what) const { std::fprintf(stderr, "%s: %s\n", options_.id.c_str(), what.c_str()); }
 
 	const Options &options_;
 	Context &ctx_;
 	kvl_producer_t *producer_ = nullptr;
 	int wait_fd_ = -1;
-	bool registered_ = false;
+	bool registered_ = false, leaving_ = false;
 
 private:
 	bool deltas() const { return options_.tp != 1 && options_.carrier == "delta"; }
@@ -152,7 +161,7 @@ private:
 			return;
 		case KVL_EV_RANK_DOWN:
 			up_.erase(e.handle);
-			if (e.status != 0) // gone: its memory went with it. An engine without one of its ranks is none: end, and let it be started again
+			if (e.status != 0 && !leaving_) // gone: its memory went with it. An engine without one of its ranks is none: end, and let it be started again
 				throw Error(options_.id + ": the process of rank " + std::to_string(e.handle) + " is gone");
 			return;
 		case KVL_EV_POISONED:
