@@ -154,6 +154,9 @@ func (l *Link) Draining() bool { return l.draining }
 // Host is where the host stands.
 func (l *Link) Host() stream.State { return l.carrier.State() }
 
+// Sleeping says to the host whether this context sleeps; Pending of the plane is asked after it.
+func (l *Link) Sleeping(sleeps bool) { l.carrier.Sleeping(sleeps) }
+
 // State is what the host is told about this rank.
 func (l *Link) State() record.RankState { return l.state }
 

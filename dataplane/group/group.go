@@ -111,6 +111,7 @@ type Group struct {
 	runs       runPool
 	news       list // requests with an event
 	waiting    list // requests of fixed leases that wait for their engine's clock
+	stuck      list // of these, those whose read waits, oldest first
 	tracked    int
 	reading    int
 	blocksHeld int
@@ -163,7 +164,7 @@ func New(cfg Config, mem *record.Memory, carriers []stream.Carrier, out Out) (*G
 		cfg: cfg, mem: mem, out: out, sources: sources, all: ^uint64(0) >> (64 - len(carriers)),
 		leases: make([]lease, len(mem.Slots)), expects: emptyList(), ends: emptyList(), ids: ids{newPool(cfg.LongIDs)},
 		names:  newIndex(len(mem.Slots), cfg.Seed),
-		tracks: make([]track, len(mem.Tracks)), remotes: newPool(cfg.LongIDs), runs: newRunPool(cfg.RunsMax), news: emptyList(), waiting: emptyList(),
+		tracks: make([]track, len(mem.Tracks)), remotes: newPool(cfg.LongIDs), runs: newRunPool(cfg.RunsMax), news: emptyList(), waiting: emptyList(), stuck: emptyList(),
 		reg: newRegistry(cfg.Engines), engines: make([]engine, cfg.Engines), engineNews: emptyList(),
 		ranks: make([]rank, len(carriers)),
 	}
@@ -240,8 +241,8 @@ func (g *Group) NextDue(now clock.Instant) clock.Instant {
 	if g.expects.head != none {
 		due = min(due, g.leases[g.expects.head].end)
 	}
-	if g.waiting.head != none {
-		due = min(due, g.tracks[g.waiting.head].deadline)
+	if g.stuck.head != none {
+		due = min(due, g.tracks[g.stuck.head].deadline)
 	}
 	return due
 }

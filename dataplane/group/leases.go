@@ -201,16 +201,16 @@ func (x *said) Pressure(blocks uint32, _ clock.Instant) { x.pressure = max(x.pre
 func (g *Group) tellPressure() {
 	for i := range g.ranks {
 		r := &g.ranks[i]
-		if g.pressure == 0 || g.dead&r.bit != 0 {
+		if g.pressure == 0 || g.dead&r.bit != 0 || !r.attached {
 			continue
 		}
 		if rec := g.room(r, record.TagPressure, 8); rec != nil {
 			binary.LittleEndian.PutUint64(rec, uint64(g.pressure))
 			g.pressure = 0
 		}
-		return
+		return // with the full state's room it is told
 	}
-	g.pressure = 0
+	g.pressure = 0 // nobody is there who holds anything
 }
 
 // add notes a rank's end of a lease.

@@ -44,7 +44,7 @@ type rank struct {
 
 // busy reports that the next step has something to tell it, if it takes it.
 func (r *rank) busy() bool {
-	return r.attached && (r.gap || r.again || r.full.at != fullNone || r.needN > 0 || r.eraDue || r.drainDue || r.scan || r.own.due)
+	return r.scan || r.attached && (r.gap || r.again || r.full.at != fullNone || r.needN > 0 || r.eraDue || r.drainDue || r.own.due)
 }
 
 // hears reports that records reach the rank now.
@@ -93,6 +93,9 @@ func (g *Group) sayLease(h record.Handle, tag uint32, set uint64) {
 
 // listen takes what a rank says, at most RecordsStepMax records.
 func (g *Group) listen(r *rank, now clock.Instant) {
+	if r.scan {
+		g.count(r)
+	}
 	if g.gone&r.bit != 0 {
 		return
 	}
@@ -124,10 +127,7 @@ func (g *Group) listen(r *rank, now clock.Instant) {
 		g.dead |= r.bit
 		r.scan, r.scanAt = true, 0
 	}
-	r.own.takeOver(r.n, g)
-	if r.scan {
-		g.count(r)
-	}
+	r.own.takeOver(g)
 }
 
 // hear applies a record of a rank.
@@ -297,7 +297,7 @@ func (o *ownMap) piece(b record.Blob, piece []byte, g *Group) {
 	}
 }
 
-func (o *ownMap) takeOver(n uint32, g *Group) {
+func (o *ownMap) takeOver(g *Group) {
 	if !o.due || !o.mu.TryLock() { // in the next step
 		return
 	}

@@ -182,9 +182,9 @@ func (x *said) ReadPart(in *record.Read, runs []record.Run, now clock.Instant) {
 	t.got++
 	if t.wait == waits {
 		if t.got == t.parts {
+			g.unwait(u, t)
 			t.deadline = now.Add(g.cfg.ReadTimeout)
-			drop(&g.waiting, g.tracks, u, (*track).ofWait)
-			push(&g.waiting, g.tracks, u, (*track).ofWait)
+			push(&g.stuck, g.tracks, u, (*track).ofWait)
 		}
 		return
 	}
@@ -223,7 +223,7 @@ func (x *said) Untrack(h record.Handle, _ clock.Instant) {
 func (g *Group) stop(u uint32, t *track) {
 	if t.wait == waits {
 		t.wait, t.retired = orphaned, g.all
-		drop(&g.waiting, g.tracks, u, (*track).ofWait)
+		g.unwait(u, t)
 	}
 	if t.said&saidUntrack != 0 {
 		return
@@ -354,7 +354,7 @@ func (g *Group) settle(u uint32, t *track) {
 	}
 	g.remotes.drop(&t.id, &t.idLen)
 	g.runs.drop(t)
-	drop(&g.waiting, g.tracks, u, (*track).ofWait)
+	g.unwait(u, t)
 	g.tracked--
 	use := t.use
 	t.phase = trackFree
@@ -433,18 +433,29 @@ func (g *Group) sendTrack(r *rank, t *track) bool {
 	return true
 }
 
+// unwait takes a request out of the lists of those that wait for their engine's clock.
+func (g *Group) unwait(u uint32, t *track) {
+	if t.deadline == clock.Never {
+		drop(&g.waiting, g.tracks, u, (*track).ofWait)
+	} else {
+		drop(&g.stuck, g.tracks, u, (*track).ofWait)
+	}
+}
+
 // clockKnown tells the ranks of the requests that waited for an engine's clock; all of them, since that happens once an engine.
 func (g *Group) clockKnown(engine uint64) {
-	for u := g.waiting.head; u != none; {
-		t := &g.tracks[u]
-		next := t.inWait.next
-		if t.req.Engine == engine {
-			drop(&g.waiting, g.tracks, u, (*track).ofWait)
-			t.wait = told
-			g.sayTrack(u, t)
-			g.sayParts(u, t)
+	for _, l := range [2]*list{&g.waiting, &g.stuck} {
+		for u := l.head; u != none; {
+			t := &g.tracks[u]
+			next := t.inWait.next
+			if t.req.Engine == engine {
+				g.unwait(u, t)
+				t.wait = told
+				g.sayTrack(u, t)
+				g.sayParts(u, t)
+			}
+			u = next
 		}
-		u = next
 	}
 }
 
@@ -484,39 +495,36 @@ func (g *Group) sendPart(r *rank, u uint32, t *track, c uint32) uint32 {
 
 // engineLost ends what waits for the clock of an engine that is removed.
 func (g *Group) engineLost(engine uint64) {
-	for u := g.waiting.head; u != none; {
-		t := &g.tracks[u]
-		next := t.inWait.next
-		if t.req.Engine == engine {
-			drop(&g.waiting, g.tracks, u, (*track).ofWait)
-			t.wait, t.retired = orphaned, g.all
-			if t.said&saidRead != 0 {
-				g.decide(u, t, record.ReadLost)
-			} else {
-				g.pendGone(u, t)
+	for _, l := range [2]*list{&g.waiting, &g.stuck} {
+		for u := l.head; u != none; {
+			t := &g.tracks[u]
+			next := t.inWait.next
+			if t.req.Engine == engine {
+				g.unwait(u, t)
+				t.wait, t.retired = orphaned, g.all
+				if t.said&saidRead != 0 {
+					g.decide(u, t, record.ReadLost)
+				} else {
+					g.pendGone(u, t)
+				}
 			}
+			u = next
 		}
-		u = next
 	}
 }
 
 // waitsStepMax bounds the reads that a step gives up.
 const waitsStepMax = 1024
 
-// stopWaiting gives up reads that waited too long for their engine's clock. Those without a read wait on, in front of them.
+// stopWaiting gives up reads that waited too long for their engine's clock, oldest first.
 func (g *Group) stopWaiting(now clock.Instant) {
-	u := g.waiting.head
 	for range waitsStepMax { // the rest in the next step
-		if u == none {
+		u := g.stuck.head
+		if u == none || now.Before(g.tracks[u].deadline) {
 			return
 		}
-		t := &g.tracks[u]
-		next := t.inWait.next
-		if !now.Before(t.deadline) {
-			g.Counters.WaitTimeouts++
-			g.decide(u, t, record.ReadLost)
-		}
-		u = next
+		g.Counters.WaitTimeouts++
+		g.decide(u, &g.tracks[u], record.ReadLost)
 	}
 }
 
