@@ -29,7 +29,7 @@ type Config struct {
 	PostsStepMax int // data posts in one step, and fence posts; 256
 	EndsStepMax  int // ends of transfers taken in one step; 1,024
 
-	ReadTimeout         time.Duration // from the post of a read's last part to its outcome, fence included; 120 s
+	ReadTimeout         time.Duration // from the post of a read's last part to its outcome, fence included, and from its start to its first post; 120 s
 	RowTimeout          time.Duration // from the post of a row read to its result; ReadTimeout
 	QuarantineErrorWait time.Duration // how long memory stays aside after a transfer's error; 30 s
 	FenceSpin           time.Duration // the longest wait for fences in a step where the peer's software answers; 300 µs (1 ns: none)
