@@ -40,6 +40,7 @@ type lab struct {
 	seed  uint64               // not 0: of the numbers that are random otherwise
 	drive string               // "" is inline
 	clock func() clock.Instant // nil: now
+	edit  func(cfg *Config)    // not nil: the last word on a node's configuration
 }
 
 type node struct {
@@ -67,7 +68,13 @@ func (l *lab) node(id, config string) *node {
 	cfg.EngineID, cfg.Transport, cfg.Drive = id, "loopback", "inline"
 	read := func() clock.Instant { return l.now }
 	if l.drive != "" {
-		cfg.Drive, read = l.drive, l.clock
+		cfg.Drive = l.drive
+	}
+	if l.clock != nil {
+		read = l.clock
+	}
+	if l.edit != nil {
+		l.edit(cfg)
 	}
 	mem, err := NewMemory(cfg.Sizes())
 	if err != nil {

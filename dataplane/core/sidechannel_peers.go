@@ -227,6 +227,16 @@ func (s *sideChannel) keepWire(p *sidePeer, h *wire.Handshake) {
 	}
 }
 
+// nonce is that of our wire to an owner; zeros: we have none.
+func (s *sideChannel) nonce(owner string) (n [16]byte) {
+	if s.owners == nil {
+		return n
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return deathwire.Nonce(s.life.secret, owner)
+}
+
 // ownerDead is the word of a wire.
 func (s *sideChannel) ownerDead(engine uint64) {
 	s.n.dead.Add(1)
