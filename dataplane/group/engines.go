@@ -17,7 +17,8 @@ type engine struct {
 	need    uint64 // ranks of ours that have still to be told them
 	up      uint64 // ranks of ours that are connected to it
 	isUp    bool   // EvEngineUp was said, or waits
-	pend    uint8  // pendDown, pendUp
+	pend    uint8  // pendDown, pendUp, pendDrains
+	drains  uint64 // epoch of the boot of which it was said that it drains
 	down    uint64 // requests touched
 	tracked uint64
 	fixed   uint64 // of these, requests of fixed leases
@@ -29,6 +30,7 @@ type engine struct {
 const (
 	pendDown = 1 << iota
 	pendUp
+	pendDrains
 )
 
 func (e *engine) ofNews() *links { return &e.inNews }
@@ -158,6 +160,20 @@ func (g *Group) engineOn(r *rank, engine uint64, up bool) {
 		e.up &^= r.bit
 	}
 	g.engineLook(i)
+}
+
+// engineDrains takes that an engine takes nothing new; the first rank that sees it says it for all, once a boot.
+func (g *Group) engineDrains(handle uint64) {
+	i := record.Handle(handle).Slot()
+	if handle>>32 == 0 || int(i) >= len(g.engines) || g.engines[i].facts == nil || g.engines[i].facts.handle != handle {
+		g.Counters.Repeated++
+		return
+	}
+	if e := &g.engines[i]; e.drains != max(e.epoch, 1) {
+		e.drains = max(e.epoch, 1)
+		e.pend |= pendDrains
+		push(&g.engineNews, g.engines, i, (*engine).ofNews)
+	}
 }
 
 // engineLook: an engine is up when all ranks are connected to it, and down when the first is not.

@@ -54,6 +54,13 @@ func (g *Group) publishEngines() bool {
 			}
 			e.pend &^= pendUp
 		}
+		if e.pend&pendDrains != 0 {
+			g.ev = record.Event{Kind: record.EvEngineDrains, Handle: e.facts.handle, User: e.facts.user}
+			if !g.out.Put(&g.ev) {
+				return false
+			}
+			e.pend &^= pendDrains
+		}
 		drop(&g.engineNews, g.engines, i, (*engine).ofNews)
 	}
 	g.Counters.EventsCut++

@@ -153,6 +153,8 @@ func (g *Group) hear(r *rank, tag uint32, rec []byte, now clock.Instant) bool {
 			g.riskOn(h, ev.Value0)
 		case record.EvEngineUp, record.EvEngineDown:
 			g.engineOn(r, ev.Handle, ev.Kind == record.EvEngineUp)
+		case record.EvEngineDrains:
+			g.engineDrains(ev.Handle)
 		default:
 			return false
 		}
