@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 )
 
 // lifetime is what a test knows of one tracking.
 type lifetime struct {
-	owner     *owner
+	owner     *party
 	epoch     uint64
 	slot, gen uint32
 	native    bool
@@ -29,7 +30,7 @@ type lifetime struct {
 func TestModelEveryTrackingEndsOnceAndNothingIsLeft(t *testing.T) {
 	seeds := 60
 	if testing.Short() {
-		seeds = 10
+		seeds = 16
 	}
 	if v, err := strconv.Atoi(os.Getenv("KVLEASE_SEEDS")); err == nil {
 		seeds = v
@@ -66,35 +67,58 @@ func TestModelWithoutTheFenceHandsOutWrongData(t *testing.T) {
 
 func runModel(t *testing.T, seed uint64, fence bool) (accepted, refused, wrong int) {
 	rnd := rand.New(rand.NewPCG(seed, 4))
+	m := modelShapes[seed%uint64(len(modelShapes))]
+	t.Log(m.name)
 	const n = 24 // tracking slots; local block = slot
-	r := newRig(t, func(c *Config) {
+	r := newRigOf(t, func(c *Config) {
+		c.Shape, c.Self.Rank = m.self, m.rank
 		c.Tracks, c.Owed, c.LongIDs, c.Engines, c.Seed = n, 8, 4, 5, seed
 		c.RowsStepMax, c.BatchesStepMax, c.EndsStepMax, c.EventsStepMax = 8, 2, 2, 8
 		c.BatchBytesMax = batchBytesLeast
+		c.RowStates = 3 * n // less than all would need with four ranks
 		c.Duration = 3 * time.Second
 		c.UnheardBytesMax = 64 << 10
 		c.RunsMax = 8 * runsChunk
-	})
+	}, nil, m.layers)
 	var engines []uint64
 	var silent []bool
-	gens := map[*owner]*[blockCount]uint32{}
-	fill := func(o *owner, block uint32, gen uint32) {
-		for i := range blockLen {
-			o.kv[int(block)*blockLen+i] = mark(o.epoch, block, gen)
+	var parties []*party
+	gens := map[*party]*[blockCount]uint32{}
+	fill := func(p *party, block uint32, gen uint32) {
+		for _, o := range p.ranks {
+			for i := range int(o.blockBytes) {
+				o.kv[int(block)*int(o.blockBytes)+i] = mark(p.ranks[0].epoch, block, gen)
+			}
 		}
 	}
-	boot := func(o *owner) {
-		gens[o] = new([blockCount]uint32)
+	boot := func(p *party) {
+		gens[p] = new([blockCount]uint32)
 		for i := range uint32(blockCount) {
-			fill(o, i, 0)
+			fill(p, i, 0)
 		}
 	}
 	for i := range 4 {
-		o := r.owner(fmt.Sprint("P", i), i == 3)
-		o.l = 3 * time.Second
-		boot(o)
-		engines = append(engines, r.add(o))
+		p := r.party(fmt.Sprint("P", i), m.peer, i == 3, m.bytes)
+		for _, o := range p.ranks {
+			o.l = 3 * time.Second
+		}
+		boot(p)
+		parties = append(parties, p)
+		engines = append(engines, p.add())
 		silent = append(silent, false)
+	}
+	one := func(p *party) *owner { return p.ranks[rnd.IntN(len(p.ranks))] }
+	wantBytes := func(h record.Handle, l *lifetime) bool {
+		want := mark(l.epoch, l.slot, l.gen)
+		for layer := range m.layers {
+			at := (layer*blockCount + int(h.Slot())) * blockLen
+			for _, got := range r.kv[at : at+blockLen] {
+				if got != want {
+					return false
+				}
+			}
+		}
+		return true
 	}
 	live := map[record.Handle]*lifetime{}
 	all := map[record.Handle]*lifetime{}
@@ -122,10 +146,10 @@ func runModel(t *testing.T, seed uint64, fence bool) (accepted, refused, wrong i
 			case record.EvReadDone:
 				accepted++
 				if l.runs > 0 && l.native {
-					if got, want := r.kv[int(h.Slot())*blockLen], mark(l.epoch, l.slot, l.gen); got != want {
+					if !wantBytes(h, l) {
 						wrong++
 						if fence {
-							t.Logf("read of slot %d use %d of %s handed out %#x, want %#x", l.slot, l.gen, l.owner.name, got, want)
+							t.Logf("read of slot %d use %d of %s handed out wrong bytes", l.slot, l.gen, l.owner.id)
 						}
 					}
 				}
@@ -150,7 +174,8 @@ func runModel(t *testing.T, seed uint64, fence bool) (accepted, refused, wrong i
 	free := func() int { return len(r.next) }
 	for range 3000 {
 		i := rnd.IntN(4)
-		o := r.owners[i]
+		o := parties[i]
+		first := o.ranks[0]
 		switch p := rnd.IntN(100); {
 		case p < 30:
 			r.step(r.now.Add(time.Duration(rnd.IntN(200)) * time.Millisecond))
@@ -166,15 +191,20 @@ func runModel(t *testing.T, seed uint64, fence bool) (accepted, refused, wrong i
 				continue
 			}
 			h := r.slot()
-			l := &lifetime{owner: o, epoch: o.epoch, slot: uint32(rnd.IntN(blockCount)), native: !o.stock}
+			l := &lifetime{owner: o, epoch: first.epoch, slot: uint32(rnd.IntN(blockCount)), native: !first.stock}
 			l.gen = gens[o][l.slot]
-			id := fmt.Sprintf("%s-%d-%d", o.name, l.slot, l.gen)
+			id := fmt.Sprintf("%s-%d-%d", o.id, l.slot, l.gen)
 			if rnd.IntN(20) == 0 {
 				id += fmt.Sprintf("%0200d", l.slot)
 			}
-			req := o.req(h, engines[i], l.slot, l.gen, r.now)
-			if o.stock {
+			req := first.req(h, engines[i], l.slot, l.gen, r.now)
+			if first.stock {
 				req.Native = 0
+			}
+			if rnd.IntN(6) == 0 { // of the second turn
+				if req.ExpiresNs = uint64(r.now.Add(time.Duration(rnd.IntN(20))*time.Second)) - 1000e9; rnd.IntN(2) == 0 {
+					req.LeftNs = uint64(rnd.IntN(10)+1) * 1e9
+				}
 			}
 			live[h], all[h] = l, l
 			order = append(order, h)
@@ -208,24 +238,41 @@ func runModel(t *testing.T, seed uint64, fence bool) (accepted, refused, wrong i
 		case p < 86: // the owner ends a lease, then uses its block
 			s := uint32(rnd.IntN(blockCount))
 			gens[o][s]++
-			if fence {
-				o.rows[s].Fence = o.base + uint64(gens[o][s])
+			for _, k := range o.ranks {
+				if fence {
+					k.rows[s].Fence = k.base + uint64(gens[o][s])
+				}
+				k.rows[s].GenBeats = uint64(gens[o][s])
 			}
 			fill(o, s, gens[o][s])
-			o.rows[s].GenBeats = uint64(gens[o][s])
 		case p < 90:
-			must(t, r.k.LoadHandshake(engines[i], 0, o.handshake()))
+			switch rnd.IntN(4) {
+			case 0:
+				must(t, r.k.SetOffset(engines[i], known(r.now)))
+			case 1: // one rank's alone, as it comes out of band
+				k := o.reach[rnd.IntN(len(o.reach))]
+				must(t, r.k.LoadHandshake(engines[i], k, o.ranks[k].handshake()))
+			default:
+				must(t, r.k.LoadEngine(engines[i], o.maps()))
+			}
 		case p < 92:
-			r.hub.Cut("D", o.agent.Agent())
+			r.hub.Cut("D", one(o).agent.Agent())
 		case p < 93:
-			o.reboot()
+			for _, k := range o.ranks {
+				k.reboot()
+			}
 			boot(o)
+			if rnd.IntN(2) == 0 {
+				must(t, r.k.EngineDead(engines[i]))
+			}
 		case p < 94:
 			silent[i] = !silent[i]
 			if silent[i] {
-				r.hub.Stop(o.agent.Agent())
-			} else {
-				r.hub.Resume(o.agent.Agent())
+				r.hub.Stop(one(o).agent.Agent())
+				continue
+			}
+			for _, k := range o.ranks {
+				r.hub.Resume(k.agent.Agent())
 			}
 		case p < 95:
 			r.d.HoldReads(rnd.IntN(2) == 0)
@@ -236,15 +283,15 @@ func runModel(t *testing.T, seed uint64, fence bool) (accepted, refused, wrong i
 		case p < 98:
 			must(t, r.k.RemoveEngine(engines[i]))
 			for {
-				e, err := r.k.AddEngine(EngineDesc{ID: o.name})
+				e, err := r.k.AddEngine(EngineDesc{ID: o.id, TP: m.peer.TP, PP: m.peer.PP})
 				if err == nil {
 					engines[i] = e
 					break
 				}
 				r.full = false // five places for four engines: the removed ones go when their events are out and nothing is open
 				r.d.HoldReads(false)
-				for k, q := range r.owners {
-					silent[k] = false
+				clear(silent)
+				for _, q := range r.owners {
 					r.hub.Resume(q.agent.Agent())
 				}
 				r.step(r.now.Add(time.Second))
@@ -252,16 +299,18 @@ func runModel(t *testing.T, seed uint64, fence bool) (accepted, refused, wrong i
 			}
 		default:
 			if h := pick(); h != 0 {
-				r.k.Reject(o.req(0, engines[i], uint32(rnd.IntN(blockCount)), 0, r.now), []byte("rejected"), r.now)
+				r.k.Reject(first.req(0, engines[i], uint32(rnd.IntN(blockCount)), 0, r.now), []byte("rejected"), r.now)
 			}
 		}
 	}
 	// Calm: everything answers, everything is untracked.
 	r.full = false
 	r.d.HoldReads(false)
-	for i, o := range r.owners {
+	for _, o := range r.owners {
 		r.hub.Resume(o.agent.Agent())
-		must(t, r.k.LoadHandshake(engines[i], 0, o.handshake()))
+	}
+	for i, p := range parties {
+		must(t, r.k.LoadEngine(engines[i], p.maps()))
 	}
 	for h := range all {
 		r.k.Untrack(h, r.now)
@@ -273,25 +322,31 @@ func runModel(t *testing.T, seed uint64, fence bool) (accepted, refused, wrong i
 	// failures that were still planned are used up.
 	for pass := range 2 {
 		var last []record.Handle
-		for i, o := range r.owners {
+		for i, p := range parties {
 			for s := range uint32(blockCount) {
-				gens[o][s]++
-				o.rows[s].Fence = o.base + uint64(gens[o][s])
-				fill(o, s, gens[o][s])
+				gens[p][s]++
+				for _, o := range p.ranks {
+					o.rows[s].Fence = o.base + uint64(gens[p][s])
+				}
+				fill(p, s, gens[p][s])
 			}
 			h := r.slot()
-			req := o.req(h, engines[i], 3, gens[o][3], r.now)
-			if o.stock {
+			req := p.ranks[0].req(h, engines[i], 3, gens[p][3], r.now)
+			if p.ranks[0].stock {
 				req.Native = 0
 			}
-			o.heard = nil
+			for _, o := range p.ranks {
+				o.heard = nil
+			}
 			r.k.Track(req, []byte("last"), nil, r.now)
 			last = append(last, h)
 		}
 		r.run(r.now.Add(10*time.Second), 50*time.Millisecond)
-		for i, o := range r.owners {
-			if n := o.count("renew") + o.count("HB"); n < 18 && pass > 0 {
-				t.Errorf("engine %d heard %d heartbeats in 10 s of calm, want about 20", i, n)
+		for i, p := range parties {
+			for _, k := range p.reach {
+				if n := p.ranks[k].count("renew") + p.ranks[k].count("HB"); n < 18 && pass > 0 {
+					t.Errorf("rank %d of engine %d heard %d heartbeats in 10 s of calm, want about 20", k, i, n)
+				}
 			}
 			r.read(last[i], record.Run{Local: last[i].Slot(), Remote: 3, N: 1})
 		}
@@ -316,6 +371,24 @@ func runModel(t *testing.T, seed uint64, fence bool) (accepted, refused, wrong i
 		t.Logf("seed %d: %+v", seed, c)
 	}
 	return accepted, refused, wrong
+}
+
+// modelShapes are the sizes of both engines.
+var modelShapes = []struct {
+	name       string
+	self, peer topology.Shape
+	rank       uint32
+	bytes      uint64 // of a block of the owner's
+	layers     int    // here
+}{
+	{"1:1", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 1, PP: 1}, 0, blockLen, 1},
+	{"1:2", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 2, PP: 1}, 0, blockLen / 2, 1},
+	{"2:1", topology.Shape{TP: 2, PP: 1}, topology.Shape{TP: 1, PP: 1}, 1, blockLen * 2, 1},
+	{"4:2", topology.Shape{TP: 4, PP: 1}, topology.Shape{TP: 2, PP: 1}, 2, blockLen * 2, 1},
+	{"2:4", topology.Shape{TP: 2, PP: 1}, topology.Shape{TP: 4, PP: 1}, 1, blockLen / 2, 1},
+	{"MLA 1:2", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 2, PP: 1}, 0, blockLen, 1},
+	{"two stages", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 1, PP: 2}, 0, blockLen, 2},
+	{"two stages of two ranks", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 2, PP: 2}, 0, blockLen / 2, 2},
 }
 
 func mark(epoch uint64, block, gen uint32) byte {

@@ -37,7 +37,7 @@ func (t *Tracker) takeRegistry(now clock.Instant) {
 		}
 		e.want.removed = e.want.removed || n.removed
 		if n.dead {
-			e.want.dead, e.want.facts = true, nil
+			e.want = want{dead: true, removed: e.want.removed}
 		}
 		if n.given != nil {
 			t.counters.Handshakes++
@@ -113,6 +113,7 @@ func (t *Tracker) handshake(i uint32, f *facts, now clock.Instant) {
 func (t *Tracker) install(i uint32, now clock.Instant) {
 	e := &t.engines[i]
 	e.facts, e.links = e.want.facts, e.want.facts.links
+	e.drains, e.pendDrains = false, false
 	e.want = want{}
 	e.sent = 0
 	t.startWalk(i, walkSettle, now)
@@ -121,7 +122,15 @@ func (t *Tracker) install(i uint32, now clock.Instant) {
 // die takes the word of others that the engine of the facts in force is no more.
 func (t *Tracker) die(i uint32, now clock.Instant) {
 	e := &t.engines[i]
-	if e.facts == nil || e.dead {
+	switch {
+	case e.facts == nil: // dead before it was loaded
+		if e.state == Loading {
+			t.setState(i, Idle)
+			t.loads.set(i, clock.Never)
+			t.wake(i, now)
+		}
+		return
+	case e.dead:
 		return
 	}
 	t.counters.EnginesDead++

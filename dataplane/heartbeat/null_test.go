@@ -62,6 +62,11 @@ type bulk struct {
 func (b *bulk) Put(*record.Event) bool { b.events++; return true }
 
 func newBulk(t testing.TB, engines, requests int, stock bool) *bulk {
+	return newBulkOf(t, engines, requests, 1, stock, false)
+}
+
+// newBulkOf makes engines of several ranks, or with leases that no heartbeat renews.
+func newBulkOf(t testing.TB, engines, requests, ranks int, stock, fixed bool) *bulk {
 	b := &bulk{tr: &null{}, now: sec(0), tracks: make([]record.Track, max(requests+16, 64))}
 	rc := read.Config{RowsMax: 8192}
 	kv, landing := words(blockLen*blockCount), words(read.LandingBytes(rc))
@@ -75,22 +80,29 @@ func newBulk(t testing.TB, engines, requests int, stock bool) *bulk {
 	handles := make([]uint64, engines)
 	for i := range handles {
 		name := fmt.Sprint("P", i)
-		handles[i], err = b.k.AddEngine(EngineDesc{ID: name})
+		handles[i], err = b.k.AddEngine(EngineDesc{ID: name, TP: uint32(ranks)})
 		must(t, err)
-		h := &wire.Handshake{
-			EngineID: name, AgentMetadata: []byte(name), BaseAddrs: []uint64{4096}, NumBlocks: blockCount,
-			BlockLens: []uint64{blockLen}, BlockStrides: []uint64{blockLen}, Native: !stock,
-			Lease: wire.HandshakeLease{Version: 1, Epoch: 5, Board: 4096, Slots: 1 << 20, Duration: 30 * time.Second},
+		var all []PeerRank
+		for k := range uint32(ranks) {
+			all = append(all, PeerRank{k, &wire.Handshake{
+				EngineID: name, AgentMetadata: []byte(fmt.Sprint(name, ".", k)), BaseAddrs: []uint64{4096}, NumBlocks: blockCount,
+				BlockLens: []uint64{blockLen / uint64(ranks)}, BlockStrides: []uint64{blockLen / uint64(ranks)}, Native: !stock,
+				Lease: wire.HandshakeLease{Version: 1, Epoch: 5, Board: 4096, Slots: 1 << 20, Duration: 30 * time.Second},
+			}})
 		}
-		must(t, b.k.LoadHandshake(handles[i], 0, h))
+		must(t, b.k.LoadEngine(handles[i], all))
+		must(t, b.k.SetOffset(handles[i], known(b.now)))
 	}
-	for range engines + engines/newsStepMax + 2 {
+	for range engines*ranks + engines/newsStepMax + 2 {
 		b.step(100 * time.Microsecond)
 	}
 	for i := range requests {
 		req := record.TrackReq{Track: record.NewHandle(uint32(i), 0), Engine: handles[i%engines], SaidNs: uint64(b.now)}
 		if !stock {
 			req.Native, req.Epoch, req.Slot = 1, 5, uint32(i)
+		}
+		if fixed {
+			req.ExpiresNs = 500_000e9 // never, as far as the test goes
 		}
 		b.k.Track(&req, []byte(fmt.Sprintf("cmpl-%032d-0", i)), nil, b.now)
 	}
@@ -116,16 +128,22 @@ func TestStepsAllocateNothing(t *testing.T) {
 		stock    bool
 		step     time.Duration
 		sends    bool
+		ranks    int
+		fixed    bool
 	}{
-		{"idle, 10,000 tracked", 10, 10000, false, time.Microsecond, false},
-		{"1,000 engines due, native", 1000, 10000, false, 10 * time.Millisecond, true},
-		{"1,000 engines due, stock", 1000, 10000, true, 10 * time.Millisecond, true},
-		{"one engine with 10,000 due", 1, 10000, false, 100 * time.Millisecond, true},
+		{"idle, 10,000 tracked", 10, 10000, false, time.Microsecond, false, 1, false},
+		{"1,000 engines due, native", 1000, 10000, false, 10 * time.Millisecond, true, 1, false},
+		{"1,000 engines due, stock", 1000, 10000, true, 10 * time.Millisecond, true, 1, false},
+		{"one engine with 10,000 due", 1, 10000, false, 100 * time.Millisecond, true, 1, false},
+		{"250 engines of four ranks, native", 250, 10000, false, 10 * time.Millisecond, true, 4, false},
+		{"250 engines of four ranks, stock", 250, 10000, true, 10 * time.Millisecond, true, 4, false},
+		{"10,000 fixed leases, native", 10, 10000, false, 10 * time.Millisecond, false, 1, true},
+		{"10,000 fixed leases, stock, two ranks", 10, 10000, true, 10 * time.Millisecond, false, 2, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newBulk(t, tc.engines, tc.requests, tc.stock)
+			b := newBulkOf(t, tc.engines, tc.requests, tc.ranks, tc.stock, tc.fixed)
 			before := b.tr.sends
-			if n := testing.AllocsPerRun(2000, func() { b.step(tc.step) }); n != 0 {
+			if n := testing.AllocsPerRun(700, func() { b.step(tc.step) }); n != 0 {
 				t.Errorf("%v allocations a step", n)
 			}
 			if sent := b.tr.sends > before; sent != tc.sends {
@@ -136,7 +154,12 @@ func TestStepsAllocateNothing(t *testing.T) {
 }
 
 func TestARequestFromTrackToTheEndAllocatesNothing(t *testing.T) {
-	b := newBulk(t, 1, 1, false)
+	for _, ranks := range []int{1, 4} {
+		requestAllocatesNothing(t, newBulkOf(t, 1, 1, ranks, false, false))
+	}
+}
+
+func requestAllocatesNothing(t *testing.T, b *bulk) {
 	use, engine := uint32(0), uint64(record.NewHandle(0, 0))
 	remote, local := []byte("remote"), []byte("local")
 	runs := []record.Run{{Local: 1, Remote: 2, N: 3}}

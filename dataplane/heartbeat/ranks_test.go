@@ -28,14 +28,10 @@ func (r *rig) party(id string, shape topology.Shape, stock bool, blockBytes uint
 	r.t.Helper()
 	p := &party{r: r, id: id, shape: shape}
 	for i := range shape.Ranks() {
-		o := r.owner(fmt.Sprint(id, ".", i), stock)
-		o.engine, o.rank, o.blockBytes = id, i, blockBytes
-		o.epoch = 5000
-		o.base = 1<<40 + uint64(i)<<20
-		for k := range o.rows {
-			o.rows[k].Fence = o.base
-		}
-		p.ranks = append(p.ranks, o)
+		p.ranks = append(p.ranks, r.begin(&owner{
+			name: fmt.Sprint(id, ".", i), engine: id, rank: i, epoch: 5000 + uint64(len(r.owners)-int(i)), base: 1<<40 + uint64(i)<<20,
+			stock: stock, blockBytes: blockBytes,
+		}))
 	}
 	var err error
 	p.reach, err = topology.Reach(r.k.cfg.Shape, shape, r.k.cfg.Self.Rank)
@@ -65,6 +61,9 @@ func (p *party) connect() uint64 {
 	return e
 }
 
+// cut is how a block of the reader lies at the ranks of an owner.
+func cutOf(self, peer topology.Shape) uint64 { return uint64(blockLen * self.TP / peer.TP) }
+
 func shaped(tp, pp, rank uint32) func(*Config) {
 	return func(c *Config) { c.Shape, c.Self.Rank = topology.Shape{TP: tp, PP: pp}, rank }
 }
@@ -81,26 +80,30 @@ func (p *party) heard(what string) (ranks []uint32) {
 // Who hears of a request, and n of the completion, for each ratio.
 func TestEveryRankThatIsReachedHearsHelloBeatsAndCompletionsAndNoOther(t *testing.T) {
 	for _, tc := range []struct {
-		name            string
-		self, peer      topology.Shape
-		rank            uint32
-		bytes           uint64 // of the owner's blocks
-		reach           []uint32
-		n               uint16
-		localTo         uint32 // local block that is filled
-		stockAlsoBare   []uint32
-		stockOnTheReads []uint32
+		name       string
+		self, peer topology.Shape
+		rank       uint32
+		bytes      uint64 // of the owner's blocks
+		reach      []uint32
+		n          uint16
+		bare       []uint32 // of a stock owner: read from no block
 	}{
-		{"1:1", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 1, PP: 1}, 0, 64, []uint32{0}, 1, 3, nil, []uint32{0}},
-		{"2:1, its second rank", topology.Shape{TP: 2, PP: 1}, topology.Shape{TP: 1, PP: 1}, 1, 128, []uint32{0}, 2, 3, nil, []uint32{0}},
-		{"1:2", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 2, PP: 1}, 0, 32, []uint32{0, 1}, 1, 3, nil, []uint32{0, 1}},
-		{"2:4, its second rank", topology.Shape{TP: 2, PP: 1}, topology.Shape{TP: 4, PP: 1}, 1, 32, []uint32{2, 3}, 1, 3, nil, []uint32{2, 3}},
-		{"4:2, its fourth rank", topology.Shape{TP: 4, PP: 1}, topology.Shape{TP: 2, PP: 1}, 3, 128, []uint32{1}, 2, 3, nil, []uint32{1}},
-		{"MLA 1:2", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 2, PP: 1}, 0, 64, []uint32{0, 1}, 1, 3, []uint32{1}, []uint32{0}},
+		{"1:1", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 1, PP: 1}, 0, 64, []uint32{0}, 1, nil},
+		{"2:1, its second rank", topology.Shape{TP: 2, PP: 1}, topology.Shape{TP: 1, PP: 1}, 1, 128, []uint32{0}, 2, nil},
+		{"1:2", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 2, PP: 1}, 0, 32, []uint32{0, 1}, 1, nil},
+		{"2:4, its second rank", topology.Shape{TP: 2, PP: 1}, topology.Shape{TP: 4, PP: 1}, 1, 32, []uint32{2, 3}, 1, nil},
+		{"4:2, its fourth rank", topology.Shape{TP: 4, PP: 1}, topology.Shape{TP: 2, PP: 1}, 3, 128, []uint32{1}, 2, nil},
+		{"MLA 1:2", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 2, PP: 1}, 0, 64, []uint32{0, 1}, 1, []uint32{1}},
+		{"PP 2, TP 2: all stages, and both halves of each", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 2, PP: 2}, 0, 32, []uint32{0, 1, 2, 3}, 1, nil},
+		{"PP 2 on both sides: the other stage hears of it, too", topology.Shape{TP: 1, PP: 2}, topology.Shape{TP: 1, PP: 2}, 1, 64, []uint32{0, 1}, 2, []uint32{0}},
 	} {
 		for _, stock := range []bool{false, true} {
 			t.Run(fmt.Sprint(tc.name, ", stock ", stock), func(t *testing.T) {
-				r := newRig(t, shaped(tc.self.TP, tc.self.PP, tc.rank))
+				layers := 1
+				if tc.self.PP < tc.peer.PP {
+					layers = int(tc.peer.PP / tc.self.PP)
+				}
+				r := newRigOf(t, shaped(tc.self.TP, tc.self.PP, tc.rank), nil, layers)
 				p := r.party("P", tc.peer, stock, tc.bytes)
 				e := p.connect()
 				var h record.Handle
@@ -109,9 +112,9 @@ func TestEveryRankThatIsReachedHearsHelloBeatsAndCompletionsAndNoOther(t *testin
 				} else {
 					h = r.track(e, p.ranks[0], 1, 0)
 				}
-				r.run(sec(4), time.Second)
-				r.read(h, record.Run{Local: tc.localTo, N: 1})
-				r.run(sec(9), time.Second)
+				r.run(sec(8), time.Second)
+				r.read(h, record.Run{Local: 3, N: 1})
+				r.run(sec(13), time.Second)
 				r.wantSaid(h, "done")
 				beat, end := "renew", "complete"
 				if stock {

@@ -44,7 +44,7 @@ type owner struct {
 	stock      bool
 	engine     string // its id, if it is not name
 	rank       uint32
-	blockBytes uint64 // of its blocks; 0: blockLen
+	blockBytes uint64 // of its blocks
 	deaf       bool   // does not apply heartbeats
 
 	heard    []heard // but for hellos
@@ -98,6 +98,12 @@ func newRig(t testing.TB, change func(*Config)) *rig { return newRigOver(t, chan
 
 func newRigOver(t testing.TB, change func(*Config), machine func(*read.Config)) *rig {
 	t.Helper()
+	return newRigOf(t, change, machine, 1)
+}
+
+// newRigOf makes a rig whose cache has so many layers.
+func newRigOf(t testing.TB, change func(*Config), machine func(*read.Config), layers int) *rig {
+	t.Helper()
 	r := &rig{t: t, hub: loopback.NewHub(), now: sec(0)}
 	d, err := r.hub.New("D", loopback.Config{ReadsMax: 8192})
 	must(t, err)
@@ -109,7 +115,7 @@ func newRigOver(t testing.TB, change func(*Config), machine func(*read.Config)) 
 	if change != nil {
 		change(&cfg)
 	}
-	r.kv = words(blockLen * blockCount)
+	r.kv = words(blockLen * blockCount * layers)
 	rc := read.Config{ReadsMax: 64, ReadTimeout: 4 * cfg.Duration, QuarantineErrorWait: cfg.Duration}
 	if machine != nil {
 		machine(&rc)
@@ -118,7 +124,12 @@ func newRigOver(t testing.TB, change func(*Config), machine func(*read.Config)) 
 	must(t, d.Register([]transport.Region{
 		{Addr: record.Addr(r.kv), Bytes: uint64(len(r.kv))}, {Addr: record.Addr(r.landing), Bytes: uint64(len(r.landing))},
 	}))
-	local := &read.Layout{Regions: []read.Region{{Addr: record.Addr(r.kv), BlockLen: blockLen, BlockStride: blockLen, Blocks: blockCount}}}
+	local := &read.Layout{}
+	for i := range layers {
+		local.Regions = append(local.Regions, read.Region{
+			Addr: record.Addr(r.kv) + uint64(i*blockLen*blockCount), BlockLen: blockLen, BlockStride: blockLen, Blocks: blockCount,
+		})
+	}
 	r.reads, err = read.New(rc, r.tr, r.landing, local)
 	must(t, err)
 	r.tracks = make([]record.Track, cfg.Tracks)
@@ -143,10 +154,13 @@ func must(t testing.TB, err error) {
 // owner adds a prefill engine. Its handshake comes with connect.
 func (r *rig) owner(name string, stock bool) *owner {
 	r.t.Helper()
-	o := &owner{
-		t: r.t, hub: r.hub, name: name, epoch: 1000 + uint64(len(r.owners)), base: 1 << 40, l: 30 * time.Second, stock: stock,
-		deadline: map[string]clock.Instant{}, inbox: transport.NewInbox(256, 1<<20),
-	}
+	return r.begin(&owner{name: name, epoch: 1000 + uint64(len(r.owners)), base: 1 << 40, stock: stock, blockBytes: blockLen})
+}
+
+func (r *rig) begin(o *owner) *owner {
+	r.t.Helper()
+	o.t, o.hub, o.l = r.t, r.hub, 30*time.Second
+	o.deadline, o.inbox = map[string]clock.Instant{}, transport.NewInbox(256, 1<<20)
 	o.boot()
 	r.owners = append(r.owners, o)
 	return o
@@ -166,9 +180,9 @@ func (o *owner) boot() {
 	for i := range o.rows {
 		o.rows[i].Fence = o.base
 	}
-	o.kv = words(blockLen * blockCount)
+	o.kv = words(int(o.blockBytes) * blockCount)
 	for i := range o.kv {
-		o.kv[i] = byte(i/blockLen + 1)
+		o.kv[i] = byte(i/int(o.blockBytes) + 1)
 	}
 	must(o.t, a.Register([]transport.Region{
 		{Addr: record.Addr(o.kv), Bytes: uint64(len(o.kv))}, {Addr: record.Addr(o.board), Bytes: uint64(len(o.board))},
@@ -185,12 +199,9 @@ func (o *owner) reboot() {
 func (o *owner) handshake() *wire.Handshake {
 	blob, err := o.agent.Metadata()
 	must(o.t, err)
-	n := uint64(blockLen)
-	if o.blockBytes != 0 {
-		n = o.blockBytes
-	}
+	n := o.blockBytes
 	h := &wire.Handshake{
-		EngineID: o.name, AgentMetadata: blob, BaseAddrs: []uint64{record.Addr(o.kv)}, NumBlocks: min(blockCount, uint64(len(o.kv))/n),
+		EngineID: o.name, AgentMetadata: blob, BaseAddrs: []uint64{record.Addr(o.kv)}, NumBlocks: blockCount,
 		BlockLens: []uint64{n}, BlockStrides: []uint64{n}, RegionMemTypes: []wire.RegionMem{transport.DRAM},
 	}
 	if o.engine != "" {
