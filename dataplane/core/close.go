@@ -13,6 +13,9 @@ import (
 // and the context stays open and steps on.
 func (c *Core) Close(timeout time.Duration) error {
 	atomic.StoreUint32(&c.mem.Control.Draining, 1)
+	if c.hosted != nil {
+		return c.closeHost(timeout)
+	}
 	if err := c.stopReads(timeout); err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -27,7 +30,10 @@ func (c *Core) Close(timeout time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endAll()
-	return c.leave()
+	if err := c.leave(); err != nil || c.ranked == nil {
+		return err
+	}
+	return c.ranked.close()
 }
 
 // stopReads waits until no transfer of ours is open and lets no step begin after that: a read that is submitted already
@@ -50,7 +56,12 @@ func (c *Core) leave() error {
 		}
 	}
 	c.gone = true
+	c.agent.Transport = nobody{c.tr.Name(), c.tr.Agent()}
 	c.registered, c.handshake = nil, nil
+	if c.ranked != nil {
+		c.ranked.blob = nil
+		c.ranked.link.SetMap(nil)
+	}
 	return nil
 }
 
@@ -59,10 +70,10 @@ func (c *Core) leave() error {
 // every read has ended and every lease has. ErrTimeout: something is left, and the text says what; Close cuts it off.
 func (c *Core) Drain(timeout time.Duration) error {
 	atomic.StoreUint32(&c.mem.Control.Draining, 1)
-	if err := c.startDrain(); err != nil {
+	if err := c.startDrain(timeout); err != nil {
 		return err
 	}
-	if c.side != nil {
+	if c.hosted == nil && c.side != nil {
 		c.side.leave()
 	}
 	err := c.await(timeout, func() bool { return c.drainLeft() == "" })
@@ -75,7 +86,7 @@ func (c *Core) Drain(timeout time.Duration) error {
 }
 
 // startDrain tells owners and the board. It is a part of a step: a panic in it poisons, and a poisoned plane is left alone.
-func (c *Core) startDrain() (err error) {
+func (c *Core) startDrain(timeout time.Duration) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	atomic.StoreUint32(&c.mem.Control.Stepping, 1)
@@ -84,6 +95,11 @@ func (c *Core) startDrain() (err error) {
 		return ErrPoisoned
 	}
 	defer c.failSafe(&err)
+	if c.hosted != nil {
+		c.hosted.group.Drain(timeout, c.clock())
+		c.side.leave()
+		return nil
+	}
 	header, _ := record.Board(c.mem.Board)
 	atomic.OrUint32(&header.Flags, record.BoardDraining)
 	c.tracker.Drain(c.clock())
@@ -92,6 +108,12 @@ func (c *Core) startDrain() (err error) {
 
 // drainLeft says what keeps a drain waiting, "" if nothing does. Requests that only the host can untrack do not.
 func (c *Core) drainLeft() string {
+	if c.hosted != nil {
+		if n := c.hosted.group.DrainLeft(); n > 0 {
+			return fmt.Sprintf("%d leases, reads or ranks that have still to tell owners are left", n)
+		}
+		return ""
+	}
 	leases, owed := c.leases.Held()+c.leases.Expected(), c.tracker.DrainLeft()
 	if leases == 0 && owed == 0 {
 		return ""
@@ -99,9 +121,10 @@ func (c *Core) drainLeft() string {
 	return fmt.Sprintf("%d leases are held or expected, %d reads or messages to owners are left", leases, owed)
 }
 
-// await steps until ok or for at most timeout. With a pump the pump steps. Nothing steps a poisoned context: ErrPoisoned.
+// await steps until ok or for at most timeout, which is the caller's time and not that of the leases. With a pump the pump
+// steps. Nothing steps a poisoned context: ErrPoisoned.
 func (c *Core) await(timeout time.Duration, ok func() bool) error {
-	end := c.clock().Add(timeout)
+	end := time.Now().Add(timeout)
 	for {
 		done, err := c.look(ok)
 		switch {
@@ -109,7 +132,7 @@ func (c *Core) await(timeout time.Duration, ok func() bool) error {
 			return nil
 		case err != nil:
 			return err
-		case !c.clock().Before(end):
+		case !time.Now().Before(end):
 			return ErrTimeout
 		}
 		time.Sleep(time.Millisecond)

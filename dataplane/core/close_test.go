@@ -123,17 +123,6 @@ func TestACloseThatTheTransportRefusesIsNoSuccessTheNextTime(t *testing.T) {
 	}
 }
 
-func TestAContextThatHasUnregisteredSaysWhyItCannotRegisterAgain(t *testing.T) {
-	l := newLab(t, `{}`)
-	regions := append([]Region(nil), l.p.core.regions...)
-	if err := l.p.core.Unregister(); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.p.core.Register(regions); !errors.Is(err, ErrState) {
-		t.Errorf("Register = %v, want ErrState", err)
-	}
-}
-
 // within fails the test, instead of hanging it, when fn does not return.
 func within(t *testing.T, what string, fn func()) {
 	t.Helper()

@@ -50,6 +50,8 @@ type Core struct {
 	now        clock.Instant // of the last step, under mu
 	mu         sync.Mutex
 	tr         transport.Transport
+	agent      *ownAgent  // tr as the parts of the plane hold it
+	nextEra    func() era // what a registration after the first begins
 	plane      *dataplane.Plane
 	leases     *lease.Table
 	tracker    *heartbeat.Tracker
@@ -62,8 +64,12 @@ type Core struct {
 	broken     string // what the recovered panic said
 
 	side   *sideChannel // nil in role rank
-	deaths *deaths      // of readers, on their way from the side channel to a step
+	deaths *deaths      // on their way from the side channel to a step
+	apply  func(death, clock.Instant)
 	view   func(engine uint64) heartbeat.EngineView
+
+	hosted *hostSide // role host; then all of tr to reads are nil
+	ranked *rankSide // role rank
 
 	pump    *pump
 	sources []source // what the pump listens to beside the producers' rings; set before it starts
@@ -94,7 +100,7 @@ func Now() clock.Instant {
 // about half a second for nixl the first time.
 func Open(cfg *Config, mem *record.Memory, transports map[string]OpenTransport, now func() clock.Instant) (*Core, error) {
 	open, ok := transports[cfg.Transport]
-	if !ok {
+	if !ok && cfg.Role != "host" {
 		return nil, fmt.Errorf("transport %q: %w: it is not built into this program", cfg.Transport, ErrUnavailable)
 	}
 	if now == nil {
@@ -103,37 +109,73 @@ func Open(cfg *Config, mem *record.Memory, transports map[string]OpenTransport, 
 	if cfg.EngineID == "" {
 		cfg.EngineID = fmt.Sprintf("kvl-%016x", mem.Epoch)
 	}
-	c := &Core{cfg: cfg, mem: mem, open: open, clock: now}
-	if err := c.build(); err != nil {
+	c := &Core{cfg: cfg, mem: mem, open: open, clock: now, nextEra: newEra}
+	if err := c.openParts(); err != nil {
+		c.dropParts()
 		return nil, err
-	}
-	if err := c.openSide(); err != nil {
-		c.tr.Close()
-		return nil, err
-	}
-	if cfg.Drive == "pump" {
-		p, err := startPump(c)
-		if err != nil {
-			c.side.close()
-			c.tr.Close()
-			return nil, err
-		}
-		c.pump = p
 	}
 	return c, nil
 }
 
+// openParts opens what the role needs.
+func (c *Core) openParts() error {
+	if c.cfg.Drive == "pump" {
+		if err := c.makeWake(); err != nil {
+			return err
+		}
+	}
+	var err error
+	switch c.cfg.Role {
+	case "host":
+		err = c.buildHost()
+	case "rank":
+		if err = c.buildCarrier(); err == nil {
+			err = c.build()
+		}
+	default:
+		err = c.build()
+	}
+	if err == nil {
+		err = c.openSide()
+	}
+	if err == nil && c.cfg.Drive == "pump" {
+		c.pump, err = startPump(c)
+	}
+	return err
+}
+
+// dropParts closes what an open that failed has opened.
+func (c *Core) dropParts() {
+	if c.side != nil {
+		c.side.close()
+	}
+	if c.tr != nil {
+		c.tr.Close()
+	}
+	if c.ranked != nil {
+		c.ranked.close()
+	}
+	if c.hosted != nil {
+		c.hosted.streams.Close()
+	}
+}
+
 // build makes agent, leases, tracker and plane. Everything that a step will need is allocated here.
 func (c *Core) build() error {
-	tr, err := c.open(c.cfg, fmt.Sprintf("%s.%016x", c.cfg.EngineID, c.mem.Epoch))
+	own, err := c.open(c.cfg, c.agentName(c.mem.Epoch))
 	if err != nil {
 		return err
 	}
+	tr := &ownAgent{own}
 	header, rows := record.Board(c.mem.Board)
 	c.mem.Control.DurationNs = uint64(c.cfg.Duration)
 	out, err := dataplane.NewEvents(c.mem.Events, c.notify)
 	if err == nil {
-		c.leases, err = lease.New(c.cfg.leaseConfig(c.mem.Epoch), lease.Memory{
+		cfg := c.cfg.leaseConfig(c.mem.Epoch)
+		if c.ranked != nil {
+			cfg.ExpectMax = -1 // the host cancels expectations
+		}
+		c.leases, err = lease.New(cfg, lease.Memory{
 			Control: c.mem.Control, Slots: c.mem.Slots, Header: header, Rows: rows[:len(c.mem.Slots)],
 		}, c.mem.Secret, c.mem.Base, c.mem.Epoch)
 	}
@@ -141,17 +183,27 @@ func (c *Core) build() error {
 		c.reads, err = read.New(c.cfg.readConfig(), tr, c.mem.Landing, nil)
 	}
 	if err == nil {
-		self := heartbeat.Identity{EngineHash: wire.EngineHash([]byte(c.cfg.EngineID)), Epoch: c.mem.Epoch}
-		c.tracker, err = heartbeat.New(c.cfg.heartbeatConfig(self), tr, c.reads, c.mem.Tracks, c.mem.Control, out)
+		self := heartbeat.Identity{EngineHash: wire.EngineHash([]byte(c.cfg.EngineID)), Epoch: c.mem.Epoch, Rank: uint32(c.cfg.Rank())}
+		beats := c.cfg.heartbeatConfig(self)
+		beats.Nonce = c.nonce
+		var events heartbeat.Events = out
+		if c.ranked != nil {
+			events = c.ranked.link
+		}
+		c.tracker, err = heartbeat.New(beats, tr, c.reads, c.mem.Tracks, c.mem.Control, events)
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case c.ranked != nil:
+		c.plane, err = dataplane.NewRank(c.cfg.planeConfig(), c.mem, tr, c.leases, c.tracker, c.reads, out, c.ranked.link)
+	default:
 		c.plane, err = dataplane.New(c.cfg.planeConfig(), c.mem, tr, c.leases, c.tracker, c.reads, out)
 	}
 	if err != nil {
 		tr.Close()
 		return err
 	}
-	c.tr = tr
+	c.tr, c.agent = own, tr
 	return nil
 }
 
@@ -197,13 +249,39 @@ func (c *Core) stepAt(now clock.Instant) (err error) {
 	atomic.StoreUint32(&c.mem.Control.Stepping, 1)
 	defer atomic.StoreUint32(&c.mem.Control.Stepping, 0)
 	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
+		c.tellPoison()
 		return ErrPoisoned
 	}
 	defer c.failSafe(&err)
 	c.now = max(c.now, now) // a step may have waited for the lock behind one that was told a later time
-	c.sideStep(c.now)
-	c.plane.Step(c.now)
+	switch {
+	case c.hosted != nil:
+		c.hostStep(c.now)
+	case c.ranked != nil:
+		c.rankStep(c.now)
+	default:
+		c.sideStep(c.now)
+		c.plane.Step(c.now)
+	}
+	c.listen()
 	return nil
+}
+
+// listen lets carriers wake a host's loop that sleeps on kvl_wait_fd until the next step, which empties the descriptor first.
+// Edge W2, as in the pump: what came before is looked for once more. With a pump it listens itself.
+func (c *Core) listen() {
+	if c.cfg.Drive == "pump" {
+		return
+	}
+	for _, s := range c.sources {
+		s.Sleeping(true)
+	}
+	for _, s := range c.sources {
+		if s.Pending() {
+			c.Wake()
+			return
+		}
+	}
 }
 
 // failSafe turns a panic into a poisoned context: every row is fenced before anybody is told that anything ended.
@@ -214,15 +292,18 @@ func (c *Core) failSafe(err *error) {
 		return
 	}
 	c.broken = fmt.Sprintf("%v\n%s", what, debug.Stack())
-	c.leases.FenceAll()
+	if c.leases != nil {
+		c.leases.FenceAll()
+	}
 	defer func() {
-		_ = recover() // the ring may be what is broken
+		_ = recover() // the ring, or a stream, may be what is broken
 		c.mem.Control.PoisonNs = uint64(c.clock())
 		atomic.StoreUint32(&c.mem.Control.Poisoned, 1)
 		c.notify()
 		*err = ErrPoisoned
 	}()
-	c.plane.Flush() // ends whose slots have gone back already
+	c.half().Flush() // ends whose slots have gone back already
+	c.tellPoison()
 }
 
 // Broken is what the panic said that poisoned the context, "" if none did.

@@ -61,3 +61,34 @@ func TestAnOwnerThatDrainsServesItsReadersUntilTheBound(t *testing.T) {
 		t.Errorf("drain after the last lease has ended: %v", err)
 	}
 }
+
+// Readers look at the board's header while they track: a router behind them learns where to send nothing new.
+func TestAReaderIsToldOnceThatItsOwnerDrains(t *testing.T) {
+	l := newLab(t, `{}`)
+	there, here := blocks(3, 8), blocks(40, 8)
+	_, remote := l.grant("a", 1, there)
+	track := l.track(remote, "d-a", 1)
+	l.run(21*time.Second, 100*time.Millisecond)
+	if told := l.d.take(record.EvEngineDrains); len(told) != 0 {
+		t.Fatalf("told before the drain: %+v", told)
+	}
+	if err := l.p.core.Drain(0); !errors.Is(err, ErrTimeout) {
+		t.Fatalf("drain = %v", err)
+	}
+	l.run(11*time.Second, 100*time.Millisecond) // two rounds
+	if told := l.d.take(record.EvEngineDrains); len(told) != 1 || told[0].Handle != l.peer {
+		t.Errorf("told %+v, want once, of P", told)
+	}
+	l.run(30*time.Second, 100*time.Millisecond)
+	if told := l.d.take(record.EvEngineDrains); len(told) != 0 {
+		t.Errorf("told again: %+v", told)
+	}
+	if down := l.d.take(record.EvEngineDown); len(down) != 0 {
+		t.Errorf("a draining owner counts as down: %+v", down)
+	}
+	l.read(track, here, there)
+	l.run(300*time.Millisecond, 30*time.Millisecond)
+	if done := l.d.take(record.EvReadDone); len(done) != 1 || l.d.wrong(1, here) != 0 {
+		t.Errorf("what a draining owner holds was not read whole: %+v", l.d.evs)
+	}
+}

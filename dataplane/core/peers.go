@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/kvlease/kvlease/dataplane/group"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
+
+var errOfHost = fmt.Errorf("%w: role rank: remote engines are the host context's", ErrState)
 
 // AddEngine names a remote engine; the same id gives the same handle while the engine is known. Its handshake travels out of
 // band.
@@ -22,11 +26,14 @@ func (c *Core) AddPeer(d heartbeat.EngineDesc, host string, port int) (uint64, e
 	if d.ID == c.cfg.EngineID {
 		return 0, fmt.Errorf("%w: engine_id %q is this engine's own", ErrInvalid, d.ID)
 	}
+	if c.ranked != nil {
+		return 0, errOfHost
+	}
 	addr, err := sideAddr(host, port)
 	if err != nil {
 		return 0, err
 	}
-	e, err := c.tracker.AddEngine(d)
+	e, err := c.nameEngine(d)
 	if err != nil {
 		return e, peerErr(err)
 	}
@@ -36,9 +43,36 @@ func (c *Core) AddPeer(d heartbeat.EngineDesc, host string, port int) (uint64, e
 	return e, nil
 }
 
+// nameEngine gives the handle of an engine.
+func (c *Core) nameEngine(d heartbeat.EngineDesc) (uint64, error) {
+	if c.hosted == nil {
+		return c.tracker.AddEngine(d)
+	}
+	e, err := c.hosted.group.AddEngine(group.EngineDesc{ID: d.ID, TP: d.TP, PP: d.PP, User: d.User})
+	if err == nil {
+		c.mu.Lock()
+		c.hosted.shapes[e] = topology.Shape{TP: max(d.TP, 1), PP: max(d.PP, 1)}
+		c.mu.Unlock()
+		c.Wake()
+	}
+	return e, err
+}
+
 // RemoveEngine forgets a remote engine: its tracked requests are reported gone.
 func (c *Core) RemoveEngine(engine uint64) error {
-	err := c.tracker.RemoveEngine(engine)
+	if c.ranked != nil {
+		return errOfHost
+	}
+	var err error
+	if c.hosted == nil {
+		err = c.tracker.RemoveEngine(engine)
+	} else if err = c.hosted.group.RemoveEngine(engine); err == nil {
+		c.mu.Lock()
+		delete(c.hosted.shapes, engine)
+		delete(c.hosted.offered, engine)
+		c.mu.Unlock()
+		c.Wake()
+	}
 	if err == nil && c.side != nil {
 		c.side.Forget(engine)
 	}
@@ -47,9 +81,15 @@ func (c *Core) RemoveEngine(engine uint64) error {
 
 // Handshake hands in the map of one rank of an engine. What it says is checked here, off the step; a step loads it.
 func (c *Core) Handshake(engine uint64, rank uint32, m []byte) error {
+	if c.ranked != nil {
+		return errOfHost
+	}
 	h := new(wire.Handshake)
 	if err := wire.ParseHandshake(m, h); err != nil {
 		return fmt.Errorf("%w: handshake map: %w", ErrInvalid, err)
+	}
+	if c.hosted != nil {
+		return peerErr(c.offer(engine, rank, h, m))
 	}
 	own := new(wire.Handshake)
 	c.mu.Lock()
@@ -113,7 +153,7 @@ func (c *Core) ParamsInfo() []byte {
 		TPSize   int    `json:"tp_size"`
 		DCPSize  int    `json:"dcp_size"`
 		PPSize   int    `json:"pp_size"`
-	}{c.cfg.EngineID, c.cfg.SideChannelHost, c.cfg.SideChannelPort, c.cfg.TPSize, 1, 1})
+	}{c.cfg.EngineID, c.cfg.SideChannelHost, c.cfg.SideChannelPort, c.cfg.TPSize, 1, c.cfg.PPSize})
 	if err != nil { // strings and integers only
 		panic(err)
 	}
@@ -125,9 +165,9 @@ func peerErr(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, heartbeat.ErrStale):
+	case errors.Is(err, heartbeat.ErrStale), errors.Is(err, group.ErrStale), errors.Is(err, ErrStale):
 		return fmt.Errorf("%w: %w", ErrStale, err)
-	case errors.Is(err, heartbeat.ErrFull):
+	case errors.Is(err, heartbeat.ErrFull), errors.Is(err, group.ErrFull):
 		return fmt.Errorf("%w: %w: raise engines_max", ErrFull, err)
 	}
 	return fmt.Errorf("%w: %w", ErrInvalid, err)

@@ -60,16 +60,21 @@ type PumpCounters struct {
 // pumpLate is how much later than asked for a sleep may end before it is counted.
 const pumpLate = 20 * time.Millisecond
 
-func startPump(c *Core) (*pump, error) {
-	fd := int(c.mem.Control.WakeFd)
-	if fd < 0 {
-		var err error
-		if fd, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
-			return nil, err
-		}
-		c.mem.Control.WakeFd = int32(fd)
+// makeWake makes the descriptor that ends the pump's sleep, unless C has.
+func (c *Core) makeWake() error {
+	if c.mem.Control.WakeFd >= 0 {
+		return nil
 	}
-	p := &pump{core: c, fd: fd, done: make(chan struct{})}
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	c.mem.Control.WakeFd = int32(fd)
+	return err
+}
+
+func startPump(c *Core) (*pump, error) {
+	if err := c.makeWake(); err != nil {
+		return nil, err
+	}
+	p := &pump{core: c, fd: int(c.mem.Control.WakeFd), done: make(chan struct{})}
 	go p.run()
 	return p, nil
 }
@@ -86,9 +91,24 @@ func (p *pump) run() {
 	for !p.stop.Load() {
 		var err error
 		if asked, err = p.turn(asked, woken); err != nil {
+			p.tellPoison()
 			return
 		}
 		woken = p.sleep(fds, asked)
+	}
+}
+
+// poisonWait is how long the pump of a broken host goes on telling its ranks to close their rows.
+const poisonWait = time.Second
+
+func (p *pump) tellPoison() {
+	told := func() bool {
+		p.core.mu.Lock()
+		defer p.core.mu.Unlock()
+		return atomic.LoadUint32(&p.core.mem.Control.Poisoned) == 0 || p.core.tellPoison()
+	}
+	for end := time.Now().Add(poisonWait); !told() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -110,7 +130,7 @@ func (p *pump) turn(asked time.Duration, woken bool) (time.Duration, error) {
 	if muted { // its heartbeats stay due
 		p.counters.TurnsMuted++
 	} else {
-		due = c.tracker.NextDue(now)
+		due = c.nextDue(now)
 	}
 	// What is due sooner is not made to wait: late heartbeats would add up to a longer interval.
 	return max(min(p.period(now), due.Sub(now)), pumpBusy), nil
@@ -135,11 +155,11 @@ func (p *pump) slept(now clock.Instant, asked time.Duration, woken bool) {
 // period is the longest sleep for what there is to do.
 func (p *pump) period(now clock.Instant) time.Duration {
 	c := p.core
-	if work := c.plane.Work(); work != p.work {
+	if work := c.half().Work(); work != p.work {
 		p.work, p.workAt = work, now
 	}
 	switch {
-	case p.workAt != 0 && now.Sub(p.workAt) < pumpBusySpan, c.reads.NeedsStep():
+	case p.workAt != 0 && now.Sub(p.workAt) < pumpBusySpan, c.reading():
 		return pumpBusy
 	case atomic.LoadUint32(&c.mem.Control.Held) != 0:
 		return pumpHeld
@@ -178,7 +198,7 @@ func (p *pump) sleep(fds []unix.PollFd, period time.Duration) (woken bool) {
 }
 
 func (p *pump) pending() bool {
-	if p.core.plane.Pending() {
+	if p.core.half().Pending() {
 		return true
 	}
 	for _, s := range p.core.sources {
@@ -203,7 +223,9 @@ func (c *Core) cover(now clock.Instant) (muted bool) {
 	passed := clock.Instant(atomic.LoadUint64(&ctl.PassNs))
 	paused := clock.Instant(atomic.LoadUint64(&ctl.PauseUntilNs))
 	muted = passed != 0 && now.Sub(passed) > c.cfg.StallCover && now > paused
-	c.tracker.Mute(muted)
+	if c.tracker != nil {
+		c.tracker.Mute(muted)
+	}
 	return muted
 }
 

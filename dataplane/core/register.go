@@ -1,8 +1,11 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"sort"
+	"sync/atomic"
+	"time"
 
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -13,20 +16,25 @@ import (
 const regionsMax = 4096 // as the handshake map bounds them
 
 // Register makes the KV cache, the board and the landing rows known to the transport: all of it or nothing. From then on
-// OwnHandshake answers.
+// OwnHandshake answers. After Unregister it makes another agent, board and era first: for peers another engine.
 func (c *Core) Register(regions []Region) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
 		return ErrClosed
-	case c.gone:
-		return fmt.Errorf("%w: the context has unregistered its memory, and its agent is gone: open another context", ErrState)
+	case c.hosted != nil:
+		return fmt.Errorf("%w: role host has no memory: register on the rank contexts", ErrState)
 	case c.registered != nil:
 		return fmt.Errorf("%w: the context has registered memory: call kvl_unregister first", ErrState)
 	}
 	if err := checkRegions(regions); err != nil {
 		return err
+	}
+	if c.gone {
+		if err := c.wake(); err != nil {
+			return err
+		}
 	}
 	list := make([]transport.Region, 0, len(regions)+2)
 	for _, r := range regions {
@@ -47,6 +55,11 @@ func (c *Core) Register(regions []Region) error {
 		return fmt.Errorf("%w: %w", ErrTransport, err)
 	}
 	_ = c.tracker.SetLocal(layoutOf(regions)) // an engine known already that does not fit is not read from
+	if c.ranked != nil { // the map needs the era, which the host tells
+		c.regions, c.registered, c.ranked.blob = append([]Region(nil), regions...), list, blob
+		c.enterEra()
+		return nil
+	}
 	c.handshake = wire.AppendHandshake(nil, c.describe(regions, blob))
 	if err := c.publish(); err != nil {
 		c.handshake = nil
@@ -81,6 +94,8 @@ func checkRegions(regions []Region) error {
 			what = fmt.Sprintf("block_len %d and block_stride %d: the length must be positive and the stride at least as long", r.BlockLen, r.BlockStride)
 		case r.Group < -1 || r.Group >= read.GroupsMax:
 			what = fmt.Sprintf("group is %d, allowed: -1 (all) to %d", r.Group, read.GroupsMax-1)
+		case r.Parts > read.BlockPartsMax || r.BlockLen%uint64(max(r.Parts, 1)) != 0:
+			what = fmt.Sprintf("parts is %d, allowed: 0 to %d that divide block_len %d", r.Parts, read.BlockPartsMax, r.BlockLen)
 		case r.Bytes < extent:
 			what = fmt.Sprintf("bytes is %d, %d blocks need %d", r.Bytes, r.Blocks, extent)
 		case r.Addr+r.Bytes < r.Addr:
@@ -112,6 +127,7 @@ func layoutOf(regions []Region) *read.Layout {
 	for _, r := range regions {
 		l.Regions = append(l.Regions, read.Region{
 			Addr: r.Addr, BlockLen: r.BlockLen, BlockStride: r.BlockStride, Blocks: r.Blocks, Group: r.Group, Device: r.Device, Mem: r.Mem,
+			Parts: max(r.Parts, 1), Replicated: r.Replicated, Name: r.Name,
 		})
 	}
 	return l
@@ -126,6 +142,7 @@ func (c *Core) describe(regions []Region, blob []byte) *wire.Handshake {
 		Lease: wire.HandshakeLease{
 			Version: wire.LeaseVersion, Epoch: c.mem.Epoch, Base: c.mem.Base, Board: record.Addr(c.mem.Board),
 			Slots: uint32(len(c.mem.Slots)), Duration: c.cfg.Duration, Agent: c.tr.Agent(),
+			Rank: uint32(c.cfg.Rank()), TP: uint32(c.cfg.TPSize), PP: uint32(c.cfg.PPSize), KVHeads: uint32(c.cfg.KVHeads),
 		},
 	}
 	for _, r := range regions {
@@ -137,14 +154,23 @@ func (c *Core) describe(regions []Region, blob []byte) *wire.Handshake {
 		h.RegionNames = append(h.RegionNames, r.Name)
 		h.RegionMemTypes = append(h.RegionMemTypes, r.Mem)
 		h.NumBlocks = max(h.NumBlocks, uint64(r.Blocks))
+		h.Lease.Parts = append(h.Lease.Parts, max(r.Parts, 1))
+		h.Lease.Replicated = append(h.Lease.Replicated, r.Replicated)
 	}
 	return h
 }
 
+// unregisterWait is how long Unregister waits for transfers of ours that are about to end: rows are read all the time.
+const unregisterWait = 100 * time.Millisecond
+
 // Unregister fences, ends every lease, destroys the agent, and only then lets the host unmap: a peer's late read cannot
-// be seen from here, and software RMA answers without looking at registrations. ErrBusy: a read of ours is in flight;
-// nothing has changed.
+// be seen from here, and software RMA answers without looking at registrations. As a reader it gives up what it tracks, tells
+// the owners, and reports it lost: there is no agent to beat with. ErrBusy: a read of ours is in flight; nothing has changed.
+// The context steps on, and Register makes it another engine.
 func (c *Core) Unregister() error {
+	if err := c.await(unregisterWait, func() bool { return c.registered == nil || c.reads.Open() == 0 }); errors.Is(err, ErrClosed) {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.registered == nil {
@@ -153,6 +179,20 @@ func (c *Core) Unregister() error {
 	if n := c.reads.Open(); n > 0 {
 		return fmt.Errorf("%w: %d transfers of ours have not ended", ErrBusy, n)
 	}
+	c.sleep()
 	c.endAll()
 	return c.leave()
+}
+
+// sleep takes the reader's side off the agent. It is a part of a step: a panic in it poisons. A poisoned plane is left alone.
+func (c *Core) sleep() (err error) {
+	atomic.StoreUint32(&c.mem.Control.Stepping, 1)
+	defer atomic.StoreUint32(&c.mem.Control.Stepping, 0)
+	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
+		return ErrPoisoned
+	}
+	defer c.failSafe(&err)
+	c.now = max(c.now, c.clock())
+	c.tracker.Sleep(c.now)
+	return nil
 }

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/deathwire"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
-	"github.com/kvlease/kvlease/dataplane/lease"
 )
 
 // engineSink is the peerSink of a context that is its own rank.
@@ -28,12 +28,12 @@ func (k engineSink) EngineDead(engine uint64) {
 }
 
 func (k engineSink) ReaderDead(engineHash, epoch uint64) {
-	k.c.deaths.put(death{engineHash, epoch})
+	k.c.deaths.put(death{engine: engineHash, epoch: epoch})
 	k.c.Wake()
 }
 
-// death is the end of a reader's process.
-type death struct{ engine, epoch uint64 }
+// death is the end of a process: of a reader (engine, the hash of its id, and epoch), or of an owner (handle; role host).
+type death struct{ engine, epoch, handle uint64 }
 
 // deaths are those that no step has taken yet.
 type deaths struct {
@@ -60,30 +60,40 @@ func (d *deaths) put(who death) {
 const deathsStepMax = 64
 
 // take is the step's. Another goroutine holds the lock for moments; then the next step looks again.
-func (d *deaths) take(t *lease.Table, now clock.Instant) {
+func (d *deaths) take(apply func(death, clock.Instant), now clock.Instant) {
 	if d.n.Load() == 0 || !d.mu.TryLock() {
 		return
 	}
 	defer d.mu.Unlock()
 	n := min(len(d.list), deathsStepMax)
 	for _, who := range d.list[:n] {
-		t.EngineGone(who.engine, who.epoch, now)
+		apply(who, now)
 	}
 	d.list = d.list[:copy(d.list, d.list[n:])]
 	d.n.Store(int32(len(d.list)))
 }
 
-// openSide opens the side channel of a context that is its own rank.
-func (c *Core) openSide() error {
-	c.deaths = newDeaths(max(c.cfg.DeathWiresMax, 1))
-	var err error
-	c.side, err = newSideChannel(c.cfg, engineSink{c}, c.clock)
-	if err != nil {
+// openSide opens the side channel of a context that has one; a rank hands on what it hears.
+func (c *Core) openSide() (err error) {
+	if c.ranked != nil {
+		c.plane.SetWires(c.ranked.link)
+		return nil
+	}
+	c.deaths = newDeaths(max(c.cfg.DeathWiresMax, c.cfg.EnginesMax))
+	if c.hosted != nil {
+		c.apply = c.engineGone
+		if c.side, err = newSideChannel(c.cfg, hostSink{c}, c.clock); err == nil {
+			c.side.Begin(c.mem.Epoch, c.mem.Secret)
+			c.hosted.group.SetWires(c.side)
+		}
 		return err
 	}
-	c.view = c.tracker.View
-	c.plane.SetWires(c.side)
-	return nil
+	c.apply = func(d death, now clock.Instant) { c.leases.EngineGone(d.engine, d.epoch, now) }
+	if c.side, err = newSideChannel(c.cfg, engineSink{c}, c.clock); err == nil {
+		c.view = c.tracker.View
+		c.plane.SetWires(c.side)
+	}
+	return err
 }
 
 // sideStep is the side channel's part in a step: what it has found out, and how its peers stand.
@@ -91,6 +101,21 @@ func (c *Core) sideStep(now clock.Instant) {
 	if c.side == nil {
 		return
 	}
-	c.deaths.take(c.leases, now)
+	c.deaths.take(c.apply, now)
 	c.side.look(now, c.view)
+}
+
+// nonce is that of our death wire to an owner, which our hello says; zeros: there is none.
+func (c *Core) nonce(owner string) (n [16]byte) {
+	switch {
+	case c.side != nil:
+		n = c.side.nonce(owner)
+	case c.cfg.DeathWire: // the host keeps the wire
+		for {
+			if _, secret, ok := c.mem.Control.ReadEra(); ok {
+				return deathwire.Nonce(secret, owner)
+			}
+		}
+	}
+	return n
 }

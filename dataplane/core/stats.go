@@ -2,6 +2,7 @@ package core
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"unicode"
@@ -22,6 +23,9 @@ func (c *Core) Stats() []byte {
 func (c *Core) counters() map[string]any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.hosted != nil {
+		return c.hostCounters()
+	}
 	all := map[string]any{
 		"held":        c.leases.Held(),
 		"held_blocks": c.leases.Blocks(),
@@ -38,11 +42,35 @@ func (c *Core) counters() map[string]any {
 	if c.side != nil {
 		c.side.stats(all)
 	}
+	if c.ranked != nil {
+		flatten(all, "link_", c.ranked.link.Counters)
+		flatten(all, "stream_", c.ranked.carrier.Counters())
+		all["stream_state"] = int(c.ranked.carrier.State())
+		all["maps_refused"] = c.ranked.refused.Load()
+	}
+	c.pumpCounters(all)
+	return all
+}
+
+// hostCounters are those of a host context: groups as above, and rank_N_ for each rank.
+func (c *Core) hostCounters() map[string]any {
+	g := c.hosted.group
+	all := map[string]any{"held": g.Held(), "held_blocks": g.Blocks(), "alive": g.Alive()}
+	flatten(all, "", g.Counters)
+	flatten(all, "group_", g.Gauges())
+	for n := range g.Ranks() {
+		flatten(all, fmt.Sprintf("rank_%d_", n), g.Rank(n))
+	}
+	c.side.stats(all)
+	c.pumpCounters(all)
+	return all
+}
+
+func (c *Core) pumpCounters(all map[string]any) {
 	if c.pump != nil {
 		flatten(all, "pump_", c.pump.counters)
 		all["pump_class"] = int(c.pump.class)
 	}
-	return all
 }
 
 // flatten adds the fields of a struct of integers and arrays of integers under snake case names.
@@ -71,5 +99,8 @@ func snake(name string) string {
 func (c *Core) Held() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.hosted != nil {
+		return c.hosted.group.Held()
+	}
 	return c.leases.Held()
 }

@@ -1,0 +1,110 @@
+package core
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// An era is who we are to peers: from a registration of memory to its end. Peers take the next one for another engine.
+type era struct {
+	epoch  uint64
+	secret [2]uint64
+	base   uint64 // of our board alone
+}
+
+func newEra() era {
+	var seed [32]byte
+	rand.Read(seed[:])
+	return era{
+		secret: [2]uint64{binary.LittleEndian.Uint64(seed[0:]), binary.LittleEndian.Uint64(seed[8:])},
+		epoch:  binary.LittleEndian.Uint64(seed[16:]) | 1,
+		base:   binary.LittleEndian.Uint64(seed[24:]) >> 2,
+	}
+}
+
+// agentName is the name of an era's agent: no two eras share one, so nothing that was meant for one reaches another.
+func (c *Core) agentName(epoch uint64) string {
+	if c.ranked != nil {
+		return fmt.Sprintf("%s.%d.%016x", c.cfg.EngineID, c.cfg.Rank(), epoch)
+	}
+	return fmt.Sprintf("%s.%016x", c.cfg.EngineID, epoch)
+}
+
+// wake gives a context that has unregistered its memory an agent and an era: for peers another engine. On an error there is
+// still no agent, and the board stays closed. Under the lock; the first agent of a process takes half a second, a later one 50 ms.
+func (c *Core) wake() error {
+	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
+		return ErrPoisoned
+	}
+	next := c.nextEra()
+	if c.ranked != nil {
+		return c.wakeRank(next.epoch)
+	}
+	tr, err := c.open(c.cfg, c.agentName(next.epoch))
+	if err != nil {
+		return err
+	}
+	c.endAll() // grants that were said while there was no memory
+	if err := c.leases.Reset(next.secret, next.base, next.epoch); err != nil {
+		tr.Close()
+		return fmt.Errorf("%w: %w", ErrState, err)
+	}
+	c.mem.Control.BeginEra(next.epoch, next.secret)
+	c.mem.Epoch, c.mem.Secret, c.mem.Base = next.epoch, next.secret, next.base
+	c.tr = tr
+	c.agent.Transport = tr
+	c.now = max(c.now, c.clock())
+	c.tracker.Wake(next.epoch, c.now)
+	c.gone = false
+	return nil
+}
+
+// wakeRank is wake for a rank: it gets an agent, and the host tells it the era once all ranks have unregistered.
+func (c *Core) wakeRank(name uint64) error {
+	tr, err := c.open(c.cfg, c.agentName(name))
+	if err != nil {
+		return err
+	}
+	c.endAll()
+	c.tr = tr
+	c.agent.Transport = tr
+	c.now = max(c.now, c.clock())
+	c.tracker.Wake(c.mem.Epoch, c.now)
+	c.gone = false
+	return nil
+}
+
+// ownAgent is the transport that the parts of the plane hold: that of the present era, or nobody's while no memory is registered.
+type ownAgent struct{ transport.Transport }
+
+// nobody is the transport of a context between kvl_unregister and kvl_register: nothing arrives, nobody can be reached.
+type nobody struct{ name, agent string }
+
+func (n nobody) Name() string                      { return n.name }
+func (n nobody) Agent() string                     { return n.agent }
+func (nobody) Register([]transport.Region) error   { return transport.ErrClosed }
+func (nobody) Unregister([]transport.Region) error { return transport.ErrClosed }
+func (nobody) Metadata() ([]byte, error)           { return nil, transport.ErrClosed }
+func (nobody) Load([]byte) (transport.Peer, error) { return 0, transport.ErrClosed }
+func (nobody) Drop(transport.Peer) error           { return nil } // it went with the agent
+func (nobody) Abandon(transport.Peer) error        { return nil }
+func (nobody) Send(transport.Peer, []byte) error   { return transport.ErrPeer }
+func (nobody) Poll(*transport.Inbox) int           { return 0 }
+func (nobody) Backlog() int                        { return 0 }
+func (nobody) Release(transport.Xfer) error        { return nil }
+func (nobody) FastFence() bool                     { return false }
+func (nobody) Close() error                        { return nil }
+func (nobody) PostRead(*transport.ReadSpec) (transport.Xfer, error) {
+	return 0, transport.ErrPeer
+}
+
+// PollReads has nothing to report: no agent goes while a read of it is in flight.
+func (nobody) PollReads(_ []transport.Xfer, out []transport.Status, _ int64) {
+	for i := range out {
+		out[i] = transport.Pending
+	}
+}

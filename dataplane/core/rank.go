@@ -1,0 +1,112 @@
+package core
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvlease/kvlease/dataplane"
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/stream"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// rankSide is what a rank context has in place of producers: its end of the stream to the host.
+type rankSide struct {
+	carrier stream.Carrier
+	link    *dataplane.Link
+	told    record.Era // the last that the host told
+	in      uint64     // the era in which we registered, or are about to; 0: none yet
+	blob    []byte     // of the agent; nil: nothing is registered
+	mapDue  bool       // the map is to be made behind this step
+
+	poisonTold bool
+
+	refused atomic.Uint64 // maps of peers that could not be used
+	stop    chan struct{}
+	loader  sync.WaitGroup
+}
+
+// buildCarrier makes the rank's end. It does not wait for the host.
+func (c *Core) buildCarrier() error {
+	carrier, err := stream.OpenRank(c.cfg.Carrier, c.streamConfig())
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	r := &rankSide{carrier: carrier, stop: make(chan struct{})}
+	r.link = dataplane.NewLink(dataplane.LinkConfig{Rank: uint32(c.cfg.Rank()), Engines: c.cfg.EnginesMax, Era: c.eraTold}, c.mem, carrier)
+	c.ranked = r
+	c.sources = append(c.sources, carrier)
+	r.loader.Go(c.loadMaps)
+	return nil
+}
+
+// eraTold is called within the step that hears of a new era, before any grant of it.
+func (c *Core) eraTold(e record.Era) {
+	c.ranked.told = e
+	c.enterEra()
+}
+
+// enterEra makes the host's era ours, unless readers know us by an earlier one: that ends with kvl_unregister. Under the lock.
+func (c *Core) enterEra() {
+	r := c.ranked
+	if r.told.Era == 0 || r.told.Era == r.in || c.handshake != nil {
+		return
+	}
+	base := c.nextEra().base
+	if err := c.leases.Reset(r.told.Secret, base, r.told.Epoch); err != nil {
+		return // leases of the era before have not ended: Unregister ends them
+	}
+	r.in = r.told.Era
+	c.mem.Epoch, c.mem.Secret, c.mem.Base = r.told.Epoch, r.told.Secret, base
+	c.mem.Control.BeginEra(r.told.Epoch, r.told.Secret)
+	c.tracker.Wake(r.told.Epoch, max(c.now, c.clock()))
+	r.mapDue = r.blob != nil
+}
+
+// rankStep is a step of a rank context. It allocates only when it has registered and its host is heard.
+func (c *Core) rankStep(now clock.Instant) {
+	c.plane.Step(now)
+	if c.ranked.mapDue {
+		c.ranked.mapDue = false
+		c.handshake = wire.AppendHandshake(nil, c.describe(c.regions, c.ranked.blob))
+		c.ranked.link.SetMap(c.handshake)
+	}
+}
+
+// loadMaps hands the maps of peers' ranks on, off the step.
+func (c *Core) loadMaps() {
+	r := c.ranked
+	for {
+		select {
+		case <-r.stop:
+			return
+		case m := <-r.link.Maps():
+			if err := c.loadMap(m); err != nil {
+				r.refused.Add(1)
+			}
+			r.link.Done(m)
+			c.Wake()
+		}
+	}
+}
+
+// loadMap takes one map; an empty one says that the engine's process is gone.
+func (c *Core) loadMap(m dataplane.MapIn) error {
+	if len(m.Data) == 0 {
+		return c.tracker.EngineDead(m.Engine)
+	}
+	h := new(wire.Handshake)
+	if err := wire.ParseHandshake(m.Data, h); err != nil {
+		return err
+	}
+	return c.tracker.LoadHandshake(m.Engine, m.Rank, h)
+}
+
+// close ends the stream: the host counts what is held here as ended.
+func (r *rankSide) close() error {
+	close(r.stop)
+	r.loader.Wait()
+	return r.carrier.Close()
+}
