@@ -241,10 +241,11 @@ type ownMap struct {
 	registrations uint64
 	news          atomic.Bool
 
-	data []byte
-	at   int
-	done bool
-	any  bool
+	data  []byte
+	at    int
+	done  bool // nothing of it is left to tell
+	whole bool // it was told to its end once: a full state has it told again, and changes nothing else
+	any   bool
 }
 
 // SetMap hands in our own handshake map, for the host to serve, after memory was registered; nil: it was unregistered.
@@ -264,7 +265,7 @@ func (l *Link) SetMap(m []byte) {
 func (l *Link) tellMap() {
 	o := &l.own
 	if o.news.Load() && o.mu.TryLock() {
-		o.data, o.at, o.done, o.any = o.next, 0, false, true
+		o.data, o.at, o.done, o.whole, o.any = o.next, 0, false, false, true
 		l.state.Registrations = o.registrations
 		o.news.Store(false)
 		o.mu.Unlock()
@@ -281,7 +282,7 @@ func (l *Link) tellMap() {
 		record.PutBlob(rec, record.Blob{Kind: record.BlobOwn, Rank: l.cfg.Rank, Total: uint32(len(o.data)), Offset: uint32(o.at)},
 			o.data[o.at:o.at+n])
 		if o.at += n; o.at == len(o.data) {
-			o.done = true
+			o.done, o.whole = true, true
 			return
 		}
 	}

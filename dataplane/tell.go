@@ -179,7 +179,7 @@ func (l *Link) tellState() {
 	s := &l.state
 	s.Held, s.Tracked, s.Reads = uint32(l.p.Leases.Held()+l.p.Leases.Expected()), uint32(l.p.Tracker.Alive()), uint32(l.p.Reads.Open())
 	s.Flags &^= record.RankRegistered | record.RankDrained
-	if l.own.done && len(l.own.data) > 0 { // the host has the map
+	if l.own.whole && len(l.own.data) > 0 { // the host has the map
 		s.Flags |= record.RankRegistered
 	}
 	if l.draining && l.p.Tracker.DrainLeft() == 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/topology"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 var two = topology.Shape{TP: 2, PP: 1}
@@ -473,5 +474,156 @@ func TestAnEngineThatIsRemovedTakesItsRequestsAlong(t *testing.T) {
 	}
 	if err := d.group.RemoveEngine(peer); err == nil {
 		t.Error("a stale handle was removed")
+	}
+}
+
+func TestARankRegistersUnregistersAndRegistersAgain(t *testing.T) {
+	l := newLab(t)
+	p := l.engine("P", two, stream.KindProcess, nil)
+	p.ready()
+	if p.group.EraOver() {
+		t.Fatal("the era is over while all are registered")
+	}
+	for _, r := range p.ranks {
+		r.link.SetMap(nil)
+	}
+	l.until("both down", func() bool { return p.count(record.EvRankDown) == 2 })
+	for _, ev := range p.take(record.EvRankDown) {
+		if ev.Status != 0 {
+			t.Errorf("down %+v: unregistered is status 0", ev)
+		}
+	}
+	if !p.group.EraOver() {
+		t.Fatal("the era is not over")
+	}
+	if m := p.group.OwnMap(0); m != nil {
+		t.Errorf("a map of %d bytes of a rank that has unregistered", len(m))
+	}
+	next := record.Era{Era: 2, Epoch: 77, Secret: [2]uint64{1, 2}}
+	p.group.SetEra(next)
+	if p.group.EraOver() {
+		t.Error("the new era is over before anybody has registered in it")
+	}
+	l.run(50*time.Millisecond, 10*time.Millisecond)
+	long := make([]byte, 12000) // several pieces
+	for i := range long {
+		long[i] = byte(i * 7)
+	}
+	for _, r := range p.ranks {
+		if era, ok := r.link.Era(); !ok || era != next {
+			t.Fatalf("rank %d has era %+v", r.n, era)
+		}
+		r.link.SetMap(long)
+	}
+	l.until("both up", func() bool { return p.count(record.EvRankUp) == 2 })
+	if m := p.group.OwnMap(1); string(m) != string(long) {
+		t.Errorf("map of %d bytes, want the %d that rank 1 handed in", len(m), len(long))
+	}
+}
+
+// A full state has the rank tell its map again: that is no new registration.
+func TestAFullStateIsNoSignOfARankThatWentAway(t *testing.T) {
+	l := newLab(t)
+	p := l.engine("P", two, stream.KindDelta, nil)
+	for _, r := range p.ranks {
+		r.link.SetMap(make([]byte, 16000))
+	}
+	p.ready()
+	for lose := range 6 {
+		lost := 0
+		p.ranks[1].fault = func(fromHost bool, _ int, msg []byte) [][]byte {
+			if fromHost == (lose%2 == 0) && lost < 2 {
+				lost++
+				return nil
+			}
+			return [][]byte{msg}
+		}
+		h, _ := p.grantAs(host.Grant{ID: []byte("a"), Blocks: 1})
+		must(t, p.host.Cancel(h))
+		l.until("freed", func() bool { return p.count(record.EvFreed) > lose })
+	}
+	if p.group.Rank(1).FullStates < 3 {
+		t.Fatalf("%d full states", p.group.Rank(1).FullStates)
+	}
+	if up, down := p.count(record.EvRankUp), p.count(record.EvRankDown); up+down != 0 {
+		t.Errorf("%d times up and %d times down", up, down)
+	}
+}
+
+func TestADrainIsOverWhenEveryRankHasToldItsOwners(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	_, remote := p.grant("a", 1, 0, 4)
+	track := d.track(peer, remote, 9)
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	d.group.Drain(time.Minute, l.now)
+	if d.group.DrainLeft() == 0 {
+		t.Fatal("nothing is left before the ranks have heard of it")
+	}
+	l.until("drained", func() bool { return d.group.DrainLeft() == 0 })
+	l.until("released", func() bool { return p.count(record.EvFreed) == 1 })
+	if freed := p.take(record.EvFreed); freed[0].Status != record.FreedReleased {
+		t.Errorf("freed %+v", freed)
+	}
+	if gone := d.take(record.EvLeaseGone); len(gone) != 1 || gone[0].Handle != uint64(track) {
+		t.Errorf("gone %+v", gone)
+	}
+}
+
+func TestACloseEndsEveryLeaseOnceAndTellsTheRanks(t *testing.T) {
+	l, p, _, _ := pair(t, stream.KindProcess, two, two)
+	lease, _ := p.grant("a", 1, 0, 4)
+	expected, err := p.host.Expect([]byte("b"))
+	must(t, err)
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	p.ranks[1].stopped = true
+	p.group.CancelAll()
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	p.group.EndAll(record.FreedClosed, l.now)
+	p.poll()
+	freed := p.take(record.EvFreed)
+	if len(freed) != 1 || freed[0].Handle != uint64(lease) || freed[0].Status != record.FreedClosed ||
+		freed[0].Reasons != record.FreedRevoked|record.FreedClosed<<4 || p.group.Alive() != 0 {
+		t.Errorf("freed %+v, alive %d", freed, p.group.Alive())
+	}
+	p.ranks[1].stopped = false
+	l.run(time.Second, 50*time.Millisecond)
+	for _, r := range p.ranks {
+		if n := r.plane.Leases.Held() + r.plane.Leases.Expected(); n != 0 {
+			t.Errorf("rank %d holds %d", r.n, n)
+		}
+	}
+	if len(p.take(record.EvFreed)) != 0 || expected == lease {
+		t.Error("freed twice (L3)")
+	}
+}
+
+func TestAPeerThatDiesIsReadNoMoreUntilItComesBack(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	_, remote := p.grant("a", 1, 0, 4)
+	track := d.track(peer, remote, 9)
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	d.group.EngineDied(wire.EngineHash([]byte("P")), p.era.Epoch+1) // another boot: nothing happens
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	if len(d.evs) != 0 {
+		t.Fatalf("events: %v", kinds(d.evs))
+	}
+	d.group.EngineDied(wire.EngineHash([]byte("P")), p.era.Epoch)
+	l.until("gone", func() bool { return d.count(record.EvLeaseGone) > 0 })
+	must(t, d.host.Read(track, runs(20, 0, 4)))
+	l.until("lost", func() bool { return d.count(record.EvReadFailed) > 0 })
+	if failed := d.take(record.EvReadFailed); failed[0].Status != record.ReadLost {
+		t.Errorf("status %d", failed[0].Status)
+	}
+}
+
+func TestAReaderThatDiesFreesWhatItAloneHolds(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	_, remote := p.grant("a", 1, 0, 4)
+	d.track(peer, remote, 9)
+	l.run(time.Second, 50*time.Millisecond)
+	p.group.EngineDied(wire.EngineHash([]byte("D")), d.era.Epoch)
+	l.until("freed", func() bool { return p.count(record.EvFreed) > 0 })
+	if freed := p.take(record.EvFreed); len(freed) != 1 || freed[0].Status != record.FreedReleased {
+		t.Errorf("freed %+v", freed)
 	}
 }
