@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -130,4 +131,63 @@ func resetUnderReads(t *testing.T, agent string, resets int) bool {
 		t.Fatal(err)
 	}
 	return true
+}
+
+// The reads are open because the peer is stopped; then its connections are reset, and it goes on. The reads fail, and this process
+// can drop all of it, whether UCX lets the peer live or not (README.md: mostly not).
+func TestReadsThatAreOpenAtAResetFail(t *testing.T) {
+	if !alone(t, "UCX_TLS=tcp") {
+		return
+	}
+	haveNIXL(t)
+	if _, err := exec.LookPath("ss"); err != nil {
+		require.Skip(t, "ss", "no ss (package iproute2) to reset a connection with")
+	}
+	if os.Geteuid() != 0 {
+		require.Skip(t, "root", "resetting a connection with ss -K needs it")
+	}
+	c := connect(t, "decode", 4<<20)
+	c.r.do("fill 5")
+	c.r.signal(syscall.SIGSTOP)
+	var open []transport.Xfer
+	for range 4 {
+		open = append(open, c.post(64))
+	}
+	if n := resetConnections(t, c.r.cmd.Process.Pid); n == 0 {
+		require.Skip(t, "inet-diag-destroy", "ss -K found or could reset no connection (CONFIG_INET_DIAG_DESTROY)")
+	}
+	failed := 0
+	for _, x := range open {
+		if c.ends(x) == transport.Failed {
+			failed++
+		}
+	}
+	if failed == 0 {
+		t.Error("no read was open at the reset")
+	}
+	if err := c.a.Abandon(c.to); err != nil {
+		t.Fatal(err)
+	}
+	c.r.signal(syscall.SIGCONT)
+	var err error
+	if c.to, err = c.a.Load(c.r.hello.Blob); err == nil {
+		if x, err := c.a.PostRead(c.r.readSpec(c.to, c.mem, 4)); err == nil {
+			open = append(open, x)
+			healed := c.ends(x) == transport.Done && bytes.Count(c.mem, []byte{5}) == c.size
+			t.Logf("a read over a new connection: %v", healed)
+		}
+	}
+	for _, x := range open {
+		if err := c.a.Release(x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.to != 0 {
+		if err := c.a.Drop(c.to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.a.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
