@@ -172,3 +172,149 @@ func TestEachMessageOfOneRankLostDoubledOrSwappedChangesNothingInTheEnd(t *testi
 		}
 	}
 }
+
+// silence is a window in which nothing of what one rank says, or hears, arrives.
+func (r *rank) silence(fromHost bool, on *bool) {
+	r.fault = func(dir bool, _ int, msg []byte) [][]byte {
+		if *on && dir == fromHost {
+			return nil
+		}
+		return [][]byte{msg}
+	}
+}
+
+func TestWhatARankSaidWhileNothingOfItArrivedIsSaidOnceMore(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		do   func(t *testing.T, p, d *engine, lease, track record.Handle)
+		want func(p, d *engine) bool
+	}{
+		{"the end of a lease", func(t *testing.T, p, d *engine, lease, _ record.Handle) { must(t, p.host.Cancel(lease)) },
+			func(p, _ *engine) bool { return p.count(record.EvFreed) == 1 }},
+		{"the outcome of a read", func(t *testing.T, p, d *engine, _, track record.Handle) { must(t, d.host.Read(track, runs(20, 0, 4))) },
+			func(_, d *engine) bool { return d.count(record.EvReadDone) == 1 && d.group.Tracked() == 0 }},
+		{"the end of an untracked request", func(t *testing.T, p, d *engine, _, track record.Handle) { must(t, d.host.Untrack(track)) },
+			func(_, d *engine) bool { return d.group.Tracked() == 0 }},
+		{"a lease that is gone", func(t *testing.T, p, d *engine, lease, _ record.Handle) {
+			d.ranks[0].stopped = true // only rank 1 can see it
+			must(t, p.host.Cancel(lease))
+		}, func(_, d *engine) bool { return d.count(record.EvLeaseGone) == 1 }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l, p, d, peer := pair(t, stream.KindDelta, two, two)
+			lease, remote := p.grant("a", 1, 0, 4)
+			track := d.track(peer, remote, 9)
+			l.run(100*time.Millisecond, 10*time.Millisecond)
+			silent := true
+			p.ranks[1].silence(false, &silent)
+			d.ranks[1].silence(false, &silent)
+			tc.do(t, p, d, lease, track)
+			l.run(6*time.Second, 50*time.Millisecond)
+			if tc.want(p, d) {
+				t.Fatal("it arrived while nothing could")
+			}
+			silent = false
+			l.until("told", func() bool { return tc.want(p, d) })
+			again := p.ranks[1].link.Counters.ToldAgain + d.ranks[1].link.Counters.ToldAgain + p.ranks[1].link.Counters.Repeated + d.ranks[1].link.Counters.Repeated
+			if again == 0 {
+				t.Error("nothing was told again: the silence lost nothing")
+			}
+		})
+	}
+}
+
+func TestWhatTheHostSaidWhileNothingOfItArrivedIsInTheFullState(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		do   func(t *testing.T, p, d *engine, peer uint64, lease, track record.Handle)
+		want func(p, d *engine) bool
+	}{
+		{"a cancel", func(t *testing.T, p, _ *engine, _ uint64, lease, _ record.Handle) { must(t, p.host.Cancel(lease)) },
+			func(p, _ *engine) bool { return p.count(record.EvFreed) == 1 && p.evs[0].Status == record.FreedRevoked }},
+		{"a revoke", func(t *testing.T, p, _ *engine, _ uint64, lease, _ record.Handle) { must(t, p.host.Revoke(lease)) },
+			func(p, _ *engine) bool { return p.count(record.EvFreed) == 1 && p.evs[0].Status == record.FreedRevoked }},
+		{"an untrack", func(t *testing.T, _, d *engine, _ uint64, _, track record.Handle) { must(t, d.host.Untrack(track)) },
+			func(_, d *engine) bool { return d.group.Tracked() == 0 }},
+		{"a read in parts", func(t *testing.T, _, d *engine, _ uint64, _, track record.Handle) {
+			var parts []record.Run
+			for i := range uint32(600) {
+				parts = append(parts, record.Run{Local: 20 + i%4, Remote: i % 4, N: 1})
+			}
+			must(t, d.host.Read(track, parts))
+		}, func(_, d *engine) bool { return d.count(record.EvReadDone) == 1 && d.evs[0].Value0 == 2*600*blockLen }},
+		{"a grant and its cancel", func(t *testing.T, p, _ *engine, _ uint64, lease, _ record.Handle) {
+			must(t, p.host.Cancel(lease))
+			h, _ := p.grantAs(host.Grant{ID: []byte("z"), Blocks: 1})
+			must(t, p.host.Cancel(h))
+		}, func(p, _ *engine) bool { return p.count(record.EvFreed) == 2 }},
+		{"an expectation that is cancelled, and the next use of its slot", func(t *testing.T, p, _ *engine, _ uint64, lease, _ record.Handle) {
+			e, err := p.host.Expect([]byte("e"))
+			must(t, err)
+			p.lab.step(10 * time.Millisecond)
+			must(t, p.host.Cancel(e))
+			p.lab.step(10 * time.Millisecond)
+			h, _ := p.grantAs(host.Grant{ID: []byte("z"), Blocks: 1})
+			if h.Slot() != e.Slot() {
+				t.Fatalf("slot %d is not %d", h.Slot(), e.Slot())
+			}
+			must(t, p.host.Cancel(h))
+		}, func(p, _ *engine) bool { return p.count(record.EvFreed) == 1 }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l, p, d, peer := pair(t, stream.KindDelta, two, two)
+			lease, remote := p.grant("a", 1, 0, 4)
+			track := d.track(peer, remote, 9)
+			l.run(100*time.Millisecond, 10*time.Millisecond)
+			p.evs, d.evs = nil, nil
+			silent := true
+			p.ranks[1].silence(true, &silent)
+			d.ranks[1].silence(true, &silent)
+			tc.do(t, p, d, peer, lease, track)
+			l.run(500*time.Millisecond, 50*time.Millisecond)
+			if tc.want(p, d) {
+				t.Fatal("it happened while rank 1 heard nothing")
+			}
+			silent = false
+			l.until("done", func() bool { return tc.want(p, d) })
+		})
+	}
+}
+
+func TestPartsOfAReadThatAFullStateRepeatsCountOnce(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	_, remote := p.grant("a", 1, 0, 6)
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	h := record.NewHandle(100, 0) // the host's side is played here
+	c := d.hosts.End(0)
+	track := func() {
+		record.PutTrack(c.Reserve(record.TagTrack, record.TrackLen+1), record.TrackReq{
+			Track: h, Engine: peer, Epoch: remote.Epoch, Key: remote.Key, Slot: remote.Slot, Generation: remote.Generation, Native: 1, RemoteLen: 1,
+		}, []byte("a"), nil)
+	}
+	part := func(n uint32) {
+		record.PutRead(c.Reserve(record.TagRead, record.ReadLen+record.RunLen), record.Read{Track: h, Part: n, Parts: 3, N: 1}, runs(20+2*n, 2*n, 2))
+	}
+	track()
+	part(0)
+	part(1)
+	c.Publish()
+	d.ranks[0].plane.Step(l.now)
+	track()
+	part(0)
+	part(1)
+	part(1)
+	part(2)
+	part(2)
+	c.Publish()
+	l.until("an outcome", func() bool {
+		k := d.ranks[0].plane.Tracker.Counters()
+		return k.Outcomes[record.ReadOK]+k.Outcomes[record.ReadFailed] > 0
+	})
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	if k := d.ranks[0].plane.Tracker.Counters(); k.Outcomes[record.ReadOK] != 1 || k.BadParts != 0 || k.Reads != 1 {
+		t.Errorf("outcomes %v, bad parts %d, reads %d", k.Outcomes, k.BadParts, k.Reads)
+	}
+	if !d.ranks[0].right(1, 20, 6, two, two) {
+		t.Error("wrong data")
+	}
+}
