@@ -27,6 +27,7 @@ type sidePeer struct {
 	tp     uint32
 	wanted bool
 
+	epoch   uint64    // of the maps handed on last; 0: stock, or none
 	seen    uint64    // of watch, last acted on
 	refused time.Time // its maps were fetched and could not be used; zero: they were
 	offset  bool      // the sink has one
@@ -150,12 +151,19 @@ func (s *sideChannel) unwant(p *sidePeer) {
 }
 
 // check holds a peer's map against ours, on a goroutine of the handshake's.
-func (s *sideChannel) check(_ uint64, _ handshake.Rank, h *wire.Handshake) error {
+func (s *sideChannel) check(engine uint64, r handshake.Rank, h *wire.Handshake) error {
 	s.mu.Lock()
-	own := s.ranks[0].ours
+	p := s.peers[engine]
+	var own *wire.Handshake
+	if p != nil && s.whole {
+		own = s.ranks[0].ours
+		if n := r.PP*p.tp + r.Transfer; p.tp == uint32(s.cfg.TPSize) && n < uint32(len(s.ranks)) {
+			own = s.ranks[n].ours // of the same stage, which alone has the same layers
+		}
+	}
 	s.mu.Unlock()
 	if own == nil {
-		return nil // withdrawn meanwhile: nobody waits for the answer
+		return nil // withdrawn or forgotten meanwhile: nobody waits for the answer
 	}
 	return wire.Compatible(own, h)
 }
@@ -187,6 +195,10 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 		for _, m := range r.Maps {
 			ranks = append(ranks, heartbeat.PeerRank{Rank: m.Rank.PP*p.tp + m.Rank.Transfer, Map: m.Handshake})
 		}
+		first := r.Maps[0].Handshake
+		s.mu.Lock()
+		p.epoch = first.Lease.Epoch // before the maps are in force, so that the word of an old wire is not taken for the new life's
+		s.mu.Unlock()
 		err := s.sink.LoadEngine(p.engine, ranks)
 		s.mu.Lock()
 		p.refused = time.Time{}
@@ -195,7 +207,7 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 			s.n.refused.Add(1)
 		} else {
 			s.n.loads.Add(1)
-			s.keepWire(p, r.Maps[0].Handshake)
+			s.keepWire(p, first)
 		}
 		s.mu.Unlock()
 	}
@@ -237,8 +249,13 @@ func (s *sideChannel) nonce(owner string) (n [16]byte) {
 	return deathwire.Nonce(s.life.secret, owner)
 }
 
-// ownerDead is the word of a wire.
-func (s *sideChannel) ownerDead(engine uint64) {
+// ownerDead is the word of a wire. It may come late: what is in force now may be the owner's next life.
+func (s *sideChannel) ownerDead(engine uint64, w deathwire.Wire) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.peers[engine]; p == nil || p.epoch != w.OwnersEpoch {
+		return
+	}
 	s.n.dead.Add(1)
 	s.sink.EngineDead(engine)
 }

@@ -15,8 +15,9 @@ import (
 // ClientConfig says what a reader does with its wires. A field that is zero has its default.
 type ClientConfig struct {
 	// Dead hears that an owner's process has died: its wire was closed without a word, and nobody answers there, or
-	// somebody else. It and Changed run on a goroutine of the client, under no lock.
-	Dead func(engine uint64)
+	// somebody else. It says of which life; another wire may have been kept meanwhile. It and Changed run on a goroutine of
+	// the client, under no lock.
+	Dead func(engine uint64, w Wire)
 	// Changed hears that an owner is perhaps not the one that it was; its handshake should be asked for anew.
 	Changed func(engine uint64)
 
@@ -401,7 +402,9 @@ func (c *Client) end(ctx context.Context, l *link) {
 		return
 	}
 	c.n.dead.Add(1)
-	c.tell(ctx, c.cfg.Dead, l.engine)
+	if c.cfg.Dead != nil && ctx.Err() == nil {
+		c.cfg.Dead(l.engine, l.w)
+	}
 	c.tell(ctx, c.cfg.Changed, l.engine)
 }
 

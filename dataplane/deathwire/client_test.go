@@ -40,8 +40,8 @@ func onShore(t *testing.T, do func(s *shore)) {
 		s := &shore{t: t, start: time.Now()}
 		s.answer = s.owner(owner)
 		s.Client = NewClient(ClientConfig{
-			Dead: func(engine uint64) {
-				if engine != 7 {
+			Dead: func(engine uint64, w Wire) {
+				if engine != 7 || w != wireD {
 					t.Errorf("engine %d", engine)
 				}
 				s.mu.Lock()

@@ -154,7 +154,7 @@ func TestAnOwnersDeathIsSeenOverARealConnection(t *testing.T) {
 	noLeaks(t)
 	l := listen(t, "127.0.0.1", ServerConfig{})
 	dead := make(chan uint64, 1)
-	c := NewClient(ClientConfig{Grace: grace, Dead: func(engine uint64) { dead <- engine }})
+	c := NewClient(ClientConfig{Grace: grace, Dead: func(engine uint64, _ Wire) { dead <- engine }})
 	defer c.Close()
 	w := wireD
 	w.Addr = l.addr
