@@ -18,6 +18,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"golang.org/x/sys/unix"
 )
 
 // Config is what a stand-in is made of.
@@ -130,7 +131,7 @@ func regions(cache *kvcache.Cache) []core.Region {
 	for l := range cache.Layers {
 		list = append(list, core.Region{
 			Addr: cache.Addr(l), Bytes: uint64(len(cache.Layer(l))), BlockLen: uint64(cache.BlockLen), BlockStride: uint64(cache.BlockLen),
-			Blocks: cache.Blocks, Group: -1, Name: fmt.Sprintf("layer.%d", l),
+			Blocks: cache.Blocks, Group: -1, Name: fmt.Sprintf("layer.%d", l), Parts: kvcache.Parts,
 		})
 	}
 	return list
@@ -149,7 +150,7 @@ func (e *engine) pass() error {
 }
 
 func (e *engine) addPeer(c *jsonl.Command, handshake []byte) error {
-	h, err := e.core.AddEngine(heartbeat.EngineDesc{ID: c.EngineID, TP: c.TP})
+	h, err := e.core.AddPeer(heartbeat.EngineDesc{ID: c.EngineID, TP: c.TP}, c.Host, int(c.Port))
 	if err != nil {
 		return err
 	}
@@ -158,6 +159,15 @@ func (e *engine) addPeer(c *jsonl.Command, handshake []byte) error {
 		return nil
 	}
 	return e.core.Handshake(h, c.Rank, handshake)
+}
+
+// monotonic is CLOCK_MONOTONIC, in which parameters name the end of a fixed life.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // every Linux that runs this has the clock
+	}
+	return ts.Nano()
 }
 
 func (e *engine) peerName(handle uint64) string {
@@ -170,16 +180,26 @@ func (e *engine) peerName(handle uint64) string {
 }
 
 // grant holds a finished request's blocks under a lease and answers the transfer parameters for the router.
-func (e *engine) grant(id string, blocks []uint32, tokens uint32, expected record.Handle, user uint64) (record.Handle, []byte, error) {
-	lease, err := e.host.Grant(host.Grant{ID: []byte(id), Blocks: uint32(len(blocks)), Tokens: tokens, Expected: expected, User: user}, core.Now())
+// fixed is 0, or how long they are held whatever heartbeats say.
+func (e *engine) grant(id string, blocks []uint32, tokens uint32, expected record.Handle, user uint64, fixed time.Duration) (record.Handle, []byte, error) {
+	end := float64(monotonic()+int64(fixed)) / 1e9
+	lease, err := e.host.Grant(host.Grant{
+		ID: []byte(id), Blocks: uint32(len(blocks)), Tokens: tokens, Expected: expected, User: user, TTL: fixed, Fixed: fixed > 0,
+	}, core.Now())
 	if err != nil {
 		return 0, nil, err
 	}
+	var expiry *float64
+	if fixed > 0 {
+		expiry = &end
+	}
 	cfg := e.core.Config()
+	epoch, _, _ := e.core.Memory().Control.ReadEra() // changes only while nothing is granted
 	return lease, wire.AppendParams(nil, &wire.Params{
 		DoRemotePrefill: true, EngineID: cfg.EngineID, RequestID: id, Host: cfg.SideChannelHost, Port: uint32(cfg.SideChannelPort),
-		TPSize: 1, DCPSize: 1, PPSize: 1, NumTokens: tokens, Groups: [][]uint32{blocks}, TransferMode: "pull", Native: true,
-		Lease: wire.ParamsLease{Version: 1, Epoch: e.core.Memory().Epoch, Slot: lease.Slot(), Generation: lease.Use(), Key: e.host.Key(lease)},
+		TPSize: uint32(cfg.TPSize), DCPSize: 1, PPSize: 1, NumTokens: tokens, Groups: [][]uint32{blocks}, TransferMode: "pull", Native: true,
+		ExpiryTime: expiry,
+		Lease:      wire.ParamsLease{Version: 1, Epoch: epoch, Slot: lease.Slot(), Generation: lease.Use(), Key: e.host.Key(lease)},
 	}), nil
 }
 
@@ -190,6 +210,9 @@ func (e *engine) track(params *wire.Params, id string, user uint64) (record.Hand
 		return 0, fmt.Errorf("the parameters name engine %q, which was not introduced", params.EngineID)
 	}
 	r := &host.Remote{ID: []byte(params.RequestID)}
+	if params.ExpiryTime != nil {
+		r.ExpiresNs = uint64(*params.ExpiryTime * 1e9)
+	}
 	if params.Native {
 		r.Native, r.Epoch, r.Key, r.Slot, r.Generation = true, params.Lease.Epoch, params.Lease.Key, params.Lease.Slot, params.Lease.Generation
 	}

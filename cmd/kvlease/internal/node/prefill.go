@@ -3,6 +3,7 @@ package node
 import (
 	"encoding/hex"
 	"fmt"
+	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -60,7 +61,7 @@ func (n *Node) grant(c *jsonl.Command) (jsonl.Report, error) {
 		n.engine.cache.Fill(c.ID, c.Blocks)
 	}
 	n.users++
-	lease, params, err := n.engine.grant(c.ID, c.Blocks, c.Tokens, expected, n.users)
+	lease, params, err := n.engine.grant(c.ID, c.Blocks, c.Tokens, expected, n.users, time.Duration(c.FixedS*1e9))
 	if err != nil {
 		return jsonl.Report{}, err
 	}
