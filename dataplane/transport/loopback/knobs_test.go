@@ -123,7 +123,8 @@ func TestEachCallFailsWhenItIsTold(t *testing.T) {
 		{loopback.OpSend, func() error { return w.d.Send(w.toP, nil) }},
 		{loopback.OpPostRead, func() error { _, err := w.d.PostRead(w.spec()); return err }},
 		{loopback.OpDrop, func() error { return w.d.Drop(w.toP) }},
-		{loopback.OpLoad, func() error { _, err := w.d.Load(blob); return err }},
+		{loopback.OpLoad, func() error { w.toP, err = w.d.Load(blob); return err }},
+		{loopback.OpAbandon, func() error { return w.d.Abandon(w.toP) }},
 	} {
 		w.d.FailNext(tc.op, told)
 		w.d.FailNext(tc.op, transport.ErrFull)
