@@ -173,7 +173,9 @@ KVL_API int32_t kvl_params(kvl_ctx_t *ctx, kvl_lease_t lease, const kvl_grant_t 
 	    (st = check(ctx, lease, buf, cap, len_out)) != KVL_OK ||
 	    (st = look_up(ctx, lease, (grant->flags & KVL_GRANT_FIXED) != 0, &l)) != KVL_OK)
 		return st;
-	put_text(&t, "{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_block_ids\":");
+	/* As vLLM says it: blocks with a fixed life are those of a decode engine, for the second turn. */
+	put_text(&t, l.end_ns != 0 ? "{\"do_remote_prefill\":false,\"do_remote_decode\":true" : "{\"do_remote_prefill\":true,\"do_remote_decode\":false");
+	put_text(&t, ",\"remote_block_ids\":");
 	put_groups(&t, grant->groups, grant->groups_n);
 	put_text(&t, ",\"remote_request_id\":");
 	put_string(&t, grant->id);

@@ -64,11 +64,14 @@ static void the_parameters_of_a_lease_that_heartbeats_renew_name_none(void)
 	size_t len;
 	fixed.flags = KVL_GRANT_FIXED;
 	CHECK_STATUS(kvl_grant(p, &fixed, &l), KVL_OK);
+	CHECK_STATUS(kvl_params(c, l, &fixed, text, sizeof text, &len), KVL_OK);
+	CHECK(strstr(text, "\"do_remote_prefill\":false,\"do_remote_decode\":true,") != NULL); /* blocks of a decode engine */
 	CHECK_STATUS(kvl_cancel(p, l), KVL_OK);
 	CHECK_STATUS(kvl_step(c), KVL_OK);
 	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_OK); /* in the same slot */
 	CHECK_STATUS(kvl_params(c, l, &g, text, sizeof text, &len), KVL_OK);
 	CHECK(strstr(text, "\"remote_blocks_expiry_time\":null,") != NULL);
+	CHECK(strstr(text, "\"do_remote_prefill\":true,\"do_remote_decode\":false,") != NULL);
 	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
 }
 
