@@ -175,6 +175,29 @@ func TestAnotherEngineAtAnOwnersAddressIsNotTakenForIt(t *testing.T) {
 	l.until("it is known under its own name", func() bool { return d.view(q).State == heartbeat.Connected }, other, d)
 }
 
+// Without death wires the break of the connection is what makes the reader ask again.
+func TestRequestsOfAnEngineWhoseAddressAnotherOneHasAreLost(t *testing.T) {
+	l := newSideLab(t)
+	edit := l.edit
+	l.edit = func(cfg *Config) { edit(cfg); cfg.DeathWire = false }
+	p, d := l.node("P", `{}`), l.node("D", `{"kv_lease_duration": 6}`)
+	engine := l.name(d, p)
+	l.until("P is connected", func() bool { return d.view(engine).State == heartbeat.Connected }, p, d)
+	l.handOver(p, d, engine, "r", 1)
+	l.until("a beat was applied", func() bool { return p.stat("beats_applied") > 0 }, p, d)
+	if p.core.side.readers != nil || d.core.side.owners != nil {
+		t.Fatal("there are wires")
+	}
+	port := p.port()
+	p.core.Close(5 * time.Second)
+	other := l.node("Q", `{}`, port)
+	began := time.Now()
+	l.until("the request is lost", func() bool { return len(d.take(record.EvLeaseGone)) == 1 }, other, d)
+	if d.stat("side_wrong_engine") == 0 || time.Since(began) > d.core.cfg.Duration {
+		t.Errorf("after %v, %d wrong engines", time.Since(began), d.stat("side_wrong_engine"))
+	}
+}
+
 func TestAnEngineThatSleepsAndWakesIsANewEngine(t *testing.T) {
 	l := newSideLab(t)
 	p, d, engine := l.met()
