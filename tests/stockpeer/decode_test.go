@@ -5,6 +5,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Our D with stock prefill engines.
@@ -228,4 +229,40 @@ func TestAStockOwnerRestartedUnderItsIDIsAnotherEngine(t *testing.T) { // S26
 	d.do("read", "id", "r2", "blocks", []int{1, 2, 0})
 	outcome(d, "r2", "read_done", "ok")
 	freed(again, "r2", "completed")
+}
+
+func TestASecondTurnReadsFromAStockDecodersBlocksInTimeOnly(t *testing.T) {
+	p, d := stock(t, "prefill", "P"), ours(t, "D", nil) // the names of the first turn: here P is the reader, and D the owner
+	owner, reader := p, d
+	life := 6 * time.Second
+	params := throughRouter(t, owner.do("prefill", "id", "in-time", "blocks", []int{3, 4, 9}, "ttl", 60))
+	late := throughRouter(t, owner.do("prefill", "id", "late", "blocks", []int{13, 14, 19}, "ttl", 60))
+	begun := owner.do("stats").at()
+	reader.do("engine", "params", params)
+	for id, p := range map[string]report{"in-time": params, "late": late} {
+		reader.do("track", "id", id, "params", p)
+	}
+	reader.wait("engine_up", "")
+	reader.do("read", "id", "in-time", "blocks", []int{1, 2, 0})
+	outcome(reader, "in-time", "read_done", "ok")
+	freed(owner, "in-time", "completed")
+	owner.none("beat", "", interval) // a fixed life is not beaten for
+	gone := reader.wait("lease_gone", "late")
+	within(t, "taken for gone", gone.at()-begun, life/2, life)
+	freed(owner, "late", "expired")
+}
+
+func TestADeafSideChannelDelaysNoOther(t *testing.T) { // S24
+	deaf, p, d := stock(t, "prefill", "deaf"), stock(t, "prefill", "P"), ours(t, "D", nil)
+	deaf.do("side_channel", "deaf", true)
+	params := throughRouter(t, deaf.do("prefill", "id", "r0", "blocks", []int{3, 4, 9}))
+	d.do("engine", "params", params)
+	d.do("track", "id", "r0", "params", params)
+	begun := d.do("stats").at()
+	arrived(t, d, p, "r1")
+	d.do("read", "id", "r1", "blocks", []int{1, 2, 0})
+	done := outcome(d, "r1", "read_done", "ok")
+	within(t, "read from the other one", done.at()-begun, 0, slack)
+	gone := d.wait("lease_gone", "r0") // nothing can be left of it
+	within(t, "given up", gone.at()-begun, duration, duration+duration/3+slack)
 }

@@ -118,11 +118,12 @@ class Engine:
         self.leases[id] = lease.value
         self.ids[lease.value] = id
 
-    def do_grant(self, id, blocks):
+    def do_grant(self, id, blocks, fixed=0.0):
+        """Fixed: a life in seconds that no heartbeat renews, for a second turn."""
         self.cache.fill(id, blocks)
         groups, lease = group(blocks), c.c_uint64()
         grant = Grant(size=c.sizeof(Grant), id=text(id), groups=c.pointer(groups), groups_n=1, tokens=16 * len(blocks),
-                      expected=self.leases.get(id, 0))
+                      expected=self.leases.get(id, 0), flags=int(fixed > 0), ttl_ns=int(fixed * 1e9))
         self.ok(self.lib.kvl_grant(self.producer, c.byref(grant), c.byref(lease)))
         self.leases[id] = lease.value
         self.ids[lease.value] = id

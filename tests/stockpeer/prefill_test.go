@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Our P with stock decoders.
@@ -179,4 +180,27 @@ func TestNothingThatAStockPeerSendsStopsUs(t *testing.T) { // S01, S02, S03 end 
 	read(d, "r1", params)
 	readWell(d, "r1")
 	freed(p, "r1", "completed")
+}
+
+func TestASecondTurnOfAStockReaderFreesOurFixedLease(t *testing.T) {
+	p, d := ours(t, "P", nil), stock(t, "decode", "D") // the owner is the engine that decoded in the first turn
+	life := 4 * time.Second
+	params := map[string]report{}
+	for i, id := range []string{"in-time", "late"} {
+		params[id] = throughRouter(t, p.do("grant", "id", id, "blocks", []int{10 * i, 10*i + 1, 10*i + 2}, "fixed", life.Seconds()))
+		if params[id]["do_remote_decode"] != true || params[id]["do_remote_prefill"] != false || params[id].num("remote_blocks_expiry_time") == 0 {
+			t.Fatalf("parameters of a fixed lease: %v", params[id])
+		}
+	}
+	begun := p.do("stats").at()
+	read(d, "in-time", params["in-time"])
+	readWell(d, "in-time")
+	freed(p, "in-time", "completed")
+	d.do("send", "engine_id", "P", "messages", []string{hex.EncodeToString([]byte("HB:late"))}) // renews nothing
+	end := freed(p, "late", "expired")
+	within(t, "freed", end.at()-begun, life-slack, life+extension/8+settle+slack)
+	read(d, "late", params["late"])
+	if left := d.wait("declined", "late").num("left"); left > 0.5 {
+		t.Errorf("%v s were left in the reader's clock", left)
+	}
 }

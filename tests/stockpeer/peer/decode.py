@@ -13,6 +13,9 @@ import sidechannel
 import wire
 
 
+SECOND_TURN_MARGIN = 5  # of vLLM's seconds
+
+
 class Peer:
     """A connected engine: agent names and descriptor lists by rank."""
 
@@ -196,6 +199,12 @@ class Decode(engine.Engine):
                 self._notify(agent, report, "completions")
             self.lines.say(ev="released", id=id)
             return
+        expiry = params.get("remote_blocks_expiry_time")
+        if expiry is not None:
+            left = expiry - self._offsets.get(engine_id, 0.0) - time.perf_counter()
+            if left <= SECOND_TURN_MARGIN * self.args.second:  # nothing is sent: the owner waits for its end
+                self.lines.say(ev="declined", id=id, left=left)
+                return
         theirs = wire.tail(params["remote_block_ids"][0], len(blocks))
         here = numpy.array(wire.descriptors(blocks, [self.cache.blocks] * self.cache.layers), dtype=numpy.int64)
         handles = []

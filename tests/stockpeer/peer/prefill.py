@@ -36,8 +36,9 @@ class Prefill(engine.Engine):
         """The request is scheduled; it has not finished."""
         self._in_batch.add(id)
 
-    def do_prefill(self, id, blocks, tokens=None):
-        """The request has finished: its blocks are leased in the next step, its parameters leave now."""
+    def do_prefill(self, id, blocks, tokens=None, ttl=None):
+        """The request has finished: its blocks are leased in the next step, its parameters leave now. With a ttl, in vLLM's
+        seconds, this is a decode engine that keeps them for the next turn."""
         taken = {b: other for other, held in self._blocks.items() for b in held}
         for b in blocks:
             if b in taken:
@@ -45,10 +46,12 @@ class Prefill(engine.Engine):
         self.cache.fill(id, blocks)
         self._blocks[id] = blocks
         self._in_batch.add(id)
-        self._pending.append((id, time.perf_counter() + self.duration))
+        end = time.perf_counter() + (self.duration if ttl is None else ttl * self.args.second)
+        self._pending.append((id, end))
         return {"params": wire.response_params(
             engine_id=self.args.engine_id, request_id=id, blocks=[blocks], host=self.args.host, port=self.listener.port,
             tp_size=self.args.tp_size, tokens=16 * len(blocks) if tokens is None else tokens, generation=1,
+            expiry=None if ttl is None else end, owner_is_decode=ttl is not None,
         )}
 
     def do_overwrite(self, id, blocks):
