@@ -160,16 +160,24 @@ func (c *Core) describe(regions []Region, blob []byte) *wire.Handshake {
 	return h
 }
 
-// unregisterWait is how long Unregister waits for transfers of ours that are about to end: rows are read all the time.
-const unregisterWait = 100 * time.Millisecond
+// unregisterLooks is how often Unregister looks, a millisecond apart, for transfers of ours that are about to end: rows are read
+// all the time.
+const unregisterLooks = 100
 
 // Unregister fences, ends every lease, destroys the agent, and only then lets the host unmap: a peer's late read cannot
 // be seen from here, and software RMA answers without looking at registrations. As a reader it gives up what it tracks, tells
 // the owners, and reports it lost: there is no agent to beat with. ErrBusy: a read of ours is in flight; nothing has changed.
 // The context steps on, and Register makes it another engine.
 func (c *Core) Unregister() error {
-	if err := c.await(unregisterWait, func() bool { return c.registered == nil || c.reads.Open() == 0 }); errors.Is(err, ErrClosed) {
-		return err
+	for range unregisterLooks {
+		over, err := c.look(func() bool { return c.registered == nil || c.reads.Open() == 0 })
+		if errors.Is(err, ErrClosed) {
+			return err
+		}
+		if over || err != nil { // a poisoned context is looked at once
+			break
+		}
+		time.Sleep(time.Millisecond)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -3,6 +3,7 @@ package group
 import (
 	"encoding/binary"
 	"sync/atomic"
+	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -41,6 +42,7 @@ const (
 	fullLooksMax   = 8192 // slots that a step looks at for one rank's full state
 	fullRecordsMax = 1024 // records that it tells of it
 	fullSpare      = 4096 // bytes that are left for what happens meanwhile
+	fullRetry      = 10 * time.Millisecond
 )
 
 // speak tells a rank what is due, and publishes.

@@ -232,12 +232,16 @@ func (g *Group) NextDue(now clock.Instant) clock.Instant {
 	if g.ends.n+g.news.n+g.engineNews.n > 0 || g.rankNews != 0 || g.pressure != 0 {
 		return now
 	}
+	due := clock.Never
 	for i := range g.ranks {
-		if r := &g.ranks[i]; r.busy() {
+		switch r := &g.ranks[i]; {
+		case !r.busy():
+		case r.scan, !r.gap && r.carrier.Fits(2*fullSpare):
 			return now
+		default: // it stands still: nothing is gained by looking all the time
+			due = min(due, now.Add(fullRetry))
 		}
 	}
-	due := clock.Never
 	if g.expects.head != none {
 		due = min(due, g.leases[g.expects.head].end)
 	}

@@ -627,3 +627,35 @@ func TestAReaderThatDiesFreesWhatItAloneHolds(t *testing.T) {
 		t.Errorf("freed %+v", freed)
 	}
 }
+
+func TestAHostDoesNotSpinForARankThatStandsStill(t *testing.T) {
+	l, p, _, _ := pair(t, stream.KindProcess, two, two)
+	l.run(time.Second, 50*time.Millisecond)
+	if due := p.group.NextDue(l.now); due != clock.Never || p.group.Pending() {
+		t.Fatalf("due in %v, pending %v, with nothing to do", due.Sub(l.now), p.group.Pending())
+	}
+	p.ranks[1].stopped = true
+	for i := range slots {
+		h, _ := p.grantAs(host.Grant{ID: fmt.Appendf(nil, "r%d", i), Blocks: 1})
+		must(t, p.host.Cancel(h))
+		l.step(time.Millisecond)
+	}
+	l.run(100*time.Millisecond, time.Millisecond)
+	if wait := p.group.NextDue(l.now).Sub(l.now); wait < time.Millisecond || wait > 100*time.Millisecond || p.group.Pending() {
+		t.Errorf("due in %v, pending %v, while rank 1 has no room", wait, p.group.Pending())
+	}
+	if !p.group.Rank(1).Behind {
+		t.Error("rank 1 is not behind: its ring was never full")
+	}
+	// And a rank does not for a host that does.
+	p.ranks[1].stopped = false
+	r := p.ranks[1]
+	for range 200 { // the host is not stepped
+		l.now = l.now.Add(time.Millisecond)
+		r.plane.Step(l.now)
+	}
+	if r.plane.Pending() {
+		t.Error("rank 1 is pending, and has nothing to take and no room to tell")
+	}
+	l.until("freed", func() bool { return p.count(record.EvFreed) == slots })
+}

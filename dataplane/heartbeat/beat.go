@@ -160,9 +160,10 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 		}
 	}
 	for k := range e.links {
-		if l := &e.links[k]; l.seen {
-			l.seen = false
-		} else if e.state == Connected {
+		// Of a board the header is looked at in every second round, whatever else was read: it says whether its owner drains.
+		seen := e.links[k].seen && !(e.facts.native && e.rounds%2 == 0)
+		e.links[k].seen = false
+		if !seen && e.state == Connected {
 			t.probe(i, uint32(k), now)
 		}
 	}

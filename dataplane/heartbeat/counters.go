@@ -32,6 +32,7 @@ type Counters struct {
 	WalksCut                                       uint64 // steps that left a walk over an engine's requests to the next one
 
 	Rows, RowsFailed, RowsCut uint64 // row reads posted, failed, steps that stopped at RowsStepMax
+	Draining                  uint64 // engines whose board said that they take nothing new
 	Probes                    uint64
 	Renewals                  uint64 // rows that showed one
 	Gone, AtRisk              uint64 // requests

@@ -76,6 +76,8 @@ type engine struct {
 
 	up               bool // the host takes it for connected
 	pendUp, pendDown bool
+	drains           bool // its board says that it takes nothing new
+	pendDrains       bool
 	downCount        uint64
 }
 

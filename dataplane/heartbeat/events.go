@@ -70,6 +70,13 @@ func (t *Tracker) putEngine(i uint32) bool {
 		}
 		e.pendUp = false
 	}
+	if e.pendDrains {
+		t.ev = record.Event{Kind: record.EvEngineDrains, Handle: uint64(record.NewHandle(i, e.use)), User: e.user}
+		if !t.events.Put(&t.ev) {
+			return false
+		}
+		e.pendDrains = false
+	}
 	t.popEngine(&t.eventQueue)
 	t.gauges.Events--
 	return true

@@ -151,6 +151,17 @@ func (t *Tracker) probe(i, k uint32, now clock.Instant) bool {
 	return l.probing
 }
 
+// shownHeader takes the first word of a board: version and flags. One rank that drains says it for its engine.
+func (t *Tracker) shownHeader(i uint32, word uint64) {
+	e := &t.engines[i]
+	if uint32(word) != record.BoardVersion || word>>32&record.BoardDraining == 0 || e.drains {
+		return
+	}
+	e.drains, e.pendDrains = true, true
+	t.counters.Draining++
+	t.queueEngineEvent(i)
+}
+
 // takeRows applies what the row reads have shown.
 func (t *Tracker) takeRows(now clock.Instant) {
 	for {
@@ -190,6 +201,9 @@ func (t *Tracker) takeRows(now clock.Instant) {
 				e.breaks++
 			}
 			t.heard(i, k, l.probeSent)
+			if e.facts.native {
+				t.shownHeader(i, res.Row.Fence)
+			}
 			continue
 		}
 		l.rowAt = now

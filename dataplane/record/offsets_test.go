@@ -130,7 +130,7 @@ var goConstants = []struct {
 	{"KVL_READ_RUNS_MAX", RunsMax}, {"KVL_ID_MAX", IDMax}, {"KVL_LAYOUT_VERSION", LayoutVersion},
 	{"KVL_EV_FREED", EvFreed}, {"KVL_EV_READ_DONE", EvReadDone}, {"KVL_EV_READ_FAILED", EvReadFailed}, {"KVL_EV_BLOCKS_BACK", EvBlocksBack},
 	{"KVL_EV_LEASE_GONE", EvLeaseGone}, {"KVL_EV_AT_RISK", EvAtRisk}, {"KVL_EV_ENGINE_UP", EvEngineUp}, {"KVL_EV_ENGINE_DOWN", EvEngineDown},
-	{"KVL_EV_POISONED", EvPoisoned}, {"KVL_EV_EXPECT_LAPSED", EvExpectLapsed}, {"KVL_EV_RANK_UP", EvRankUp}, {"KVL_EV_RANK_DOWN", EvRankDown}, {"KVL_EV_HOST_DOWN", EvHostDown},
+	{"KVL_EV_POISONED", EvPoisoned}, {"KVL_EV_EXPECT_LAPSED", EvExpectLapsed}, {"KVL_EV_RANK_UP", EvRankUp}, {"KVL_EV_RANK_DOWN", EvRankDown}, {"KVL_EV_HOST_DOWN", EvHostDown}, {"KVL_EV_ENGINE_DRAINS", EvEngineDrains},
 	{"KVL_EVF_BLOCKS_HELD", FlagBlocksHeld},
 	{"KVL_FREED_COMPLETED", FreedCompleted}, {"KVL_FREED_RELEASED", FreedReleased}, {"KVL_FREED_REVOKED", FreedRevoked},
 	{"KVL_FREED_EXPIRED", FreedExpired}, {"KVL_FREED_POISONED", FreedPoisoned}, {"KVL_FREED_DUPLICATE", FreedDuplicate}, {"KVL_FREED_CLOSED", FreedClosed}, {"KVL_FREED_LOST", FreedLost},

@@ -114,6 +114,7 @@ const (
 	EvRankUp       = 11
 	EvRankDown     = 12
 	EvHostDown     = 13
+	EvEngineDrains = 14
 
 	FlagBlocksHeld = 1
 )
