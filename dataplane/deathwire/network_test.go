@@ -267,3 +267,32 @@ func resident(t testing.TB) int {
 	fmt.Sscan(strings.TrimSpace(string(b)), &size, &pages)
 	return pages * os.Getpagesize()
 }
+
+func TestKeepAliveOfAWireIsSlow(t *testing.T) {
+	s := NewServer(ServerConfig{Self: func() (uint64, uint64) { return owner.engine, owner.epoch }})
+	defer s.Close()
+	taken := make(chan net.Conn, 1)
+	z, err := zmtp.Listen("127.0.0.1:0", zmtp.Config{Other: func(ctx context.Context, c net.Conn) {
+		taken <- c.(interface{ NetConn() net.Conn }).NetConn()
+		s.Serve(ctx, c)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	c := hold(t, z.Addr().String(), readerD, nonce(1))
+	defer c.Close()
+	raw, err := (<-taken).(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []struct{ option, want int }{{unix.TCP_KEEPIDLE, 60}, {unix.TCP_KEEPINTVL, 15}, {unix.TCP_KEEPCNT, 8}} {
+		var got int
+		if cerr := raw.Control(func(fd uintptr) { got, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, o.option) }); cerr != nil || err != nil {
+			t.Fatal(cerr, err)
+		}
+		if got != o.want {
+			t.Errorf("option %d is %d, want %d", o.option, got, o.want)
+		}
+	}
+}
