@@ -65,7 +65,7 @@ func (t *Tracker) stepBeats(now clock.Instant) {
 		if now.Before(at) {
 			return
 		}
-		if budget == 0 {
+		if budget <= 0 {
 			t.counters.BeatsCut++ // the rest leaves in the next steps: an interval has room for many
 			return
 		}
@@ -151,6 +151,7 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 		e.beatList, e.beatEnd = roundNative, e.native.start()
 	}
 	e.beatCut = roundNone
+	rows := e.facts.native && e.native.n+e.fixed.n > 0
 	if e.native.n+e.fixed.n > 0 {
 		if !e.queued[queueRows].in || e.rowEnd.chunk == none { // else the round before is still under way
 			e.beginRows()
@@ -161,7 +162,7 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 	}
 	for k := range e.links {
 		// Of a board the header is looked at in every second round, whatever else was read: it says whether its owner drains.
-		seen := e.links[k].seen && !(e.facts.native && e.rounds%2 == 0)
+		seen := (rows || e.links[k].seen) && !(e.facts.native && e.rounds%2 == 0)
 		e.links[k].seen = false
 		if !seen && e.state == Connected {
 			t.probe(i, uint32(k), now)

@@ -102,6 +102,7 @@ func (t *Tracker) postRowsOf(i, m uint32, now clock.Instant) bool {
 			row.rowSent = r.sent
 			row.mark = e.sent
 			l.seen = true
+			l.rowsOff = l.downAt != 0 // one is enough for a sign of life: it may never end
 			t.rowsLeft--
 			t.counters.Rows++
 		case read.Full:
