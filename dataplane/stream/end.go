@@ -42,10 +42,14 @@ func (e *end) attach(l *link) {
 	e.own.ring()
 }
 
-// lose says that the other end is gone. Any thread; nothing if nobody was attached.
+// lose says that the other end is gone. Any thread; nothing if nobody was attached. The first reason stays, and is there before the
+// state is seen.
 func (e *end) lose(err error) {
+	if State(e.state.Load()) != Attached {
+		return
+	}
+	e.why.CompareAndSwap(nil, &err)
 	if e.state.CompareAndSwap(uint32(Attached), uint32(Lost)) {
-		e.why.Store(&err)
 		e.own.ring()
 	}
 }

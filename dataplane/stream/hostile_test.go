@@ -108,6 +108,23 @@ func TestMemoryThatLiesEndsTheStreamAndNothingElse(t *testing.T) {
 	})
 }
 
+// Without it a rank whose tail lies would look like one that stands still, for ever.
+func TestATailThatNoReaderCouldHaveWrittenEndsTheStream(t *testing.T) {
+	forAll(t, []string{KindProcess, KindShm}, func(t *testing.T, kind string) {
+		g := attached(t, kind)
+		atomic.StoreUint32(word32(memoryOf(g.r), linkHeadBytes+128+4), 1) // 4 GiB ahead
+		for range 3 * g.cfg.RingBytes / 1000 {
+			if g.h.Reserve(7, 992) == nil {
+				break
+			}
+			g.h.Publish()
+		}
+		if g.h.State() != Lost || !errors.Is(g.h.Err(), ErrCorrupt) {
+			t.Errorf("%v, %v", g.h.State(), g.h.Err())
+		}
+	})
+}
+
 func TestAWriterThatNeverStopsHoldsUpNobody(t *testing.T) {
 	forAll(t, []string{KindProcess, KindShm}, func(t *testing.T, kind string) {
 		rng := rng(t, 10)

@@ -130,6 +130,15 @@ func TestSilentConnectionsHoldUpNobody(t *testing.T) {
 		for range tc.silent {
 			dial(t, cfg.Path)
 		}
+		server := h.End(0).(*shmHostEnd).host
+		open := func() int {
+			server.mu.Lock()
+			defer server.mu.Unlock()
+			return len(server.conns)
+		}
+		if n := open(); n > pendingMax+1 {
+			t.Errorf("%d silent connections are kept, want at most %d", n, pendingMax)
+		}
 		began := time.Now()
 		r, err := OpenRank(KindShm, cfg)
 		if err != nil {
@@ -233,7 +242,7 @@ func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 	}
 	defer r.Close()
 	gift := int(w.Fd())
-	for _, rank := range []uint32{0, 9} { // it gets as far as the answer; it is refused
+	for _, rank := range []uint32{0, 9} { // it is attached and stays; it is refused
 		conn := dial(t, cfg.Path)
 		b := make([]byte, shmMsgBytes)
 		putHello(b, hello{engineHash("e"), rank, 1, 1})
@@ -241,8 +250,14 @@ func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 		if err := sendMsg(conn, b, wakeUp, gift, gift, gift); err != nil {
 			t.Fatal(err)
 		}
-		recvMsg(conn, b, 2)
-		conn.Close()
+		_, fds, _ := recvMsg(conn, b, 2)
+		closeAll(fds)
+		if rank == 0 {
+			if err := sendMark(conn, shmDone, engineHash("e")); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "attached", func() bool { return h.End(0).State() == Attached })
+		}
 	}
 	w.Close()
 	r.SetReadDeadline(time.Now().Add(20 * time.Second))
