@@ -10,7 +10,7 @@ import (
 )
 
 // Close ends a context. It waits at most timeout for reads of ours, whose memory a transfer may still write: ErrBusy,
-// and the context stays open and steps on.
+// and the context stays open and steps on. A poisoned context does not step, but its transfers are followed to their ends here.
 func (c *Core) Close(timeout time.Duration) error {
 	atomic.StoreUint32(&c.mem.Control.Draining, 1)
 	if c.hosted != nil {
@@ -39,10 +39,32 @@ func (c *Core) Close(timeout time.Duration) error {
 // stopReads waits until no transfer of ours is open and lets no step begin after that: a read that is submitted already
 // must not be posted on an agent that is about to go.
 func (c *Core) stopReads(timeout time.Duration) error {
-	return c.await(timeout, func() bool {
-		c.closed = c.closed || c.reads.Open() == 0
-		return c.closed
-	})
+	end := c.clock().Add(timeout)
+	for {
+		done, err := c.look(func() bool {
+			c.closed = c.closed || c.reads.Open() == 0
+			return c.closed
+		})
+		switch {
+		case done:
+			return nil
+		case err != nil && !errors.Is(err, ErrPoisoned): // a broken context's transfers end, too
+			return err
+		case !c.clock().Before(end):
+			return ErrTimeout
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// settle follows the transfers of a broken context to their ends, which no step does any more: nothing is posted, nobody is told.
+// Else such a context could never be closed. A transfer that does not end keeps it busy for ever, and what is broken may be the
+// list of transfers itself: then only the end of the process is safe, since bytes may land until then. Under the lock.
+func (c *Core) settle() {
+	defer func() { _ = recover() }()
+	c.now = max(c.now, c.clock())
+	c.reads.Close(c.now)
+	c.reads.Step(c.now)
 }
 
 // leave destroys the agent, once. Until that has worked, memory is registered and may be read by peers.
@@ -147,6 +169,9 @@ func (c *Core) look(ok func() bool) (done bool, err error) {
 		err = c.step()
 	} else if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
 		err = ErrPoisoned
+	}
+	if errors.Is(err, ErrPoisoned) && c.reads != nil {
+		c.settle()
 	}
 	return ok(), err
 }

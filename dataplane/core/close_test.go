@@ -137,3 +137,39 @@ func within(t *testing.T, what string, fn func()) {
 		t.Fatalf("%s does not return", what)
 	}
 }
+
+// Nothing steps a broken context, so nobody would ever see that its transfers have ended.
+func TestABrokenContextWithAReadInFlightIsClosedWhenTheReadHasEnded(t *testing.T) {
+	for _, verb := range []string{"close", "unregister"} {
+		t.Run(verb, func(t *testing.T) {
+			l := newLab(t, `{}`)
+			there, here := blocks(3, 8), blocks(40, 8)
+			_, remote := l.grant("r1", 7, there)
+			track := l.track(remote, "d-r1", 70)
+			l.run(time.Second, 30*time.Millisecond)
+			agent(t, l.d).HoldReads(true)
+			l.read(track, here, there)
+			l.step(30 * time.Millisecond)
+			ctl := l.d.core.mem.Control
+			l.d.core.leases.FenceAll()
+			atomic.StoreUint64(&ctl.PoisonNs, uint64(l.now))
+			atomic.StoreUint32(&ctl.Poisoned, 1)
+			leave := func() error {
+				if verb == "close" {
+					return l.d.core.Close(0)
+				}
+				return l.d.core.Unregister()
+			}
+			if err := leave(); !errors.Is(err, ErrBusy) {
+				t.Fatalf("with a read in flight: %v, want ErrBusy", err)
+			}
+			agent(t, l.d).HoldReads(false)
+			for range 3 {
+				if err := leave(); err == nil {
+					return
+				}
+			}
+			t.Errorf("%d transfers are open after their ends", l.d.core.reads.Open())
+		})
+	}
+}
