@@ -301,7 +301,7 @@ func (l *Link) Poisoned() {
 }
 
 func (l *Link) pending() bool {
-	if l.again.head != none || l.news.head != none || l.states.head != none {
+	if (l.again.head != none || l.news.head != none || l.states.head != none) && l.carrier.Fits(record.EventLen) {
 		return true
 	}
 	return l.carrier.Pending() && (l.maps.buf != nil || len(l.maps.free) > 0)

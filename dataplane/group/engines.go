@@ -1,8 +1,6 @@
 package group
 
 import (
-	"math/bits"
-
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -293,15 +291,6 @@ func (g *Group) View(engine uint64) heartbeat.EngineView {
 		v.State = heartbeat.Broken
 	}
 	return v
-}
-
-// EngineUp tells whether all ranks are connected to an engine, and how many are. Stepping thread.
-func (g *Group) EngineUp(engine uint64) (up bool, ranks int) {
-	i := record.Handle(engine).Slot()
-	if engine>>32 == 0 || int(i) >= len(g.engines) || g.engines[i].facts == nil || g.engines[i].facts.handle != engine {
-		return false, 0
-	}
-	return g.engines[i].isUp, bits.OnesCount64(g.engines[i].up)
 }
 
 // EngineDied is the death wire's word about another engine: as a reader of ours it reads no more (L12), and if it is one that we

@@ -659,3 +659,104 @@ func TestAHostDoesNotSpinForARankThatStandsStill(t *testing.T) {
 	}
 	l.until("freed", func() bool { return p.count(record.EvFreed) == slots })
 }
+
+func TestACancelledExpectationLeavesNothingOnTheRanks(t *testing.T) {
+	l := newLab(t)
+	p := l.engine("P", two, stream.KindProcess, nil)
+	p.ready()
+	e, err := p.host.Expect([]byte("a"))
+	must(t, err)
+	l.run(50*time.Millisecond, 10*time.Millisecond)
+	for _, r := range p.ranks {
+		if r.plane.Leases.Expected() != 1 {
+			t.Fatalf("rank %d expects %d", r.n, r.plane.Leases.Expected())
+		}
+	}
+	must(t, p.host.Cancel(e))
+	l.run(50*time.Millisecond, 10*time.Millisecond)
+	for _, r := range p.ranks {
+		if r.plane.Leases.Expected() != 0 {
+			t.Errorf("rank %d still expects %d", r.n, r.plane.Leases.Expected())
+		}
+	}
+	if p.group.Expected() != 0 || len(p.evs) != 0 {
+		t.Errorf("expected %d, events %v", p.group.Expected(), kinds(p.evs))
+	}
+}
+
+// Two grants of one id: the second is refused on every rank alike, also by a rank that hears of both from a full state, where a
+// lower slot comes first.
+func TestASecondGrantOfAnIdIsADuplicateOnEveryRank(t *testing.T) {
+	l, p, _, _ := pair(t, stream.KindDelta, two, two)
+	low, err := p.host.Expect([]byte("low"))
+	must(t, err)
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	silent := true
+	p.ranks[1].silence(true, &silent)
+	first, _ := p.grantAs(host.Grant{ID: []byte("twice"), Blocks: 1})
+	l.step(10 * time.Millisecond)
+	must(t, p.host.Cancel(low))
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	second, _ := p.grantAs(host.Grant{ID: []byte("twice"), Blocks: 2})
+	if second.Slot() >= first.Slot() {
+		t.Fatalf("slots %d and %d: a full state names the first one first", first.Slot(), second.Slot())
+	}
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	silent = false
+	l.until("freed", func() bool { return p.count(record.EvFreed) == 1 })
+	l.run(time.Second, 50*time.Millisecond)
+	for _, ev := range p.take(record.EvFreed) {
+		if ev.Handle != uint64(second) || ev.Status != record.FreedDuplicate || ev.Reasons != record.FreedDuplicate|record.FreedDuplicate<<4 || ev.Value0 != 2 {
+			t.Errorf("freed %+v", ev)
+		}
+	}
+	for _, r := range p.ranks {
+		if r.plane.Leases.Held() != 1 {
+			t.Errorf("rank %d holds %d", r.n, r.plane.Leases.Held())
+		}
+	}
+	if p.group.Held() != 1 || first == second {
+		t.Errorf("held %d", p.group.Held())
+	}
+}
+
+// The stream to the host is full while a rank has outcomes to tell: they wait where they are.
+func TestOutcomesThatFindNoRoomAreToldWhenThereIs(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	const n = 100
+	for i := range uint32(n) {
+		_, remote := p.grantAs(host.Grant{ID: fmt.Appendf(nil, "r%d", i), Blocks: 1, User: uint64(i)})
+		track := d.track(peer, remote, uint64(i))
+		d.ranks[0].agent.HoldReads(true)
+		must(t, d.host.Read(track, runs(i%blocksN, i%blocksN, 1)))
+		_, _ = d.grantAs(host.Grant{ID: fmt.Appendf(nil, "d%d", i), Blocks: 1, TTL: time.Second})
+		_, _ = d.grantAs(host.Grant{ID: fmt.Appendf(nil, "e%d", i), Blocks: 1, TTL: time.Second})
+		l.step(time.Millisecond)
+	}
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	step := func(pass time.Duration) { // the host does not
+		l.now = l.now.Add(pass)
+		p.group.Step(l.now)
+		p.poll()
+		for _, r := range append(p.ranks, d.ranks...) {
+			r.plane.Step(l.now)
+		}
+	}
+	for range 60 {
+		step(50 * time.Millisecond) // the leases expire: their ends fill the stream
+	}
+	d.ranks[0].agent.HoldReads(false)
+	for range 100 {
+		step(10 * time.Millisecond)
+	}
+	if d.ranks[0].link.Counters.ToldHeld == 0 || d.ranks[0].plane.Tracker.Gauges().Events == 0 {
+		t.Fatal("everything found room")
+	}
+	l.until("all outcomes", func() bool { return d.count(record.EvReadDone) == n && d.count(record.EvFreed) == 2*n })
+	if d.group.Tracked() != 0 {
+		l.run(time.Second, 50*time.Millisecond)
+	}
+	if d.group.Tracked() != 0 || d.group.Counters.FullStates != 2 {
+		t.Errorf("tracked %d, %d full states: nothing was lost that had to be told again", d.group.Tracked(), d.group.Counters.FullStates)
+	}
+}
