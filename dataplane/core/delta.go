@@ -30,6 +30,9 @@ func (c *Core) DeltaTake(rank uint32, buf []byte) (int, error) {
 		return 0, err
 	}
 	n, err := d.Take(buf)
+	if errors.Is(err, stream.ErrSpace) {
+		return 0, fmt.Errorf("%w: %w", ErrSpace, err)
+	}
 	return n, deltaErr(err)
 }
 
@@ -52,7 +55,9 @@ func deltaErr(err error) error {
 		return nil
 	case errors.Is(err, stream.ErrTaken):
 		return fmt.Errorf("%w: %w", ErrStale, err)
-	case errors.Is(err, stream.ErrSpace):
+	case errors.Is(err, stream.ErrClosed):
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	case errors.Is(err, stream.ErrSpace): // of Put: the step is behind
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	}
 	return fmt.Errorf("%w: %w", ErrInvalid, err)

@@ -91,6 +91,7 @@ var statuses = []struct {
 	{core.ErrBusy, C.KVL_ERR_BUSY},
 	{core.ErrClosed, C.KVL_ERR_CLOSED},
 	{core.ErrTimeout, C.KVL_ERR_TIMEOUT},
+	{core.ErrSpace, C.KVL_ERR_SPACE},
 	{core.ErrTransport, C.KVL_ERR_TRANSPORT},
 	{core.ErrState, C.KVL_ERR_INVALID},
 	{core.ErrInvalid, C.KVL_ERR_INVALID},
