@@ -158,12 +158,19 @@ type beats struct {
 	step     time.Duration // the longest turn of steps
 }
 
+func (n *node) beatsApplied() uint64 {
+	n.core.mu.Lock()
+	defer n.core.mu.Unlock()
+	return n.core.plane.Counters.BeatsApplied
+}
+
 // watchBeats steps both engines on a goroutine of its own, every few milliseconds, as their loops would.
 func (l *sideLab) watchBeats(p *node, others ...*node) *beats {
 	b := &beats{stop: make(chan struct{})}
 	b.done.Go(func() {
-		last, seen := time.Now(), p.stat("beats_applied")
-		for turned := time.Now(); ; turned = time.Now() {
+		last, seen := time.Now(), p.beatsApplied()
+		turned := time.Now()
+		for {
 			select {
 			case <-b.stop:
 				return
@@ -177,8 +184,9 @@ func (l *sideLab) watchBeats(p *node, others ...*node) *beats {
 					return
 				}
 			}
-			b.step = max(b.step, time.Since(stepped))
-			if now := p.stat("beats_applied"); now != seen {
+			turned = time.Now()
+			b.step = max(b.step, turned.Sub(stepped))
+			if now := p.beatsApplied(); now != seen {
 				b.n += now - seen
 				b.longest = max(b.longest, time.Since(last))
 				last, seen = time.Now(), now

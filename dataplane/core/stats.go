@@ -21,6 +21,14 @@ func (c *Core) Stats() []byte {
 }
 
 func (c *Core) counters() map[string]any {
+	all := c.stepCounters()
+	if c.side != nil {
+		c.side.stats(all) // without our lock: a crowd at the listener makes this wait, and must not make a step wait
+	}
+	return all
+}
+
+func (c *Core) stepCounters() map[string]any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.hosted != nil {
@@ -39,9 +47,6 @@ func (c *Core) counters() map[string]any {
 	flatten(all, "read_", c.reads.Counters)
 	flatten(all, "reads_", c.reads.Gauges())
 	flatten(all, "tracker_", c.tracker.Gauges())
-	if c.side != nil {
-		c.side.stats(all)
-	}
 	if c.ranked != nil {
 		flatten(all, "link_", c.ranked.link.Counters)
 		flatten(all, "stream_", c.ranked.carrier.Counters())
@@ -61,7 +66,6 @@ func (c *Core) hostCounters() map[string]any {
 	for n := range g.Ranks() {
 		flatten(all, fmt.Sprintf("rank_%d_", n), g.Rank(n))
 	}
-	c.side.stats(all)
 	c.pumpCounters(all)
 	return all
 }
