@@ -81,7 +81,7 @@ func (c *Core) leave() error {
 	c.agent.Transport = nobody{c.tr.Name(), c.tr.Agent()}
 	c.registered, c.handshake = nil, nil
 	if c.ranked != nil {
-		c.ranked.blob = nil
+		c.ranked.blob, c.ranked.spent = nil, c.ranked.in
 		c.ranked.link.SetMap(nil)
 	}
 	return nil

@@ -18,6 +18,7 @@ type rankSide struct {
 	link    *dataplane.Link
 	told    record.Era // the last that the host told
 	in      uint64     // the era in which we registered, or are about to; 0: none yet
+	spent   uint64     // the last in which we have unregistered
 	blob    []byte     // of the agent; nil: nothing is registered
 	mapDue  bool       // the map is to be made behind this step
 
@@ -51,7 +52,11 @@ func (c *Core) eraTold(e record.Era) {
 // enterEra makes the host's era ours, unless readers know us by an earlier one: that ends with kvl_unregister. Under the lock.
 func (c *Core) enterEra() {
 	r := c.ranked
-	if r.told.Era == 0 || r.told.Era == r.in || c.handshake != nil {
+	if r.told.Era == 0 || c.handshake != nil {
+		return
+	}
+	if r.told.Era == r.in { // entered before there was memory, or it has been given back in it: then the next one is waited for
+		r.mapDue = r.mapDue || r.blob != nil && r.in != r.spent
 		return
 	}
 	base := c.nextEra().base
