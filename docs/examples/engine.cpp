@@ -86,7 +86,7 @@ pid_t spawn_worker(const Options &o, uint32_t rank, int fd)
 void run_engine(const Options &o, int fd)
 {
 	Workers workers;
-	if (o.tp != 1 && !o.threads()) // before our own context: its descriptors are not for them
+	if (o.tp != 1 && !o.threads) // before our own context: its descriptors are not for them
 		for (uint32_t r = 0; r < o.tp; r++) {
 			auto [ours, theirs] = Channel::pair();
 			workers.processes.push_back(spawn_worker(o, r, theirs.fd()));
@@ -172,17 +172,19 @@ void run(int argc, char **argv)
 		o.carrier = o.role.empty() ? "process" : "shm";
 	if (o.transport.empty())
 		o.transport = o.role.empty() ? "loopback" : "nixl";
+	const std::string mine = "-" + std::to_string(getpid()); // engines of others on this machine may have the same idea
 	if (o.id.empty())
-		o.id = o.role == "decode" ? "D" : "P";
+		o.id = (o.role == "decode" ? "D" : "P") + mine;
 	if (worker >= 0) {
 		work(o, static_cast<uint32_t>(worker), Channel(3), nullptr);
 	} else if (!o.role.empty()) {
 		run_engine(o, o.role == "prefill" ? 1 : 0);
 	} else {
+		o.threads = true;
 		Options p = o, d = o;
 		p.role = "prefill";
 		d.role = "decode";
-		d.id = "D";
+		d.id = "D" + mine;
 		d.tp = peer_tp != 0 ? peer_tp : o.tp;
 		run_both(p, d);
 	}

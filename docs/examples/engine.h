@@ -97,6 +97,7 @@ static inline int32_t cache_register(kvl_ctx_t *ctx, const struct cache *c)
 			.blocks = c->blocks,
 			.group = -1,
 			.mem = KVL_MEM_DRAM,
+			.parts = 2, /* K, then V */
 			.name = {names[l], (size_t)n},
 		};
 	}

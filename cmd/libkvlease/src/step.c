@@ -13,14 +13,17 @@ static int32_t step_inline(kvl_ctx_t *ctx, uint64_t now)
 {
 	int32_t st;
 	kvl_wake_heard(ctx);
-	/* Under the lock: once kvl_poll has seen poisoned and no step, none begins any more. */
-	if (__atomic_load_n(&ctx->control->poisoned, __ATOMIC_SEQ_CST))
+	/* Under the lock: once kvl_poll has seen poisoned and no step, none begins any more. Of an engine with ranks the core is
+	 * entered all the same, where it only tells the other contexts. */
+	if (__atomic_load_n(&ctx->control->poisoned, __ATOMIC_SEQ_CST) && ctx->sizes.role == KVL_ROLE_ENGINE)
 		return kvl_fail_gate(ctx);
 	kvl_tick_before_step(ctx);
 	st = kvl_core.step(ctx->core, now);
 	if (KVL_UNLIKELY(st == KVL_ERR_POISONED) && !KVL_LOAD(&ctx->control->poisoned, ACQUIRE))
 		kvl_fence(ctx); /* the core should have; in doubt, close the rows twice */
 	kvl_tick_after_step(ctx, now);
+	if (st == KVL_ERR_POISONED)
+		return kvl_fail_gate(ctx);
 	return st == KVL_OK ? KVL_OK : kvl_fail(st, "step: %s", kvl_status_name(st));
 }
 

@@ -21,8 +21,8 @@ struct Options {
 	uint32_t layers = 2, blocks = 64;
 	uint32_t requests = 24;
 	double lease_s = 10;
-	bool sleeps = false; // the prefill engine gives its memory back once, half-way
-	bool threads() const { return carrier == "process"; }
+	bool sleeps = false;  // the prefill engine gives its memory back once, half-way
+	bool threads = false; // workers are threads of this process
 };
 
 // A port of 127.0.0.1 that nobody listens at just now.
