@@ -13,7 +13,7 @@ import (
 func TestEachErrorHasItsStatusAndNoOther(t *testing.T) {
 	want := map[error]int32{
 		core.ErrFull: -1, core.ErrInvalid: -2, core.ErrState: -2, core.ErrStale: -3, core.ErrBusy: -4, core.ErrPoisoned: -6,
-		transport.ErrUnavailable: -7, core.ErrClosed: -8, core.ErrConfig: -9, core.ErrTransport: -11, core.ErrTimeout: -14,
+		transport.ErrUnavailable: -7, core.ErrClosed: -8, core.ErrConfig: -9, core.ErrTransport: -11, core.ErrSpace: -12, core.ErrTimeout: -14,
 	}
 	if len(want) != len(statuses) {
 		t.Errorf("the table has %d rows, the test %d", len(statuses), len(want))
