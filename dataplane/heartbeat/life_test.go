@@ -106,6 +106,25 @@ func TestWhatADeadEngineLosesIsBoundedInAStep(t *testing.T) {
 	r.wantSaid(h, "done")
 }
 
+func TestAStockRequestThatComesWhileThoseBeforeAreBeingLostIsNoneOfThem(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Tracks = 2000 })
+	o := r.owner("P", true)
+	e := r.connect(o)
+	for i := range 1500 {
+		r.trackStock(e, fmt.Sprint("old-", i))
+	}
+	r.run(sec(2), 100*time.Millisecond)
+	o.reboot()
+	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+	r.step(r.now.Add(time.Millisecond))
+	h := r.trackStock(e, "new")
+	r.run(r.now.Add(time.Second), 10*time.Millisecond)
+	r.wantSaid(h, "")
+	r.read(h, record.Run{N: 1})
+	r.run(r.now.Add(time.Second), 10*time.Millisecond)
+	r.wantSaid(h, "done")
+}
+
 func TestTwoProcessesThatClaimOneIdDoNotThrash(t *testing.T) {
 	r := newRig(t, nil)
 	a, b := r.owner("P", false), r.owner("P#", false)

@@ -215,6 +215,56 @@ func TestALeaseIsAtRiskIfOneRankDoesNotMove(t *testing.T) {
 	p.ranks[0].deaf = true // another episode
 	r.run(sec(60), time.Second)
 	r.wantSaid(h, "risk risk")
+	p.ranks[0].deaf = false
+	r.run(sec(80), time.Second)
+	p.ranks[0].deaf, p.ranks[1].deaf = true, true // one episode, however many ranks
+	r.run(sec(110), time.Second)
+	r.wantSaid(h, "risk risk risk")
+}
+
+// What rode on the READ of one rank has gone although that of another failed: no stock rank may count us twice.
+func TestAStockOwnerOfSeveralRanksIsNotToldAgainWhenOneReadFailed(t *testing.T) {
+	r := newRig(t, nil)
+	p := r.party("P", topology.Shape{TP: 2, PP: 1}, true, blockLen/2)
+	e := p.connect()
+	h := r.trackStock(e, "x")
+	r.run(sec(6), time.Second)
+	r.d.HoldReads(true)
+	r.read(h, record.Run{N: 1})
+	r.step(sec(6.1))
+	r.d.LetReads(1)
+	r.step(sec(6.2))
+	r.d.FailNext(loopback.OpRead, transport.ErrPeer)
+	r.d.HoldReads(false)
+	r.run(sec(100), time.Second)
+	if got := r.said(h); got != "failed(3)+held back" && got != "failed(3)" {
+		t.Errorf("events %q", got)
+	}
+	if a, b := p.ranks[0].count("done"), p.ranks[1].count("done"); a > 1 || b > 1 || a+b != 1 {
+		t.Errorf("the ranks heard %d and %d completions, want one that rode on its READ", a, b)
+	}
+	r.wantRest()
+}
+
+func TestAnEngineThatWasKnownBeforeMemoryIsReadFromOnceThereIsSome(t *testing.T) {
+	r := newRig(t, nil)
+	local := r.k.reg.local
+	must(t, r.k.SetLocal(nil))
+	p := r.party("P", topology.Shape{TP: 2, PP: 1}, false, blockLen/2)
+	e := p.connect()
+	a, b := r.track(e, p.ranks[0], 1, 0), r.track(e, p.ranks[0], 2, 0)
+	r.run(sec(4), time.Second)
+	r.read(a, record.Run{N: 1})
+	r.run(sec(5), time.Second)
+	r.wantSaid(a, "failed(3)")
+	must(t, r.k.SetLocal(local))
+	r.run(sec(6), time.Second)
+	r.read(b, record.Run{N: 1})
+	r.run(sec(7), time.Second)
+	r.wantSaid(b, "done")
+	if c := r.k.Counters(); c.Loads != 2 {
+		t.Errorf("%d loads, want 2: only the maps are new", c.Loads)
+	}
 }
 
 func TestOnlyTheBrokenLinkIsLoadedAgainAndNoLeaseIsLost(t *testing.T) {
