@@ -12,12 +12,13 @@ import (
 )
 
 type soakCmd struct {
-	Minutes float64       `help:"How long each mode runs." default:"1"`
-	Modes   string        `help:"Which modes run, one after the other." default:"pump,inline"`
-	Pass    time.Duration `help:"Length of a forward pass of the inline mode." default:"5ms"`
-	Out     string        `help:"Folder for the result as a JSON line; none if empty." placeholder:"DIR"`
-	Nixl    string        `help:"libnixl_capi.so or a folder that holds it; searched for if empty." placeholder:"PATH"`
-	Child   string        `hidden:"" enum:"P,D,load," default:""`
+	Minutes  float64       `help:"How long each mode runs." default:"1"`
+	Modes    string        `help:"Which modes run, one after the other." default:"pump,inline"`
+	Pass     time.Duration `help:"Length of a forward pass of the inline mode." default:"5ms"`
+	Priority string        `help:"pump_priority of both processes; its default if empty." placeholder:"KEY"`
+	Out      string        `help:"Folder for the result as a JSON line; none if empty." placeholder:"DIR"`
+	Nixl     string        `help:"libnixl_capi.so or a folder that holds it; searched for if empty." placeholder:"PATH"`
+	Child    string        `hidden:"" enum:"P,D,load," default:""`
 }
 
 func (soakCmd) Help() string {
@@ -47,7 +48,7 @@ func (c *soakCmd) Run(w *world) error {
 		if mode != "pump" && mode != "inline" {
 			return usageError{fmt.Errorf("--modes has %q, allowed: pump, inline", mode)}
 		}
-		spec := soak.Spec{Mode: mode, Transport: "nixl", NixlPath: c.Nixl, Leases: soak.Ladder, Pass: c.Pass}
+		spec := soak.Spec{Mode: mode, Transport: "nixl", NixlPath: c.Nixl, Priority: c.Priority, Leases: soak.Ladder, Pass: c.Pass}
 		run, err := soak.Do(w.ctx, start, spec, c.Minutes, w.stderr)
 		if err != nil {
 			return fmt.Errorf("%s: %w", mode, err)

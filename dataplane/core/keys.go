@@ -100,7 +100,7 @@ var keys = []key{
 	str("nixl_path", "libnixl_capi.so or a folder that holds it; searched for if empty", func(c *Config) *string { return &c.NixlPath }),
 	num("threads", "threads that the Go core may run at once", func(c *Config) *int { return &c.Threads }, 2, 64),
 	str("cpus", "list of CPUs for the threads of the core, like 0,2-3; the process's if empty", func(c *Config) *string { return &c.CPUs }),
-	str("pump_priority", "of the pump's thread: `auto`: SCHED_RR, else nice -10, else as it is; `rr`, `nice`: only that; `off`: as it is. What is not permitted is counted", func(c *Config) *string { return &c.PumpPriority }, "auto", "rr", "nice", "off"),
+	str("pump_priority", "of the pump's thread: `off`: as it is; `rr`: SCHED_RR, `nice`: -10, `auto`: the first of these that is permitted; what is not is counted. Above ordinary the pump waits, spinning, for locks whose holders in the transport it keeps from running: measure with `make soak` first", func(c *Config) *string { return &c.PumpPriority }, "auto", "rr", "nice", "off"),
 	num("core_memory_max", "bytes of Go heap at which the core collects whatever happens", func(c *Config) *int { return &c.CoreMemoryMax }, 16<<20, 1<<40),
 
 	num("block_size", "tokens of a block", func(c *Config) *int { return &c.BlockSize }, 1, 1<<20),
@@ -121,7 +121,7 @@ func defaults() *Config {
 		RingBytes: 1 << 20, EventsMax: 1 << 16,
 		BatchBytesMax: 16 << 10, UnheardBytesMax: 16 << 20, ParseMax: 4 << 20,
 		NotifsStepMax: 1024, SweepMax: 256, DescsStepMax: 4096, RowsStepMax: 256,
-		Threads: 4, PumpPriority: "auto", CoreMemoryMax: 1 << 30,
+		Threads: 4, PumpPriority: "off", CoreMemoryMax: 1 << 30,
 		BlockSize: 16, KVCacheLayout: "LBHNC", AttnName: "FLASH_ATTN",
 	}
 }

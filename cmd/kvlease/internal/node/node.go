@@ -252,6 +252,8 @@ func (n *Node) onEvent(e *record.Event) {
 		n.say(jsonl.Report{Ev: "engine_up", EngineID: n.engine.peerName(e.Handle), TimeNS: e.TimeNs})
 	case record.EvEngineDown:
 		n.say(jsonl.Report{Ev: "engine_down", EngineID: n.engine.peerName(e.Handle), TimeNS: e.TimeNs})
+	case record.EvEngineDrains:
+		n.say(jsonl.Report{Ev: "engine_drains", EngineID: n.engine.peerName(e.Handle), TimeNS: e.TimeNs})
 	case record.EvRankUp:
 		n.say(jsonl.Report{Ev: "rank_up", Rank: uint32(e.Handle), TimeNS: e.TimeNs})
 	case record.EvRankDown:

@@ -16,6 +16,7 @@ type Spec struct {
 	Mode      string          // pump or inline
 	Transport string          // nixl
 	NixlPath  string          //
+	Priority  string          // pump_priority, "" its default
 	Leases    []time.Duration // one pair of contexts each, all at once
 	Port      int             // of the first side channel; the others follow
 	Pass      time.Duration   // inline: length of a forward pass, all of it work
@@ -53,6 +54,9 @@ func (s *Spec) config(side string, i int) []byte {
 	}
 	if side == "P" {
 		keys["side_channel_listen"], keys["side_channel_host"], keys["side_channel_port"] = true, "127.0.0.1", s.Port+i
+	}
+	if s.Priority != "" {
+		keys["pump_priority"] = s.Priority
 	}
 	if s.NixlPath != "" {
 		keys["nixl_path"] = s.NixlPath
