@@ -137,6 +137,13 @@ def main():
     params = json.dumps(json.loads(text.value)).encode()  # a router reads and writes it
     blob = c.create_string_buffer(8192)
     ok(lib.kvl_handshake_get(p.ctx, c.c_uint32(0), blob, c.c_size_t(8192), c.byref(n)))
+    lib.kvl_handshake_set.argtypes = [c.c_void_p, c.c_uint32, Bytes]  # an engine that makes its map itself
+    assert lib.kvl_handshake_set(p.ctx, 1, Bytes(blob.raw[:n.value], n)) == -2, "there is no rank 1"
+    assert lib.kvl_handshake_set(p.ctx, 0, Bytes(b"\x81\xa1", 2)) == -2, "half a map"
+    ok(lib.kvl_handshake_set(p.ctx, 0, Bytes(blob.raw[:n.value], n)))
+    ours = blob.raw[:n.value]
+    ok(lib.kvl_handshake_get(p.ctx, c.c_uint32(0), blob, c.c_size_t(8192), c.byref(n)))
+    assert sorted(ours) == sorted(blob.raw[:n.value]), "our key has its place in it, and nothing else has changed"
 
     remote, buf, need = Remote(size=c.sizeof(Remote)), c.create_string_buffer(4096), c.c_size_t()
     ok(lib.kvl_params_read(params, c.c_size_t(len(params)), c.byref(remote), buf, c.c_size_t(4096), c.byref(need)))
