@@ -156,4 +156,3 @@ func (t *Tracker) tell(engine uint64, what func(*entry)) error {
 	r.note(record.Handle(engine).Slot())
 	return nil
 }
-
