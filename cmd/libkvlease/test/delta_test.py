@@ -10,7 +10,7 @@ import random
 import sys
 import time
 
-OK, FULL, INVALID, STALE = 0, -1, -2, -3
+OK, FULL, INVALID, STALE, POISONED = 0, -1, -2, -3, -6
 FREED, RANK_UP, RANK_DOWN = 1, 11, 12
 REVOKED = 3
 CAP, RANKS, BLOCKS, BLOCK_BYTES = 65536, 2, 16, 128
@@ -88,9 +88,9 @@ def put(ctx, rank, message):
 class Engine:
     """One host, its ranks, and the engine's own messages between them."""
 
-    def __init__(self):
-        self.host = open_context(role="host")
-        self.ranks = [open_context(role="rank", tp_rank=r) for r in range(RANKS)]
+    def __init__(self, **keys):
+        self.host = open_context(role="host", **keys)
+        self.ranks = [open_context(role="rank", tp_rank=r, **keys) for r in range(RANKS)]
         self.producer = c.c_void_p()
         ok(lib.kvl_producer_open(self.host, c.byref(self.producer)))
         self.caches = [mmap.mmap(-1, BLOCKS * BLOCK_BYTES) for _ in self.ranks]
@@ -158,6 +158,37 @@ class Engine:
             assert (e.status, e.user, e.reasons) == (REVOKED, leases[e.handle], REVOKED * 0x11), (e.status, e.user, hex(e.reasons))
 
 
+def a_broken_host_closes_its_ranks():
+    """kvl_fence_all on the host, whose rows are the ranks': they close them, and the ends come one duration later."""
+    e = Engine(engine_id="broken", kv_lease_duration=1, allow_short_leases=True, step_max=0.1)
+    e.wait(lambda got: sum(x.kind == RANK_UP for x in got) == RANKS)
+    ids = (c.c_uint32 * 1)(1)
+    group = Blocks(ids, 1, 0)
+    grant = Grant(size=c.sizeof(Grant), id=Bytes(b"r", 1), groups=c.pointer(group), groups_n=1, tokens=16, user=9)
+    lease, ev, began = c.c_uint64(), Event(), time.monotonic()
+    ok(lib.kvl_grant(e.producer, c.byref(grant), c.byref(lease)))
+    e.turn()
+    ok(lib.kvl_fence_all(e.host))
+    broken, told = set(), []
+    while len(broken) < RANKS or len(told) < 2:
+        assert time.monotonic() - began < 30, f"ranks {broken} are broken, {len(told)} events"
+        assert lib.kvl_step(e.host) == POISONED
+        for r, ctx in enumerate(e.ranks):
+            if message := take(e.host, r):
+                put(ctx, r, message)
+            status = lib.kvl_step(ctx)
+            assert status in (OK, POISONED), name(status)
+            if status == POISONED:
+                broken.add(r)
+        if lib.kvl_poll(e.host, c.byref(ev), c.sizeof(ev), 1) == 1:
+            told.append(Event.from_buffer_copy(ev))
+    assert (told[0].kind, told[1].kind) == (9, FREED)
+    assert (told[1].handle, told[1].status, told[1].reasons) == (lease.value, 5, 0x55)
+    assert time.monotonic() - began >= 1, "its rows are elsewhere: their closing may take as long as a lease"
+    for ctx in (*e.ranks, e.host):
+        ok(lib.kvl_close(ctx, c.c_uint64(10**9)))
+
+
 def bent(message):
     """A message that somebody has damaged, or made up."""
     kind, b = chance.randrange(6), bytearray(message)
@@ -179,6 +210,7 @@ def bent(message):
 
 
 def main():
+    a_broken_host_closes_its_ranks()
     e = Engine()
     up = e.wait(lambda got: sum(x.kind == RANK_UP for x in got) == RANKS)
     assert {x.handle for x in up if x.kind == RANK_UP} == set(range(RANKS))
