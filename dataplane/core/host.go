@@ -97,14 +97,8 @@ func (c *Core) hostStep(now clock.Instant) {
 	}
 }
 
-// engineGone carries out what a death wire has said: engine is a hash for a reader's, else a handle.
-func (c *Core) engineGone(d death, now clock.Instant) {
-	if d.handle != 0 {
-		c.hosted.group.EngineVoid(d.handle)
-		return
-	}
-	c.hosted.group.EngineDied(d.engine, d.epoch)
-}
+// engineGone has the ranks carry out what a reader's death wire has said.
+func (c *Core) engineGone(d death, _ clock.Instant) { c.hosted.group.EngineDied(d.engine, d.epoch) }
 
 // rankMaps publishes the maps of ranks that have registered in this era. Once one has unregistered, this engine is no more to
 // its readers.
@@ -155,7 +149,7 @@ func (k hostSink) SetOffset(engine uint64, o clock.Offset) {
 }
 
 func (k hostSink) EngineDead(engine uint64) {
-	k.c.deaths.put(death{handle: engine})
+	_ = k.c.hosted.group.EngineDead(engine) // stale: it was removed
 	k.c.Wake()
 }
 

@@ -32,8 +32,8 @@ func (k engineSink) ReaderDead(engineHash, epoch uint64) {
 	k.c.Wake()
 }
 
-// death is the end of a process: of a reader (engine, the hash of its id, and epoch), or of an owner (handle; role host).
-type death struct{ engine, epoch, handle uint64 }
+// death is the end of a reader's process: the hash of its engine id, and its epoch.
+type death struct{ engine, epoch uint64 }
 
 // deaths are those that no step has taken yet.
 type deaths struct {

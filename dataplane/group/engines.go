@@ -78,7 +78,7 @@ func (g *Group) takeNews() bool {
 		}
 	}
 	if s.mapsNew {
-		e.maps, e.epoch, e.died = s.maps, s.epoch, false
+		e.maps, e.epoch, e.died = s.maps, s.epoch, len(s.maps) == 0
 		for n := range g.ranks {
 			g.needMaps(&g.ranks[n], e)
 		}

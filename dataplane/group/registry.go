@@ -177,6 +177,21 @@ func mapOf(maps []PeerMap, rank uint32) []byte {
 	return nil
 }
 
+// EngineDead says that the process of the engine whose maps were handed in last is gone: the ranks report what is tracked there as
+// lost, until LoadEngine brings the maps of another boot. The two are carried out in the order in which they are said. Any goroutine.
+func (g *Group) EngineDead(engine uint64) error {
+	r := g.reg
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, s := r.lookup(engine)
+	if s == nil {
+		return ErrStale
+	}
+	s.maps, s.epoch, s.mapsNew = nil, 0, true
+	r.note(i)
+	return nil
+}
+
 // SetOffset says how an engine's CLOCK_MONOTONIC stands against this host's CLOCK_BOOTTIME. Requests of fixed leases wait for the
 // first one. Any goroutine.
 func (g *Group) SetOffset(engine uint64, o clock.Offset) error {
