@@ -31,7 +31,6 @@ class Decode(engine.Engine):
         self._last_beat = 0.0
         self._executor = concurrent.futures.ThreadPoolExecutor(1)  # all handshakes, one after the other
         self._futures, self._peers = {}, {}
-        self._payloads = {}  # engine -> {rank: payload} that came out of band
         self._generations = {}
         self._queue, self._waiting = [], []  # reads to start; reads that wait for a handshake
         self._reads = {}  # local id -> what is in flight
@@ -40,11 +39,6 @@ class Decode(engine.Engine):
         self._offsets = {}
 
     # ---- commands ----
-
-    def do_introduce(self, engine_id, rank, metadata=None, payload=None):
-        """The owner's map comes out of band instead of by its side channel."""
-        payload = bytes.fromhex(payload) if payload else wire.handshake_payload(self.hash, bytes.fromhex(metadata))
-        self._payloads.setdefault(engine_id, {})[rank] = payload
 
     def do_track(self, id, params):
         """The request enters the scheduler."""
@@ -153,10 +147,7 @@ class Decode(engine.Engine):
 
     def _shake_hands(self, engine_id, host, port, owner_tp):
         ranks = self._targets(owner_tp)
-        if engine_id in self._payloads:
-            maps = {r: sidechannel.check(self._payloads[engine_id][r], engine_id, self.hash) for r in ranks}
-        else:
-            maps, self._offsets[engine_id] = sidechannel.shake_hands(host, port, engine_id, self.hash, ranks)
+        maps, self._offsets[engine_id] = sidechannel.shake_hands(host, port, engine_id, self.hash, ranks)
         peer = Peer()
         for rank, m in maps.items():
             name = self.agent.add_remote_agent(m["agent_metadata"])

@@ -32,10 +32,6 @@ class Prefill(engine.Engine):
 
     # ---- commands ----
 
-    def do_batch(self, id):
-        """The request is scheduled; it has not finished."""
-        self._in_batch.add(id)
-
     def do_prefill(self, id, blocks, tokens=None, ttl=None):
         """The request has finished: its blocks are leased in the next step, its parameters leave now. With a ttl, in vLLM's
         seconds, this is a decode engine that keeps them for the next turn."""
