@@ -3,6 +3,7 @@ package read
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kvlease/kvlease/dataplane/topology"
 )
@@ -88,6 +89,10 @@ func NewMaps(local *Layout, reader topology.Shape, rank uint32, owner topology.S
 	if err := m.gather(reach, remotes); err != nil {
 		return nil, err
 	}
+	m.alone = oneGroup(local)
+	for _, l := range m.layouts {
+		m.alone = m.alone && (l == nil || oneGroup(l))
+	}
 	if err := m.match(); err != nil {
 		return nil, err
 	}
@@ -120,6 +125,7 @@ func NewMaps(local *Layout, reader topology.Shape, rank uint32, owner topology.S
 type mapper struct {
 	local         *Layout
 	told          bool // the number of heads is known
+	alone         bool // each side has one transfer group, so it does not matter whether it says -1 or the number
 	stage, stages uint32
 	owner         topology.Shape
 	layouts       [topology.RanksMax]*Layout
@@ -129,6 +135,11 @@ type mapper struct {
 	first   [topology.RanksMax]int  // by order: the local region that region 0 of a stage fills
 	skipped [topology.RanksMax]bool // by order: the stage has none of this rank's layers
 	known   map[shape][2]int32      // cuts of the map being made
+}
+
+// oneGroup reports that all regions of a layout are of the same transfer group.
+func oneGroup(l *Layout) bool {
+	return !slices.ContainsFunc(l.Regions, func(r Region) bool { return r.Group != l.Regions[0].Group })
 }
 
 // gather sorts the layouts by rank.

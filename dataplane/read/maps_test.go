@@ -71,6 +71,32 @@ func TestManyLayersShareTheirPieces(t *testing.T) {
 	}
 }
 
+// Stock peers of one transfer group call it 0, or do not say; ours may have registered -1.
+func TestAGroupThatIsTheOnlyOneOnBothSidesHasNoName(t *testing.T) {
+	one := topology.Shape{TP: 1, PP: 1}
+	for _, groups := range [][2]int32{{-1, 0}, {0, -1}, {-1, 3}, {-1, -1}, {2, 2}} {
+		local, remote := plain(1<<20, 64, "a", "b"), plain(1<<30, 64, "a", "b")
+		for i := range 2 {
+			local.Regions[i].Group, remote.Regions[i].Group = groups[0], groups[1]
+		}
+		maps, err := NewMaps(local, one, 0, one, 0, []Remote{{0, remote}})
+		if err != nil {
+			t.Fatalf("%v: %v", groups, err)
+		}
+		want := max(groups[0], groups[1])
+		for _, p := range maps[0].pairs {
+			if p.group != want {
+				t.Errorf("%v: a pair of group %d, want %d", groups, p.group, want)
+			}
+		}
+		for g, limit := range maps[0].limit {
+			if known := want == -1 || int(want) == g; (limit != 0) != known {
+				t.Errorf("%v: blocks of group %d up to %d", groups, g, limit)
+			}
+		}
+	}
+}
+
 func TestCachesThatDoNotFitAreNamedWithBothSidesAndTheRemedy(t *testing.T) {
 	one, two, four := topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 2, PP: 1}, topology.Shape{TP: 4, PP: 1}
 	stages := topology.Shape{TP: 1, PP: 2}
@@ -98,7 +124,10 @@ func TestCachesThatDoNotFitAreNamedWithBothSidesAndTheRemedy(t *testing.T) {
 			[]Remote{{0, plain(1, 32, "a")}, {1, plain(1, 32, "a")}}, []string{"whole block", "64 bytes here and 32 there"}},
 		{"other parts", one, two, 0, 4, edit(plain(1, 64, "a"), func(r *Region) { r.Parts = 2 }), []Remote{{0, plain(1, 32, "a")}, {1, plain(1, 32, "a")}},
 			[]string{"2 parts here and 1 there"}},
-		{"another group", one, one, 0, 0, plain(1, 64, "a"), []Remote{{0, edit(plain(1, 64, "a"), func(r *Region) { r.Group = 3 })}}, []string{"transfer group -1 here and 3 there"}},
+		{"another group", one, one, 0, 0, edit(plain(1, 64, "a"), func(r *Region) { r.Group = 2 }),
+			[]Remote{{0, edit(plain(1, 64, "a"), func(r *Region) { r.Group = 3 })}}, []string{"transfer group 2 here and 3 there"}},
+		{"a region of all groups here, of one of two there", one, one, 0, 0, plain(1, 64, "a", "b"),
+			[]Remote{{0, edit(plain(1, 64, "a", "b"), func(r *Region) { r.Group = 3 })}}, []string{"transfer group -1 here and 3 there"}},
 		{"another order of names", one, one, 0, 0, plain(1, 64, "a", "b"), []Remote{{0, plain(1, 64, "b", "a")}}, []string{`region 0 ("a")`, `"b"`, "same order"}},
 		{"more regions there", one, one, 0, 0, plain(1, 64, ""), []Remote{{0, plain(1, 64, "", "")}}, []string{"1 regions here and 2 there", "name every region"}},
 		{"fewer regions there", one, one, 0, 0, plain(1, 64, "", ""), []Remote{{0, plain(1, 64, "")}}, []string{"2 regions here and 1 there"}},

@@ -44,7 +44,8 @@ func (m *mapper) pair(out *Map, t *topology.Take, i int, r *Region) error {
 	differ := func(format string, args ...any) error {
 		return fmt.Errorf("%w: region %d (%.64q) and rank %d of the owner: %s", ErrLayout, i, l.Name, t.Rank, fmt.Sprintf(format, args...))
 	}
-	if l.Group != r.Group {
+	group := max(l.Group, r.Group)
+	if l.Group != r.Group && !(m.alone && min(l.Group, r.Group) == -1) {
 		return differ("transfer group %d here and %d there", l.Group, r.Group)
 	}
 	if m.byName == nil && l.Name != "" && r.Name != "" && l.Name != r.Name {
@@ -73,7 +74,7 @@ func (m *mapper) pair(out *Map, t *topology.Take, i int, r *Region) error {
 	}
 	p := pair{
 		here: l.Addr, there: r.Addr, hereStride: l.BlockStride, thereStride: r.BlockStride, len: l.BlockLen,
-		hereDevice: l.Device, thereDevice: r.Device, firstCut: cuts[0], cutsN: cuts[1], group: l.Group,
+		hereDevice: l.Device, thereDevice: r.Device, firstCut: cuts[0], cutsN: cuts[1], group: group,
 		mem: uint8(memPair(l.Mem, r.Mem)),
 	}
 	bytes := uint64(0)
@@ -86,7 +87,7 @@ func (m *mapper) pair(out *Map, t *topology.Take, i int, r *Region) error {
 	}
 	out.pairs = append(out.pairs, p)
 	for g := range out.limit {
-		if (r.Group == -1 || int(r.Group) == g) && (out.limit[g] == 0 || r.Blocks < out.limit[g]) {
+		if (group == -1 || int(group) == g) && (out.limit[g] == 0 || r.Blocks < out.limit[g]) {
 			out.limit[g] = r.Blocks
 		}
 	}

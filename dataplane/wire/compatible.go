@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrIncompatible says that blocks of the two sides do not have the same shape; the error around it names the first difference.
@@ -72,7 +73,7 @@ func sameRegions(local, remote *Handshake) error {
 		if a, b := local.BlockLens[i], remote.BlockLens[i]; a != b {
 			return differ(fmt.Sprintf("block_lens[%d]", i), a, b)
 		}
-		if a, b := local.group(i), remote.group(i); a != b {
+		if a, b := local.group(i), remote.group(i); a != b && !(min(a, b) == -1 && local.oneGroup() && remote.oneGroup()) {
 			return differ(fmt.Sprintf("region_group_ids[%d]", i), a, b)
 		}
 		if local.RegionNames != nil && remote.RegionNames != nil && local.RegionNames[i] != remote.RegionNames[i] {
@@ -86,6 +87,11 @@ func sameRegions(local, remote *Handshake) error {
 		}
 	}
 	return nil
+}
+
+// oneGroup reports that all regions are of one transfer group: then it does not matter whether it is called -1 or by its number.
+func (h *Handshake) oneGroup() bool {
+	return !slices.ContainsFunc(h.RegionGroupIDs, func(g int64) bool { return g != h.RegionGroupIDs[0] })
 }
 
 // group is the transfer group of region i; without the list there is one group.
