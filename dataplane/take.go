@@ -91,8 +91,7 @@ func (l *Link) apply(tag uint32, rec []byte, now clock.Instant) bool {
 		_, ok := record.AsDrain(rec)
 		if ok && !l.draining {
 			l.draining = true
-			header, _ := record.Board(l.mem.Board)
-			atomic.OrUint32(&header.Flags, record.BoardDraining)
+			l.p.Leases.Drain()
 			l.p.Tracker.Drain(now)
 		}
 		return ok

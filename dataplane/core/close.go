@@ -122,8 +122,7 @@ func (c *Core) startDrain(timeout time.Duration) (err error) {
 		c.side.leave()
 		return nil
 	}
-	header, _ := record.Board(c.mem.Board)
-	atomic.OrUint32(&header.Flags, record.BoardDraining)
+	c.leases.Drain()
 	c.tracker.Drain(c.clock())
 	return nil
 }

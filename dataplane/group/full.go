@@ -189,7 +189,7 @@ func (g *Group) fullLease(r *rank, s uint32, now clock.Instant) (int, bool) {
 		}
 		// What was renewed meanwhile is told by heartbeats, whose news the rank may have missed: a whole extension is the safe side.
 		left := max(k.end.Sub(now), g.cfg.Extension)
-		if k.flags&grantFixed != 0 {
+		if k.flags&record.GrantFixed != 0 {
 			left = max(k.end.Sub(now), 1)
 		}
 		g.sendGrant(r, s, k, uint64(left), id)

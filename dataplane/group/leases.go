@@ -10,9 +10,6 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
-// grantFixed is lease.GrantFixed.
-const grantFixed = 1
-
 // lease is what the host keeps of a slot's use: what a rank must be told again, and what the ranks have said. Id, user and
 // blocks stand in the slot.
 type lease struct {
@@ -121,7 +118,7 @@ func (x *said) Grant(in *record.Grant, id []byte, now clock.Instant) {
 	switch {
 	case in.TTLNs != 0:
 		ttl = time.Duration(min(in.TTLNs, 1<<62))
-	case in.Flags&grantFixed != 0:
+	case in.Flags&record.GrantFixed != 0:
 		ttl = g.cfg.FixedTTL
 	}
 	*k = lease{

@@ -64,7 +64,7 @@ func TestAFixedGrantSaysSoAndNeedsItsTerm(t *testing.T) {
 	}
 	_, fixed := r.grant(host.Grant{ID: []byte("a"), Fixed: true, TTL: time.Second})
 	_, plain := r.grant(host.Grant{ID: []byte("b"), TTL: time.Second})
-	if fixed.Flags != lease.GrantFixed || plain.Flags != 0 {
+	if fixed.Flags != record.GrantFixed || plain.Flags != 0 {
 		t.Errorf("flags of a fixed grant %#x, of a plain one %#x", fixed.Flags, plain.Flags)
 	}
 }

@@ -77,7 +77,7 @@ func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
 	}
 	lease, flags := record.NewHandle(slot, use), uint32(0)
 	if g.Fixed {
-		flags = leases.GrantFixed
+		flags = record.GrantFixed
 	}
 	record.PutGrant(rec, record.Grant{
 		Lease: lease, Key: leases.Key(secret, slot, use), User: g.User, TTLNs: uint64(g.TTL), SaidNs: uint64(now),

@@ -10,9 +10,6 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
-// GrantFixed in a grant's flags: the life is fixed, no heartbeat extends it (blocks kept for a second turn).
-const GrantFixed = 1
-
 func stateUse(s uint64) uint32 { return uint32(s >> 32) }
 
 // submitted finds the slot of a submission that opens a use (expect, grant). Not ok: o says what became of it.
@@ -114,7 +111,7 @@ func (t *Table) tag(id []byte) uint64 { return max(maphash.Bytes(t.seed, id), 1)
 // earlier. 0 is the configured time.
 //
 // Said again: for a lease that is held nothing changes but that its deadline is not before the repeated one's (Repeated). Late:
-// its end was told and the slot given back; the host of several ranks is told once more, with EndedAs. Misfit: nothing changed.
+// its end was told and the slot given back. Misfit: nothing changed.
 func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 	s, k, o, ok := t.submitted(g.Lease, record.Granted)
 	if !ok {
@@ -174,7 +171,7 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 		return Ended
 	}
 
-	if g.Flags&GrantFixed != 0 {
+	if g.Flags&record.GrantFixed != 0 {
 		k.a |= isFixed
 		k.setBeat(0)
 	}
@@ -202,7 +199,7 @@ func (t *Table) ttl(g *record.Grant) time.Duration {
 	switch {
 	case g.TTLNs != 0:
 		return time.Duration(min(g.TTLNs, uint64(1)<<62))
-	case g.Flags&GrantFixed != 0:
+	case g.Flags&record.GrantFixed != 0:
 		return t.cfg.FixedTTL
 	}
 	return t.cfg.Duration
@@ -219,17 +216,6 @@ func (t *Table) again(s uint32, k *hot, told clock.Instant) {
 	if us := uint64(max(told, 0)) / 1000; us > t.mem.Rows[s].DeadlineUs {
 		put(&t.mem.Rows[s].DeadlineUs, us)
 	}
-}
-
-// EndedAs is the reason with which this rank has ended a use of which Grant said Late; FreedExpired if it no longer knows.
-func (t *Table) EndedAs(h record.Handle) uint16 {
-	s := h.Slot()
-	if h != 0 && int(s) < len(t.hot) && t.hot[s].phase() != phaseHeld {
-		if slot := &t.mem.Slots[s]; stateUse(atomic.LoadUint64(&slot.State)) == h.Use()+1 && slot.Reason != 0 {
-			return slot.Reason
-		}
-	}
-	return record.FreedExpired
 }
 
 // claim gives the slot the index entry of its id: a new one, its own from the expectation, or that of an expectation in

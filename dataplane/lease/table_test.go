@@ -118,7 +118,7 @@ func (r *rig) say(h record.Handle, id string, change ...func(*record.Grant)) Out
 
 func ttl(d time.Duration) func(*record.Grant) { return func(g *record.Grant) { g.TTLNs = uint64(d) } }
 
-func fixed(g *record.Grant) { g.Flags |= GrantFixed }
+func fixed(g *record.Grant) { g.Flags |= record.GrantFixed }
 
 func (r *rig) beat(id string) Outcome { return r.t.RenewID([]byte(id), r.now) }
 

@@ -51,9 +51,12 @@ type Grant struct {
 	ReadyEvent uint64
 	Blocks     uint32
 	Tokens     uint32
-	Flags      uint32
+	Flags      uint32 // GrantFixed
 	IDLen      uint32
 }
+
+// GrantFixed in a grant's flags: the life is fixed, no heartbeat extends it (blocks kept for a second turn).
+const GrantFixed = 1
 
 // TrackReq is TRACK and REJECT (Track = 0); followed by the remote id, then the local id.
 type TrackReq struct {

@@ -47,7 +47,7 @@ int main(void)
 	S(rec_rank_state), F(rec_rank_state, flags), F(rec_rank_state, held), F(rec_rank_state, tracked), F(rec_rank_state, reads),
 		F(rec_rank_state, era), F(rec_rank_state, incarnation), F(rec_rank_state, registrations), F(rec_rank_state, steps);
 	C(KVL_NONE), C(KVL_S_FREE), C(KVL_S_EXPECTED), C(KVL_S_GRANTED), C(KVL_S_ENDED), C(KVL_S_TRACKED), C(KVL_S_READING), C(KVL_S_LAPSED),
-		C(KVL_S_MASK), C(KVL_S_CANCEL), C(KVL_S_REVOKE), C(KVL_SF_UNCHECKED), C(KVL_BF_DRAINING), C(KVL_BF_CLOSED);
+		C(KVL_S_MASK), C(KVL_S_CANCEL), C(KVL_S_REVOKE), C(KVL_SF_UNCHECKED), C(KVL_GRANT_FIXED), C(KVL_BF_DRAINING), C(KVL_BF_CLOSED);
 	C(KVL_REC_EXPECT), C(KVL_REC_GRANT), C(KVL_REC_CANCEL), C(KVL_REC_REVOKE), C(KVL_REC_PRESSURE), C(KVL_REC_TRACK),
 		C(KVL_REC_UNTRACK), C(KVL_REC_REJECT), C(KVL_REC_READ), C(KVL_REC_ENGINE), C(KVL_REC_ENGINE_GONE), C(KVL_REC_BLOB),
 		C(KVL_REC_PAUSE), C(KVL_REC_ERA), C(KVL_REC_FULL), C(KVL_REC_DRAIN), C(KVL_REC_POISON), C(KVL_REC_READER_DEAD), C(KVL_REC_READER_HEARD),
