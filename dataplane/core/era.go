@@ -70,6 +70,7 @@ func (c *Core) wakeRank(name uint64) error {
 		return err
 	}
 	c.endAll()
+	c.ranked.in = c.ranked.spent // endAll has closed the board: an era that was told meanwhile is entered anew
 	c.tr = tr
 	c.agent.Transport = tr
 	c.now = max(c.now, c.clock())

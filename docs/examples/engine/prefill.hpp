@@ -82,8 +82,7 @@ private:
 	void sleep_and_wake()
 	{
 		until("every lease has ended", [&] { return held_.empty(); });
-		pass(Job::sleep);
-		until("all ranks have given their memory back", [&] { return pass(Job::sleep), !registered_; });
+		until("all ranks have given their memory back", [&] { return pass(Job::sleep), registered_ == 0 && no_rank_is_up(); });
 		pass(Job::wake);
 		wait_for_ranks();
 		say("slept and woke");

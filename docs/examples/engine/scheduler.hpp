@@ -46,12 +46,12 @@ protected:
 			}
 			workers_[r].send(m);
 		}
-		registered_ = true;
+		registered_ = 0;
 		for (uint32_t r = 0; r < workers_.size(); r++) {
 			if (!workers_[r].receive(message_))
 				throw Error("worker " + std::to_string(r) + " is gone");
 			wrong += message_.wrong;
-			registered_ = registered_ && message_.registered != 0;
+			registered_ += message_.registered;
 			if (deltas() && message_.delta_n != 0) {
 				int32_t st = kvl_delta_put(ctx_, r, {message_.delta, message_.delta_n});
 				if (st != KVL_ERR_FULL) // a message that is dropped is healed
@@ -86,8 +86,11 @@ protected:
 	// All ranks are attached and have registered their memory: before that nothing can be read or granted here.
 	void wait_for_ranks()
 	{
-		until("all ranks are up", [&] { return registered_ && (options_.tp == 1 || up_.size() == options_.tp); });
+		until("all ranks are up", [&] { return registered_ == options_.tp && (options_.tp == 1 || up_.size() == options_.tp); });
 	}
+
+	// And all of them have given it back, as far as the host has heard: what it grants now is of no era any more.
+	bool no_rank_is_up() const { return up_.empty(); }
 
 	// Tell peers, hear the last ends, then let the workers go: their contexts close before ours.
 	void leave()
@@ -129,7 +132,8 @@ protected:
 	Context &ctx_;
 	kvl_producer_t *producer_ = nullptr;
 	int wait_fd_ = -1;
-	bool registered_ = false, leaving_ = false;
+	uint32_t registered_ = 0; // ranks whose memory is, at the last pass
+	bool leaving_ = false;
 
 private:
 	bool deltas() const { return options_.tp != 1 && options_.carrier == "delta"; }

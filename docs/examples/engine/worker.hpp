@@ -128,7 +128,7 @@ private:
 		if (delta_)
 			must(kvl_delta_take(ctx_, rank_, m.delta, sizeof m.delta, &len), "kvl_delta_take");
 		m.delta_n = static_cast<uint32_t>(len);
-		m.registered = registered_;
+		m.registered = registered_ ? 1 : 0;
 		host_.send(m);
 	}
 
