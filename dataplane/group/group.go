@@ -203,11 +203,17 @@ func (g *Group) Alive() int {
 	return g.held + g.expected + g.ends.n + g.tracked
 }
 
-// Held, Blocks, Expected, Tracked are gauges.
-func (g *Group) Held() int      { return g.held }
+// Held counts the leases that are granted and not ended by every rank.
+func (g *Group) Held() int { return g.held }
+
+// Blocks is what Held holds.
 func (g *Group) Blocks() uint64 { return g.blocks }
-func (g *Group) Expected() int  { return g.expected }
-func (g *Group) Tracked() int   { return g.tracked }
+
+// Expected counts the expectations that were not granted yet.
+func (g *Group) Expected() int { return g.expected }
+
+// Tracked counts the requests whose slot was not given back.
+func (g *Group) Tracked() int { return g.tracked }
 
 // Pending reports that a step now would find work without anything new arriving.
 func (g *Group) Pending() bool {

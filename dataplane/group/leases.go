@@ -26,7 +26,8 @@ type lease struct {
 	phase    leasePhase
 	said     uint8 // said*
 	grave    uint8 // the gravest reason so far
-	noID     bool  // its id found no room
+	noID     bool  // its id found no room, or is another lease's
+	dup      bool  // the latter: it is cancelled on every rank
 	inExpect links
 	inEnds   links
 }
@@ -62,7 +63,7 @@ var gravity = [...]uint8{
 // said is the group as the sink of the producers' records.
 type said Group
 
-func (g *said) group() *Group { return (*Group)(g) }
+func (x *said) group() *Group { return (*Group)(x) }
 
 // slotAt gives the slot that a record opens a use of, or names; false: it does not fit.
 func (g *Group) slotAt(h record.Handle) (uint32, *lease, bool) {
@@ -133,24 +134,21 @@ func (x *said) Grant(in *record.Grant, id []byte, now clock.Instant) {
 	g.blocks += uint64(in.Blocks)
 	g.Counters.Grants++
 	slot.User, slot.Blocks, slot.Reason = in.User, in.Blocks, 0
-	k.noID = !g.ids.store(slot, id)
-	g.countLong(k.noID)
 	for d := g.dead; d != 0; d &= d - 1 {
 		k.add(uint32(bits.TrailingZeros64(d)), record.FreedLost)
 	}
-	tag := g.names.hash(id)
-	if g.names.find(tag) != none {
+	if tag := g.names.hash(id); g.names.find(tag) != none {
+		// Its parameters are out, and every rank's row says that it may be read, as of each slot that waits for its next grant: it is
+		// over when every rank has raised its row (L10). No rank hears its id, which another lease has.
 		g.Counters.Duplicates++
-		for i := range g.ranks {
-			k.add(uint32(i), record.FreedDuplicate)
-		}
-		// Ranks that know its expectation forget it.
-		g.sayLease(in.Lease, record.TagCancel, g.all)
-		g.over(s, k)
-		return
+		k.dup, k.noID, k.said = true, true, saidCancel
+		id = g.idOf(s, k)
+	} else {
+		k.tag = tag
+		g.names.put(tag, s)
+		k.noID = !g.ids.store(slot, id)
+		g.countLong(k.noID)
 	}
-	k.tag = tag
-	g.names.put(tag, s)
 	if g.dead == g.all {
 		g.over(s, k)
 		return
@@ -159,6 +157,9 @@ func (x *said) Grant(in *record.Grant, id []byte, now clock.Instant) {
 		if r := &g.ranks[i]; k.ended&r.bit == 0 && r.pastLease(s) {
 			g.sendGrant(r, s, k, in.TTLNs, id)
 		}
+	}
+	if k.dup {
+		g.sayLease(in.Lease, record.TagCancel, g.all&^k.ended)
 	}
 }
 
@@ -234,6 +235,9 @@ func (g *Group) freed(r *rank, h record.Handle, reason int32) {
 		g.Counters.Repeated++
 		return
 	}
+	if k.dup && reason == record.FreedRevoked {
+		reason = record.FreedDuplicate
+	}
 	k.add(r.n, uint8(reason))
 	if k.ended == g.all {
 		g.over(s, k)
@@ -301,31 +305,6 @@ func (g *Group) giveBack(s uint32, k *lease) {
 		return
 	}
 	record.PushFree(&g.mem.Control.LeaseFree, &slot.Next, s)
-}
-
-// EndAll ends every lease and every expectation here, as reason, whatever the ranks say, and tells them: the context closes.
-func (g *Group) EndAll(reason uint8, now clock.Instant) {
-	g.now = now
-	g.out.Begin(now)
-	for s := range g.leasesUsed {
-		switch k := &g.leases[s]; k.phase {
-		case leaseExpected:
-			g.expected--
-			drop(&g.expects, g.leases, s, (*lease).ofExpect)
-			g.sayLease(record.NewHandle(s, k.use), record.TagCancel, g.all)
-			g.giveBack(s, k)
-		case leaseHeld:
-			left := g.all &^ k.ended
-			g.sayLease(record.NewHandle(s, k.use), record.TagCancel, left)
-			for ; left != 0; left &= left - 1 {
-				k.add(uint32(bits.TrailingZeros64(left)), reason)
-			}
-			g.over(s, k)
-		}
-	}
-	g.send()
-	g.publish()
-	g.out.Flush()
 }
 
 // CancelAll has the ranks end every lease, whoever named it: what a context that closes says first. The ends come with the

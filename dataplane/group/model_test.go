@@ -121,7 +121,6 @@ type fakeRank struct {
 	leases map[record.Handle]*fakeLease
 	tracks map[record.Handle]*fakeTrack
 	lost   bool
-	full   bool // a full state is on its way
 }
 
 type fakeLease struct {
@@ -257,9 +256,7 @@ type modelled struct {
 	lease    bool
 	read     bool
 	untrack  bool
-	parts    uint32
 	ends     int // events seen
-	status   int32
 	backs    int
 	gone     int
 	flag     bool

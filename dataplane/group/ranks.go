@@ -196,7 +196,7 @@ func (g *Group) stateOf(r *rank, s record.RankState, now clock.Instant) {
 	before := r.state
 	r.state = s
 	up := s.Flags&record.RankRegistered != 0
-	if up {
+	if up || s.Registrations != before.Registrations { // one that is over already has used its era, too
 		r.everUp, r.eraUsed = true, s.Era
 	}
 	switch {

@@ -1,0 +1,42 @@
+package group_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/stream"
+)
+
+// fence is what a reader of a lease finds in its row at a rank, less what it wants to find.
+func (r *rank) fence(h record.Handle) int64 {
+	_, rows := record.Board(r.mem.Board)
+	return int64(rows[h.Slot()].Fence - (r.base + uint64(h.Use())))
+}
+
+// The parameters of a grant are out before anybody knows that its id holds a lease: who has them must not read what is freed.
+func TestL10ADuplicateIsFreedWhenNoRankCanBeReadFromForIt(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	p.grant("twice", 1, 0, 4)
+	l.run(50*time.Millisecond, 10*time.Millisecond)
+	p.ranks[1].stopped = true
+	second, remote := p.grant("twice", 2, 4, 4)
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	if n := p.count(record.EvFreed); n != 0 && p.ranks[1].fence(second) == 0 {
+		t.Errorf("freed while the row of rank 1 says that it may be read (L10)")
+	}
+	p.ranks[1].stopped = false
+	l.until("freed", func() bool { return p.count(record.EvFreed) == 1 })
+	for _, r := range p.ranks {
+		if r.fence(second) == 0 {
+			t.Errorf("freed while the row of rank %d says that it may be read (L10)", r.n)
+		}
+		r.fill(3, 4, 4) // whoever has been given the blocks
+	}
+	track := d.track(peer, remote, 9)
+	must(t, d.host.Read(track, runs(20, 4, 4)))
+	l.until("outcome", func() bool { return d.count(record.EvReadDone)+d.count(record.EvReadFailed) > 0 })
+	if d.count(record.EvReadDone) != 0 {
+		t.Error("blocks that were given to another request were read as this one's")
+	}
+}
