@@ -56,7 +56,7 @@ type wire struct {
 }
 
 type serverCounters struct {
-	kept, full, silent, malformed, crowded, unwanted, fallen, returned, ended, left, dead, disputed, unheard atomic.Uint64
+	kept, full, silent, malformed, crowded, unwanted, fallen, returned, ended, left, dead, disputed atomic.Uint64
 }
 
 // NewServer makes a server that has no wire yet.

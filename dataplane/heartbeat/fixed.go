@@ -43,10 +43,10 @@ func (t *Tracker) aimFixed(m uint32) {
 }
 
 // takeEnd takes what a host says of a fixed lease's end.
-func (r *remote) takeEnd(req *record.TrackReq, now clock.Instant) {
-	r.expires = clock.RemoteInstant(req.ExpiresNs)
+func (m *remote) takeEnd(req *record.TrackReq, now clock.Instant) {
+	m.expires = clock.RemoteInstant(req.ExpiresNs)
 	if req.LeftNs != 0 {
-		r.end = now.Add(time.Duration(min(req.LeftNs, 1<<62)))
+		m.end = now.Add(time.Duration(min(req.LeftNs, 1<<62)))
 	}
 }
 

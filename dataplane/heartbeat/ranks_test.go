@@ -61,9 +61,6 @@ func (p *party) connect() uint64 {
 	return e
 }
 
-// cut is how a block of the reader lies at the ranks of an owner.
-func cutOf(self, peer topology.Shape) uint64 { return uint64(blockLen * self.TP / peer.TP) }
-
 func shaped(tp, pp, rank uint32) func(*Config) {
 	return func(c *Config) { c.Shape, c.Self.Rank = topology.Shape{TP: tp, PP: pp}, rank }
 }

@@ -126,8 +126,8 @@ func (t *Tracker) postRowsOf(i, m uint32, now clock.Instant) bool {
 }
 
 // row is the address of a slot's row on the rank's board.
-func (f *rankFacts) row(slot uint32) uint64 {
-	return f.board + record.BoardHeadLen + record.RowLen*uint64(slot)
+func (k *rankFacts) row(slot uint32) uint64 {
+	return k.board + record.BoardHeadLen + record.RowLen*uint64(slot)
 }
 
 // probe reads 8 bytes of a rank of which no row is read, only to learn that it has taken in what was sent before. It reports
