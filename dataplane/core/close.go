@@ -79,11 +79,14 @@ func (c *Core) leave() error {
 	}
 	c.gone = true
 	c.agent.Transport = nobody{c.tr.Name(), c.tr.Agent()}
-	c.registered, c.handshake = nil, nil
 	if c.ranked != nil {
-		c.ranked.blob, c.ranked.spent = nil, c.ranked.in
-		c.ranked.link.SetMap(nil)
+		c.ranked.blob, c.ranked.mapDue = nil, false
+		if c.handshake != nil {
+			c.ranked.spent = c.ranked.in
+			c.ranked.link.SetMap(nil)
+		}
 	}
+	c.registered, c.handshake = nil, nil
 	return nil
 }
 

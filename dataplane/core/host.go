@@ -92,6 +92,9 @@ func (c *Core) hostStep(now clock.Instant) {
 		c.rankMaps()
 	}
 	if h.group.EraOver() {
+		if slices.ContainsFunc(h.maps, func(m []byte) bool { return m != nil }) { // of a rank that came late to the era before
+			c.withdraw()
+		}
 		c.beginEra(c.nextEra())
 		c.side.Begin(c.mem.Epoch, c.mem.Secret)
 	}
@@ -99,6 +102,13 @@ func (c *Core) hostStep(now clock.Instant) {
 
 // engineGone has the ranks carry out what a reader's death wire has said.
 func (c *Core) engineGone(d death, _ clock.Instant) { c.hosted.group.EngineDied(d.engine, d.epoch) }
+
+// withdraw takes the maps of all ranks back.
+func (c *Core) withdraw() {
+	c.side.Withdraw()
+	clear(c.hosted.maps)
+	c.hosted.whole = false
+}
 
 // rankMaps publishes the maps of ranks that have registered in this era. Once one has unregistered, this engine is no more to
 // its readers.
@@ -108,12 +118,8 @@ func (c *Core) rankMaps() {
 		m := h.group.OwnMap(n)
 		switch {
 		case len(m) == 0 && h.maps[n] != nil:
-			if h.whole {
-				c.side.Withdraw()
-				c.side.Begin(c.mem.Epoch, c.mem.Secret)
-			}
-			clear(h.maps)
-			h.whole = false
+			c.withdraw()
+			c.side.Begin(c.mem.Epoch, c.mem.Secret)
 			return
 		case len(m) == 0 || slices.Equal(m, h.maps[n]):
 			continue

@@ -18,7 +18,7 @@ type rankSide struct {
 	link    *dataplane.Link
 	told    record.Era // the last that the host told
 	in      uint64     // the era in which we registered, or are about to; 0: none yet
-	spent   uint64     // the last in which we have unregistered
+	spent   uint64     // the last in which we had a map, and have unregistered
 	blob    []byte     // of the agent; nil: nothing is registered
 	mapDue  bool       // the map is to be made behind this step
 
@@ -49,19 +49,25 @@ func (c *Core) eraTold(e record.Era) {
 	c.enterEra()
 }
 
-// enterEra makes the host's era ours, unless readers know us by an earlier one: that ends with kvl_unregister. Under the lock.
+// enterEra makes the host's era ours. One in which readers have known us is not entered again: it ends with kvl_unregister, and the
+// host begins the next one once every rank has unregistered. If it begins one while we are registered, it had not heard of our
+// registration yet, so no reader has: we go on in the new one. Under the lock.
 func (c *Core) enterEra() {
 	r := c.ranked
-	if r.told.Era == 0 || c.handshake != nil {
+	switch {
+	case r.told.Era == 0:
 		return
-	}
-	if r.told.Era == r.in { // entered before there was memory, or it has been given back in it: then the next one is waited for
-		r.mapDue = r.mapDue || r.blob != nil && r.in != r.spent
+	case r.told.Era == r.in:
+		r.mapDue = r.mapDue || c.handshake == nil && r.blob != nil && r.in != r.spent
 		return
+	case c.handshake != nil:
+		c.handshake = nil
+		c.leases.FenceAll()
+		c.leases.EndAll(record.FreedClosed, max(c.now, c.clock()))
 	}
 	base := c.nextEra().base
 	if err := c.leases.Reset(r.told.Secret, base, r.told.Epoch); err != nil {
-		return // leases of the era before have not ended: Unregister ends them
+		return // poisoned
 	}
 	r.in = r.told.Era
 	c.mem.Epoch, c.mem.Secret, c.mem.Base = r.told.Epoch, r.told.Secret, base
