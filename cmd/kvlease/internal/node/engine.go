@@ -123,6 +123,9 @@ func openEngine(cfg *Config, transports map[string]core.OpenTransport) (*engine,
 	if e.host, err = host.New(mem, wake); err != nil {
 		return nil, errors.Join(err, c.Close(0))
 	}
+	if cfg.Context == "host" {
+		e.host.HostOf(int(cfg.TP))
+	}
 	return e, nil
 }
 
