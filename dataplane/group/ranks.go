@@ -1,6 +1,7 @@
 package group
 
 import (
+	"math/bits"
 	"sync"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -322,3 +323,6 @@ func (g *Group) OwnMap(n int) []byte {
 	}
 	return append([]byte(nil), o.done[:o.n]...)
 }
+
+// lowest gives the first rank of a set.
+func lowest(set uint64) uint32 { return uint32(bits.TrailingZeros64(set)) }
