@@ -23,6 +23,7 @@ func TestNoCallAllocates(t *testing.T) {
 	for i := range ids {
 		ids[i] = []byte(fmt.Sprintf("request-%d", i))
 	}
+	unknown := [][]byte{[]byte("unknown")}
 	round := 0
 	got := testing.AllocsPerRun(200, func() {
 		round++
@@ -30,7 +31,7 @@ func TestNoCallAllocates(t *testing.T) {
 			if i%3 == 0 {
 				g.Lease, _ = r.take(record.Expected)
 				r.t.Expect(g.Lease, id, r.now)
-				r.t.RenewID(id, r.now)
+				r.t.RenewIDs(ids[i:i+1], r.now, nil)
 				r.t.CompleteID(id, agent, 2, r.now)
 				r.mem.Slots[g.Lease.Slot()].State = record.State(g.Lease.Use(), record.Granted)
 			} else {
@@ -44,7 +45,7 @@ func TestNoCallAllocates(t *testing.T) {
 		r.t.Grant(&g, long, r.now)
 		r.t.RenewEntries(entries, engineD, r.now, out)
 		r.t.RenewIDs(ids[:100], r.now, out)
-		r.t.RenewID([]byte("unknown"), r.now)
+		r.t.RenewIDs(unknown, r.now, nil)
 		r.t.TryID(long, r.now)
 		for _, e := range entries[:100] {
 			r.t.Renew(e, engineE, r.now)

@@ -104,7 +104,7 @@ func FuzzTable(f *testing.F) {
 			case 4:
 				r.t.RenewIDs([][]byte{id(), id()}, r.now, nil)
 			case 5:
-				r.t.RenewID(id(), r.now)
+				r.t.RenewIDs([][]byte{id()}, r.now, nil)
 			case 6:
 				r.t.CompleteID(id(), []byte{next() % 4}, uint32(next()%4), r.now)
 			case 7:

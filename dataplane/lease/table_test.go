@@ -120,7 +120,11 @@ func ttl(d time.Duration) func(*record.Grant) { return func(g *record.Grant) { g
 
 func fixed(g *record.Grant) { g.Flags |= record.GrantFixed }
 
-func (r *rig) beat(id string) Outcome { return r.t.RenewID([]byte(id), r.now) }
+func (r *rig) beat(id string) Outcome {
+	var out [1]Outcome
+	r.t.RenewIDs([][]byte{[]byte(id)}, r.now, out[:])
+	return out[0]
+}
 
 func (r *rig) done(id, agent string, n uint32) Outcome {
 	return r.t.CompleteID([]byte(id), []byte(agent), n, r.now)
