@@ -42,11 +42,16 @@ func (t *Tracker) aimFixed(m uint32) {
 	t.fixed.set(m, clock.Never)
 }
 
-// takeEnd takes what a host says of a fixed lease's end.
+// takeEnd takes what a host says of a fixed lease's end. What is left counts from when the request was tracked: the record may
+// have waited for a rank that stood still.
 func (m *remote) takeEnd(req *record.TrackReq, now clock.Instant) {
 	m.expires = clock.RemoteInstant(req.ExpiresNs)
 	if req.LeftNs != 0 {
-		m.end = now.Add(time.Duration(min(req.LeftNs, 1<<62)))
+		from := now
+		if said := clock.Instant(req.SaidNs); said > 0 && said < now {
+			from = said
+		}
+		m.end = from.Add(time.Duration(min(req.LeftNs, 1<<62)))
 	}
 }
 

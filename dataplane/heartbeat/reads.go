@@ -143,7 +143,7 @@ func (t *Tracker) addSources(job read.Job, r *remote, e *engine) (attached uint6
 		src := read.Source{Peer: l.peer, Map: l.how}
 		switch {
 		case r.native:
-			src.Fence = read.Fence{Native: true, Mem: l.mem, Device: l.device, Addr: l.row(r.slot), Want: l.base + uint64(r.gen)}
+			src.Fence = read.Fence{Native: true, Mem: l.mem, Device: l.device, Addr: record.RowAddr(l.board, r.slot), Want: record.FenceWord(l.base, r.gen)}
 		case r.users == 1:
 			var bad wire.Status
 			if t.buf, bad = wire.AppendCompletion(t.buf[:0], t.remotes.idOf(r), l.readers); bad == wire.OK {

@@ -96,7 +96,7 @@ func (t *Tracker) postRowsOf(i, m uint32, now clock.Instant) bool {
 			return false
 		}
 		token := uint64(r.serial)<<rowSerial | uint64(k)<<linkShift | uint64(m)
-		switch t.reads.ReadRow(token, l.peer, l.row(r.slot), l.device, l.mem, record.RowLen, now) {
+		switch t.reads.ReadRow(token, l.peer, record.RowAddr(l.board, r.slot), l.device, l.mem, record.RowLen, now) {
 		case read.OK:
 			row.open = true
 			row.rowSent = r.sent
@@ -123,11 +123,6 @@ func (t *Tracker) postRowsOf(i, m uint32, now clock.Instant) bool {
 		}
 	}
 	return true
-}
-
-// row is the address of a slot's row on the rank's board.
-func (k *rankFacts) row(slot uint32) uint64 {
-	return k.board + record.BoardHeadLen + record.RowLen*uint64(slot)
 }
 
 // probe reads 8 bytes of a rank of which no row is read, only to learn that it has taken in what was sent before. It reports
@@ -219,7 +214,7 @@ func (t *Tracker) takeRows(now clock.Instant) {
 func (t *Tracker) shown(m uint32, l *link, row *rowState, res *read.RowResult, now clock.Instant) {
 	r := &t.remotes.all[m]
 	e := &t.engines[r.engine]
-	if res.Row.Fence != l.base+uint64(r.gen) {
+	if res.Row.Fence != record.FenceWord(l.base, r.gen) {
 		t.leaseGone(m)
 		return
 	}

@@ -87,6 +87,12 @@ type Row struct {
 // FenceClosed is the fence word of a closed row: no use has it.
 const FenceClosed = ^uint64(0)
 
+// FenceWord is the word of a row while use g of its slot may be read; base is that of the board.
+func FenceWord(base uint64, g uint32) uint64 { return base + uint64(g) }
+
+// RowAddr is the address of a slot's row on a board that lies at board. Whether the board has that row the caller has looked.
+func RowAddr(board uint64, slot uint32) uint64 { return board + BoardHeadLen + uint64(slot)*RowLen }
+
 // Control is the page of words that both sides look at.
 type Control struct {
 	Magic, Version uint32

@@ -402,14 +402,3 @@ func (h *Handshake) Parts(i int) uint32 {
 func (h *Handshake) Replicated(i int) bool {
 	return h.Native && i < len(h.Lease.Replicated) && h.Lease.Replicated[i]
 }
-
-// RowAddr is the address of a slot's row on the peer's board; false for a slot that the board does not have.
-func (l *HandshakeLease) RowAddr(slot uint32) (uint64, bool) {
-	if slot >= l.Slots {
-		return 0, false
-	}
-	return l.Board + record.BoardHeadLen + uint64(slot)*record.RowLen, true
-}
-
-// Fence is the word that a row shows while use g of its slot may be read.
-func (l *HandshakeLease) Fence(g uint32) uint64 { return l.Base + uint64(g) }

@@ -329,19 +329,6 @@ func TestAMapWithoutSizesIsOfOneRankWithPlainBlocks(t *testing.T) {
 	}
 }
 
-func TestRowsAreOnTheBoardOnly(t *testing.T) {
-	l := fullMap().Lease
-	if addr, ok := l.RowAddr(2); !ok || addr != l.Board+64+2*32 {
-		t.Errorf("row 2 at %#x %v", addr, ok)
-	}
-	if _, ok := l.RowAddr(l.Slots); ok {
-		t.Error("a row past the board has an address")
-	}
-	if got := l.Fence(3); got != l.Base+3 {
-		t.Errorf("fence of use 3 is %#x", got)
-	}
-}
-
 func TestIncompatibleCachesAreNamed(t *testing.T) {
 	other := uint64(1)
 	for _, tc := range []struct {

@@ -162,11 +162,3 @@ func AppendHello(dst []byte, h *Header, b *HelloBody) []byte {
 
 // SetCount writes the number of entries into a message that AppendHeader started.
 func SetCount(msg []byte, count uint32) { binary.LittleEndian.PutUint32(msg[28:HeaderLen], count) }
-
-// EntriesIn is how many entries a message of at most bytesMax bytes holds.
-func EntriesIn(bytesMax int) int {
-	if bytesMax < HeaderLen {
-		return 0
-	}
-	return (bytesMax - HeaderLen) / EntryLen
-}

@@ -159,15 +159,6 @@ func TestEngineHashIsThatOfTheSpecification(t *testing.T) {
 	}
 }
 
-func TestABatchHoldsWhatEntriesInSays(t *testing.T) {
-	for _, bytesMax := range []int{0, HeaderLen - 1, HeaderLen, HeaderLen + EntryLen - 1, HeaderLen + EntryLen, 16384} {
-		n := EntriesIn(bytesMax)
-		if n > 0 && len(listing(Renew, 0, n)) > bytesMax || len(listing(Renew, 0, n+1)) <= bytesMax {
-			t.Errorf("%d entries in %d bytes", n, bytesMax)
-		}
-	}
-}
-
 func TestNativeMessagesAreMadeAndReadWithoutAllocation(t *testing.T) {
 	buf := make([]byte, 0, 16384)
 	sum := uint64(0)
