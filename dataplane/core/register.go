@@ -55,7 +55,7 @@ func (c *Core) Register(regions []Region) error {
 		return fmt.Errorf("%w: %w", ErrTransport, err)
 	}
 	_ = c.tracker.SetLocal(layoutOf(regions)) // an engine known already that does not fit is not read from
-	if c.ranked != nil { // the map needs the era, which the host tells
+	if c.ranked != nil {                      // the map needs the era, which the host tells
 		c.regions, c.registered, c.ranked.blob = append([]Region(nil), regions...), list, blob
 		c.enterEra()
 		return nil
