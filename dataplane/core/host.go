@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane"
@@ -197,14 +198,17 @@ func (c *Core) offer(engine uint64, rank uint32, h *wire.Handshake, data []byte)
 }
 
 // closeHost ends a host context: its ranks close the rows of all leases first, as far as they live. ErrBusy: one has not, so blocks
-// are not free yet; close the rank contexts, or call again.
+// are not free yet; close the rank contexts, or call again. Those of a broken host have to be told so.
 func (c *Core) closeHost(timeout time.Duration) error {
-	c.mu.Lock()
-	c.hosted.group.CancelAll()
-	c.mu.Unlock()
+	if over, _ := c.sayClose(); over {
+		return nil
+	}
 	err := c.await(timeout, func() bool { return c.hosted.group.Held() == 0 })
+	if errors.Is(err, ErrPoisoned) {
+		err = c.awaitPoison(timeout)
+	}
 	c.mu.Lock()
-	if n := c.hosted.group.Held(); n > 0 && !errors.Is(err, ErrPoisoned) {
+	if n := c.hosted.group.Held(); n > 0 && err != nil {
 		defer c.mu.Unlock()
 		return fmt.Errorf("%w: %d leases have not ended on every rank: close the rank contexts first", ErrBusy, n)
 	}
@@ -215,4 +219,34 @@ func (c *Core) closeHost(timeout time.Duration) error {
 	}
 	c.side.close()
 	return c.hosted.streams.Close()
+}
+
+// sayClose has the ranks end every lease; true: the context is closed already. It is a part of a step, and a broken group is left
+// alone.
+func (c *Core) sayClose() (over bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	atomic.StoreUint32(&c.mem.Control.Stepping, 1)
+	defer atomic.StoreUint32(&c.mem.Control.Stepping, 0)
+	if c.closed || atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
+		return c.closed, nil
+	}
+	defer c.failSafe(&err)
+	c.hosted.group.CancelAll()
+	return false, nil
+}
+
+// awaitPoison waits until every rank that lives has been told that this host is broken.
+func (c *Core) awaitPoison(timeout time.Duration) error {
+	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		told := c.tellPoison()
+		c.mu.Unlock()
+		switch {
+		case told:
+			return nil
+		case !time.Now().Before(end):
+			return ErrTimeout
+		}
+	}
 }

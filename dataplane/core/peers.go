@@ -121,9 +121,24 @@ func (c *Core) OwnHandshake(rank uint32) ([]byte, error) {
 		c.mu.Unlock()
 	}
 	if m == nil {
-		return nil, fmt.Errorf("%w: nothing is registered: call kvl_register first", ErrState)
+		return nil, c.noMap(rank)
 	}
 	return m, nil
+}
+
+// noMap says why a rank of ours has no map.
+func (c *Core) noMap(rank uint32) error {
+	why, on := error(nil), ""
+	switch {
+	case c.hosted != nil:
+		why, on = c.hosted.streams.End(rank).Err(), fmt.Sprintf(" on the context of rank %d", rank)
+	case c.ranked != nil:
+		why = c.ranked.carrier.Err()
+	}
+	if why != nil {
+		return fmt.Errorf("%w: host and rank %d are not attached to each other: %w", ErrState, rank, why)
+	}
+	return fmt.Errorf("%w: nothing is registered: call kvl_register%s first", ErrState, on)
 }
 
 // HandshakeSet puts the engine's own handshake map of a rank in place of ours, until its memory is unregistered. Our key is

@@ -24,9 +24,10 @@ type rankSide struct {
 
 	poisonTold bool
 
-	refused atomic.Uint64 // maps of peers that could not be used
-	stop    chan struct{}
-	loader  sync.WaitGroup
+	refused  atomic.Uint64 // maps of peers that could not be used
+	stop     chan struct{}
+	stopOnce sync.Once
+	loader   sync.WaitGroup
 }
 
 // buildCarrier makes the rank's end. It does not wait for the host.
@@ -115,9 +116,9 @@ func (c *Core) loadMap(m dataplane.MapIn) error {
 	return c.tracker.LoadHandshake(m.Engine, m.Rank, h)
 }
 
-// close ends the stream: the host counts what is held here as ended.
+// close ends the stream: the host counts what is held here as ended. Again it does nothing.
 func (r *rankSide) close() error {
-	close(r.stop)
+	r.stopOnce.Do(func() { close(r.stop) })
 	r.loader.Wait()
 	return r.carrier.Close()
 }

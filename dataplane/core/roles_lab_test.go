@@ -501,3 +501,6 @@ func eachRank(n int, reason uint64) (all uint64) {
 	}
 	return all
 }
+
+// hostGrant is a grant whose blocks nobody reads.
+func hostGrant(id string) host.Grant { return host.Grant{ID: []byte(id), Blocks: 1, User: 1} }
