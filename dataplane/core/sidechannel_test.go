@@ -273,7 +273,7 @@ func fetch(t *testing.T, n *node) (handshake.Map, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Want(1, handshake.Desc{ID: n.core.cfg.EngineID, Addr: addr, Ranks: handshake.Ranks(1, 1)}); err != nil {
+	if err := c.Want(1, handshake.Desc{ID: n.core.cfg.EngineID, Addr: addr, Ranks: []handshake.Rank{{}}}); err != nil {
 		t.Fatal(err)
 	}
 	var r handshake.Result

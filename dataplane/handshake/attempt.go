@@ -107,7 +107,7 @@ func (c *Client) askRank(ctx context.Context, at *conn, addr string, r Rank, x *
 // finish takes an attempt's end into the engine's state. It runs under the lock.
 func (c *Client) finish(a *attempt, out answer, err error) {
 	e := a.e
-	again := e.again || a.hash != c.hash
+	again := e.again
 	e.again = false
 	if a.refresh {
 		c.refreshed(a, out, err)
@@ -132,11 +132,7 @@ func (c *Client) finish(a *attempt, out answer, err error) {
 			state = Refused
 		}
 		c.set(e, state)
-		if class == Incompatible && a.hash != c.hash {
-			c.later(e, c.gap(e))
-		} else { // a Retry that came meanwhile has to wait, too: whatever it knew, the peer does not answer
-			c.wait(e)
-		}
+		c.wait(e) // a Retry that came meanwhile has to wait, too: whatever it knew, the peer does not answer
 		c.deliver(e, Result{Err: err, Class: class, Failures: e.failures})
 		return
 	}

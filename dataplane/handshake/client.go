@@ -18,7 +18,7 @@ import (
 type Config struct {
 	// Now reads this host's CLOCK_BOOTTIME, for offsets. Required. Waits and time-outs are those of package time.
 	Now func() clock.Instant
-	// Hash is our own compatibility hash (SetHash); empty: none to compare.
+	// Hash is our own compatibility hash; empty: none to compare.
 	Hash string
 	// IgnoreHash takes peers of any hash: enforce_handshake_compat is false.
 	IgnoreHash bool
@@ -77,7 +77,6 @@ type Client struct {
 
 	mu      sync.Mutex
 	closed  bool
-	hash    string
 	voids   uint64 // VoidClocks so far: samples taken across one say nothing
 	engines map[uint64]*engine
 	due     [dues]list.List // of *engine: due now
@@ -146,7 +145,7 @@ func NewClient(cfg Config) (*Client, error) {
 	}
 	const around = 4096 // payload's keys and hash, stamp
 	z := zmtp.Client{Now: cfg.Now, Limits: zmtp.Limits{Request: cfg.RankTimeout, ReplyBytesMax: wire.HandshakeMax + around}}
-	c := &Client{cfg: cfg, hash: cfg.Hash, engines: map[uint64]*engine{}}
+	c := &Client{cfg: cfg, engines: map[uint64]*engine{}}
 	c.dial = func(ctx context.Context, addr string) (conn, error) {
 		conn, err := z.Dial(ctx, addr)
 		if err != nil {
@@ -246,23 +245,6 @@ func (c *Client) VoidClocks() {
 			e.result.Offset.Void()
 		}
 	}
-}
-
-// SetHash changes our own compatibility hash. Engines that are known or were incompatible are asked anew.
-func (c *Client) SetHash(hash string) {
-	c.mu.Lock()
-	defer c.unlock()
-	if c.closed || c.hash == hash {
-		return
-	}
-	c.hash = hash
-	for _, e := range c.engines {
-		if e.attempt == nil && e.queue == nil && (e.state == Ready || e.state == Refused) {
-			e.full = true
-			c.later(e, 0)
-		} // else it will be compared with the new one (finish)
-	}
-	c.kick()
 }
 
 // Close ends all attempts and returns when their goroutines have ended. Results that were not taken are gone.

@@ -18,17 +18,6 @@ type Rank struct{ PP, Transfer uint32 }
 
 func (r Rank) String() string { return fmt.Sprintf("pp %d rank %d", r.PP, r.Transfer) }
 
-// Ranks lists all ranks of an engine in the order in which vLLM asks for them.
-func Ranks(ppSize, transferSize uint32) []Rank {
-	out := make([]Rank, 0, min(uint64(ppSize)*uint64(transferSize), RanksMax))
-	for pp := range ppSize {
-		for rank := range transferSize {
-			out = append(out, Rank{pp, rank})
-		}
-	}
-	return out
-}
-
 // RanksMax is the most ranks that are asked or served.
 const RanksMax = 1024
 

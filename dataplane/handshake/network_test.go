@@ -177,7 +177,7 @@ func TestEachFailureHasItsClass(t *testing.T) {
 			}
 			c := newClient(t, Config{Hash: hashA, Check: odd, RankTimeout: timeout})
 			addr := tc.addr(t)
-			if err := c.Want(1, Desc{ID: "P", Addr: addr, Ranks: Ranks(1, 2)}); err != nil {
+			if err := c.Want(1, Desc{ID: "P", Addr: addr, Ranks: allRanks(1, 2)}); err != nil {
 				t.Fatal(err)
 			}
 			r := next(t, c)
@@ -202,7 +202,7 @@ func TestHashesAreComparedUnlessToldNotTo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClient(t, cfg)
-			c.Want(1, Desc{ID: "P", Addr: replies(t, payload("P", ""), stamp(5e9)), Ranks: Ranks(1, 1)})
+			c.Want(1, Desc{ID: "P", Addr: replies(t, payload("P", ""), stamp(5e9)), Ranks: allRanks(1, 1)})
 			if r := next(t, c); r.Err != nil {
 				t.Error(r.Err)
 			}
@@ -220,13 +220,13 @@ func TestOurEndsKnowEachOther(t *testing.T) {
 			}
 			defer s.Close()
 			const ranks = 8
-			for _, r := range Ranks(2, ranks/2) {
+			for _, r := range allRanks(2, ranks/2) {
 				mustSet(t, s, r, Payload{hashA, nativeMap(r.Transfer)})
 			}
 			c := newClient(t, Config{Hash: hashA})
 			_, port, _ := net.SplitHostPort(s.Addr().String())
 			before := time.Now()
-			if err := c.Want(3, Desc{ID: "P", Addr: net.JoinHostPort(host, port), Ranks: Ranks(2, ranks/2)}); err != nil {
+			if err := c.Want(3, Desc{ID: "P", Addr: net.JoinHostPort(host, port), Ranks: allRanks(2, ranks/2)}); err != nil {
 				t.Fatal(err)
 			}
 			r := next(t, c)
@@ -234,7 +234,7 @@ func TestOurEndsKnowEachOther(t *testing.T) {
 				t.Fatalf("result %+v", r)
 			}
 			for i, m := range r.Maps {
-				if want := Ranks(2, ranks/2)[i]; m.Rank != want || m.Handshake.Lease.Rank != want.Transfer || !bytes.Equal(m.Raw, nativeMap(want.Transfer)) {
+				if want := allRanks(2, ranks/2)[i]; m.Rank != want || m.Handshake.Lease.Rank != want.Transfer || !bytes.Equal(m.Raw, nativeMap(want.Transfer)) {
 					t.Errorf("map %d: %+v", i, m)
 				}
 			}
@@ -267,11 +267,11 @@ func TestAHundredEnginesThatAcceptAndNeverAnswerLeaveNothingBehind(t *testing.T)
 	live := replies(t, payload("live", ""), stamp(5e9))
 	c := newClient(t, Config{RankTimeout: 4 * time.Second}) // the live one has so long on a busy machine
 	for i := range uint64(100) {
-		if err := c.Want(i+100, Desc{ID: "P", Addr: addr, Ranks: Ranks(1, 1)}); err != nil {
+		if err := c.Want(i+100, Desc{ID: "P", Addr: addr, Ranks: allRanks(1, 1)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := c.Want(1, Desc{ID: "live", Addr: live, Ranks: Ranks(1, 1)}); err != nil {
+	if err := c.Want(1, Desc{ID: "live", Addr: live, Ranks: allRanks(1, 1)}); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
@@ -296,7 +296,7 @@ func TestAnEngineThatIsKnownOrWaitsHasNoGoroutine(t *testing.T) {
 	before := runtime.NumGoroutine()
 	c := newClient(t, Config{})
 	for i := range uint64(100) {
-		c.Want(i, Desc{ID: "P", Addr: []string{live, dead}[i%2], Ranks: Ranks(1, 1)})
+		c.Want(i, Desc{ID: "P", Addr: []string{live, dead}[i%2], Ranks: allRanks(1, 1)})
 	}
 	eventually(t, "all are known or wait", func() bool {
 		s := c.Stats()

@@ -126,7 +126,7 @@ func TestWeAskVllmsListener(t *testing.T) {
 			addr := vllmListens(t, tc.host, "P", hashA, tc.pp, tc.tp)
 			noLeaks(t)
 			c := newClient(t, Config{Hash: hashA})
-			ranks := Ranks(uint32(tc.pp), uint32(tc.tp))
+			ranks := allRanks(uint32(tc.pp), uint32(tc.tp))
 			if err := c.Want(1, Desc{ID: "P", Addr: addr, Ranks: ranks}); err != nil {
 				t.Fatal(err)
 			}
@@ -168,7 +168,7 @@ func TestVllmsListenerIsRefused(t *testing.T) {
 				timeout = time.Second
 			}
 			c := newClient(t, Config{Hash: tc.hash, RankTimeout: timeout})
-			if err := c.Want(1, Desc{ID: tc.engine, Addr: addr, Ranks: Ranks(1, tc.ranks)}); err != nil {
+			if err := c.Want(1, Desc{ID: tc.engine, Addr: addr, Ranks: allRanks(1, tc.ranks)}); err != nil {
 				t.Fatal(err)
 			}
 			if r := next(t, c); r.Class != tc.want || !errors.Is(r.Err, tc.is) {
@@ -187,14 +187,14 @@ func TestVllmsClientAsksUs(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			for _, r := range Ranks(2, 2) {
+			for _, r := range allRanks(2, 2) {
 				mustSet(t, s, r, Payload{hashA, stockMap("E", r.String())})
 			}
 			lines := vllmAsks(t, "ask", s, "E", hashA, "2", "2")
 			if len(lines) != 4 {
 				t.Fatalf("lines %q", lines)
 			}
-			for i, r := range Ranks(2, 2) {
+			for i, r := range allRanks(2, 2) {
 				rest, ok := strings.CutPrefix(lines[i], fmt.Sprintf("%d %d %s ", r.PP, r.Transfer, r))
 				var offset, roundTrip int64
 				if _, err := fmt.Sscan(rest, &offset, &roundTrip); !ok || err != nil {

@@ -26,6 +26,17 @@ const longest = 60 * time.Second
 
 var hashA, hashB = strings.Repeat("ab", 32), strings.Repeat("cd", 32)
 
+// allRanks lists all ranks of an engine in the order in which vLLM asks for them.
+func allRanks(ppSize, transferSize uint32) []Rank {
+	out := make([]Rank, 0, ppSize*transferSize)
+	for pp := range ppSize {
+		for rank := range transferSize {
+			out = append(out, Rank{pp, rank})
+		}
+	}
+	return out
+}
+
 // stockMap is a stock engine's map; blob tells one from another.
 func stockMap(id, blob string) []byte {
 	return wire.AppendHandshake(nil, &wire.Handshake{
@@ -186,7 +197,7 @@ func (l *lab) dialed(addr string) []time.Duration {
 
 func (l *lab) want(handle uint64, id string, ranks uint32) {
 	l.t.Helper()
-	if err := l.Want(handle, Desc{ID: id, Addr: id, Ranks: Ranks(1, ranks)}); err != nil {
+	if err := l.Want(handle, Desc{ID: id, Addr: id, Ranks: allRanks(1, ranks)}); err != nil {
 		l.t.Fatal(err)
 	}
 }

@@ -55,7 +55,6 @@ type attempt struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	voids   uint64        // of the client, when it began
-	hash    string        // likewise
 	silent  bool          // for longer than patience
 	timer   *time.Timer   // sets silent
 	elem    *list.Element // in parked
@@ -188,7 +187,7 @@ func (c *Client) start(e *engine) {
 	limit := min(time.Duration(len(e.desc.Ranks))*c.cfg.RankTimeout, max(attemptMax, c.cfg.RankTimeout))
 	timed, stop := context.WithTimeout(c.ctx, limit)
 	ctx, cancel := context.WithCancelCause(timed)
-	a := &attempt{e: e, refresh: !e.full, ctx: ctx, voids: c.voids, hash: c.hash}
+	a := &attempt{e: e, refresh: !e.full, ctx: ctx, voids: c.voids}
 	a.cancel = func(cause error) { cancel(cause); stop() }
 	a.timer = time.AfterFunc(patience, func() {
 		c.mu.Lock()
@@ -204,7 +203,7 @@ func (c *Client) start(e *engine) {
 		c.set(e, Fetching)
 	}
 	c.active = append(c.active, a)
-	x := expectation{engine: e.desc.ID, tp: e.desc.TP, hash: c.hash, ignore: c.cfg.IgnoreHash, check: c.cfg.Check, handle: e.handle}
+	x := expectation{engine: e.desc.ID, tp: e.desc.TP, hash: c.cfg.Hash, ignore: c.cfg.IgnoreHash, check: c.cfg.Check, handle: e.handle}
 	c.running.Go(func() { c.run(a, x) })
 }
 

@@ -128,7 +128,7 @@ func TestTheMapsOfAnEngineAreBoundedTogether(t *testing.T) {
 		if r := l.takeOne(); r.Err != nil {
 			t.Errorf("result %+v", r.Err)
 		}
-		l.Want(2, Desc{ID: "P", Addr: "P", Ranks: Ranks(1, 17)})
+		l.Want(2, Desc{ID: "P", Addr: "P", Ranks: allRanks(1, 17)})
 		l.sleep(0)
 		if r := l.takeOne(); r.Class != Metadata || !errors.Is(r.Err, wire.ErrTooLong) {
 			t.Errorf("class %v, error %v", r.Class, r.Err)
@@ -152,7 +152,7 @@ func TestMapsComeInTheOrderOfTheRanks(t *testing.T) {
 	inLab(t, Config{}, func(l *lab) {
 		l.put("P", l.engine("P", ms))
 		ranks := []Rank{{0, 0}, {0, 1}, {1, 0}, {1, 1}}
-		if err := l.Want(7, Desc{ID: "P", Addr: "P", Ranks: Ranks(2, 2)}); err != nil {
+		if err := l.Want(7, Desc{ID: "P", Addr: "P", Ranks: allRanks(2, 2)}); err != nil {
 			t.Fatal(err)
 		}
 		l.sleep(time.Second)
@@ -224,7 +224,7 @@ func TestAnotherDescriptionStartsAnew(t *testing.T) {
 		l.put("a", hangs)
 		l.put("b", l.engine("P", 0))
 		at := func(addr string) {
-			if err := l.Want(1, Desc{ID: "P", Addr: addr, Ranks: Ranks(1, 1)}); err != nil {
+			if err := l.Want(1, Desc{ID: "P", Addr: addr, Ranks: allRanks(1, 1)}); err != nil {
 				t.Fatal(err)
 			}
 			l.sleep(ms)
@@ -349,7 +349,7 @@ func TestCloseEndsAllAtOnce(t *testing.T) {
 		if took := time.Since(began); took != 0 || l.open != 0 {
 			t.Errorf("close took %v, %d connections", took, l.open)
 		}
-		if err := l.Want(1, Desc{ID: "P", Addr: "P", Ranks: Ranks(1, 1)}); !errors.Is(err, ErrClosed) {
+		if err := l.Want(1, Desc{ID: "P", Addr: "P", Ranks: allRanks(1, 1)}); !errors.Is(err, ErrClosed) {
 			t.Errorf("want: error %v", err)
 		}
 		if err := l.Retry(30); !errors.Is(err, ErrClosed) {
@@ -381,47 +381,11 @@ func TestAPanicFailsOneAttempt(t *testing.T) {
 	})
 }
 
-func TestAnotherHashOfOursAsksAnew(t *testing.T) {
-	inLab(t, Config{Hash: hashB}, func(l *lab) {
-		l.put("P", l.engine("P", 0))
-		l.put("slow", l.engine("slow", time.Second))
-		l.want(1, "P", 1)
-		l.want(2, "slow", 1)
-		l.sleep(500 * ms)
-		if s := l.status(1); s.State != Refused || !errors.Is(s.Err, ErrIncompatible) {
-			t.Fatalf("status %+v", s)
-		}
-		l.SetHash(hashA) // while slow's attempt compares with the old one
-		l.sleep(0)
-		if s := l.status(1); s.State != Ready {
-			t.Errorf("status %+v", s)
-		}
-		l.sleep(1500 * ms)
-		if s := l.status(2); s.State != Ready {
-			t.Errorf("status %+v", s)
-		}
-		l.SetHash(hashB)
-		l.sleep(0)
-		if s := l.status(1); s.State != Refused {
-			t.Errorf("a known engine was not compared with the new hash: %+v", s)
-		}
-		l.SetHash(hashA)
-		l.sleep(3 * time.Second)
-		l.Retry(2)
-		l.sleep(500 * ms)
-		l.SetHash(hashB) // while slow's attempt goes well by the old one
-		l.sleep(2500 * ms)
-		if s := l.status(2); s.State != Refused {
-			t.Errorf("an engine fetched meanwhile was not compared with the new hash: %+v", s)
-		}
-	})
-}
-
 func TestTheNumberOfEnginesIsBounded(t *testing.T) {
 	inLab(t, Config{EnginesMax: 2}, func(l *lab) {
 		l.want(1, "P", 1)
 		l.want(2, "Q", 1)
-		d := Desc{ID: "R", Addr: "R", Ranks: Ranks(1, 1)}
+		d := Desc{ID: "R", Addr: "R", Ranks: allRanks(1, 1)}
 		if err := l.Want(3, d); !errors.Is(err, ErrFull) {
 			t.Errorf("error %v, want %v", err, ErrFull)
 		}
