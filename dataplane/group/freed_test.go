@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
@@ -39,4 +41,31 @@ func TestL10ADuplicateIsFreedWhenNoRankCanBeReadFromForIt(t *testing.T) {
 	if d.count(record.EvReadDone) != 0 {
 		t.Error("blocks that were given to another request were read as this one's")
 	}
+}
+
+// What is left of a fixed lease is left from when it was tracked, however late a rank hears of it.
+func TestAFixedLeaseEndsInTimeForARankThatStoodStill(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	var off clock.Offset
+	off.Observe(clock.Sample{Sent: l.now, Received: l.now, Stamp: clock.RemoteInstant(l.now)})
+	must(t, d.group.SetOffset(peer, off))
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	_, remote := p.grantAs(host.Grant{ID: []byte("a"), Blocks: 4, Fixed: true, TTL: 600 * time.Second})
+	over := l.now.Add(60 * time.Second)
+	remote.ExpiresNs = uint64(over)
+	for _, r := range d.ranks {
+		r.stopped = true
+	}
+	d.track(peer, remote, 9)
+	l.run(30*time.Second, 100*time.Millisecond)
+	for _, r := range d.ranks {
+		r.stopped = false
+	}
+	for l.now < over {
+		if d.count(record.EvLeaseGone) > 0 {
+			return
+		}
+		l.step(100 * time.Millisecond)
+	}
+	t.Error("a rank takes a lease for held after its end")
 }

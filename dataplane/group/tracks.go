@@ -286,7 +286,11 @@ func (g *Group) sendTrack(r *rank, t *track) bool {
 		g.req.LeftNs = 1
 		if e := g.engineOf(t.req.Engine); e != nil {
 			if at, bound, ok := e.offset.Local(clock.RemoteInstant(min(t.req.ExpiresNs, 1<<62))); ok {
-				g.req.LeftNs = uint64(max(at.Add(-bound).Sub(g.now), 1)) // the lease stands until then for certain
+				from := g.now // where its time of arrival is all that a rank has
+				if g.req.SaidNs != 0 {
+					from = clock.Instant(g.req.SaidNs)
+				}
+				g.req.LeftNs = uint64(max(at.Add(-bound).Sub(from), 1)) // the lease stands until then for certain
 			}
 		}
 	}

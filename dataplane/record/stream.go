@@ -67,7 +67,7 @@ type TrackReq struct {
 	User       uint64
 	SaidNs     uint64
 	ExpiresNs  uint64 // fixed leases: the end, in CLOCK_MONOTONIC of the owner's host; 0: heartbeats renew it
-	LeftNs     uint64 // fixed leases on a stream: time left until the certain end; 0: not converted
+	LeftNs     uint64 // fixed leases on a stream: time from SaidNs (0: from the arrival) until the certain end; 0: not converted
 	Slot       uint32
 	Generation uint32
 	Native     uint32

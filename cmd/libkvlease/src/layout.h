@@ -163,7 +163,7 @@ typedef struct kvl_rec_track { /* TRACK, REJECT (track = 0); then remote id, the
 	uint64_t user;
 	uint64_t said_ns;    /* CLOCK_BOOTTIME when said; 0 on carriers between hosts */
 	uint64_t expires_ns; /* fixed leases: the end, in CLOCK_MONOTONIC of the owner's host; 0: heartbeats renew it */
-	uint64_t left_ns;    /* fixed leases on a stream: time left until the certain end, converted by the host; 0: not converted */
+	uint64_t left_ns;    /* fixed leases on a stream: time from said_ns (0: from the arrival) to the certain end, by the host; 0: not converted */
 	uint32_t slot;
 	uint32_t generation;
 	uint32_t native;  /* 1: epoch, key, slot and generation are set */
