@@ -83,6 +83,8 @@ type LinkCounters struct {
 	MapsBroken   uint64 // maps with a piece missing, or longer than MapMax
 	NoEra        uint64 // grants before the first era: the full state repeats them
 	EnginesBad   uint64 // engines that the tracker refused
+
+	ReadersDropped uint64 // words of readers about their death wires for which there was no room
 }
 
 // leaseTold is the last end of a slot that the host was told of.

@@ -10,12 +10,12 @@ const readersMax = 256
 type readersSaid struct {
 	list    [readersMax]record.ReaderHeard
 	head, n int
-	Dropped uint64
 }
 
-func (q *readersSaid) put(h record.ReaderHeard) {
+func (l *Link) sayReader(h record.ReaderHeard) {
+	q := &l.said
 	if q.n == readersMax {
-		q.Dropped++
+		l.Counters.ReadersDropped++
 		return
 	}
 	q.list[(q.head+q.n)%readersMax] = h
@@ -25,12 +25,12 @@ func (q *readersSaid) put(h record.ReaderHeard) {
 // Heard and Left are Wires of a rank: its host keeps the wires.
 func (l *Link) Heard(engine, epoch uint64, nonce [16]byte) {
 	if nonce != ([16]byte{}) { // else it has no wire
-		l.said.put(record.ReaderHeard{Reader: engine, Epoch: epoch, Nonce: nonce})
+		l.sayReader(record.ReaderHeard{Reader: engine, Epoch: epoch, Nonce: nonce})
 	}
 }
 
 func (l *Link) Left(engine, epoch uint64) {
-	l.said.put(record.ReaderHeard{Reader: engine, Epoch: epoch, Left: 1})
+	l.sayReader(record.ReaderHeard{Reader: engine, Epoch: epoch, Left: 1})
 }
 
 // tellReaders sends what there is room for.
