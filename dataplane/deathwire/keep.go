@@ -1,0 +1,242 @@
+package deathwire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"time"
+)
+
+// Waits of a client.
+const (
+	retryMin  = time.Second // doubles
+	retryMax  = time.Minute
+	graceStep = 20 * time.Millisecond // between two looks within the grace
+	dialMax   = 5 * time.Second
+	flapSpan  = time.Second // a wire that fell sooner than this after it was up waits before it returns
+	flapsMax  = 4           // doublings of graceStep that it waits: no longer than owners have patience
+)
+
+// answer is how an attempt to connect ended.
+type answer uint8
+
+const (
+	met         answer = iota // by the owner that it is for
+	another                   // by another life, or another engine
+	refused                   // nobody listens there
+	hungUp                    // by somebody who closed: full, not an owner, or dying
+	silent                    // connected, and no answer: a process that stands still
+	unreachable               // the network says no, or nothing
+	local                     // we lack something, descriptors mostly
+)
+
+// run keeps one wire.
+func (c *Client) run(ctx context.Context, l *link) {
+	var (
+		known bool      // it was up once, and its owner has not said that it leaves
+		fell  time.Time // it was closed then, and nobody was met since; zero: it was not
+		fails int
+		flaps int
+	)
+	for ctx.Err() == nil {
+		conn, got := c.connect(ctx, l, fell)
+		if got == met {
+			if !fell.IsZero() {
+				c.n.returned.Add(1)
+			}
+			known, fails, fell = true, 0, time.Time{}
+			up := time.Now()
+			switch c.hold(ctx, l, conn) {
+			case endLeft:
+				c.n.left.Add(1)
+				known = false
+			case endClosed:
+				c.n.fallen.Add(1)
+				if fell = time.Now(); fell.Sub(up) > flapSpan {
+					flaps = 0
+				} else {
+					c.sleep(ctx, graceStep<<min(flaps, flapsMax)/2)
+					flaps++
+				}
+				continue
+			}
+			c.tell(ctx, c.cfg.Changed, l.engine)
+			c.sleep(ctx, retryMin)
+			continue
+		}
+		over := !fell.IsZero() && time.Since(fell) >= c.cfg.Grace
+		switch {
+		case ctx.Err() != nil:
+			return
+		case got == another && known:
+			c.n.others.Add(1)
+			c.end(ctx, l)
+			return
+		case got == refused && known, over && (got == hungUp || got == unreachable):
+			c.end(ctx, l)
+			return
+		case !fell.IsZero() && (got == hungUp || got == unreachable):
+			c.sleep(ctx, min(graceStep, c.cfg.Grace))
+			continue
+		}
+		switch got { // alive, or not to be known: no grace ends it any more
+		case hungUp:
+			c.n.full.Add(1)
+		case refused:
+			c.n.refused.Add(1)
+		case another:
+			c.n.others.Add(1)
+			c.tell(ctx, c.cfg.Changed, l.engine)
+		}
+		fell = time.Time{}
+		c.set(l, Down, nil)
+		c.sleep(ctx, min(retryMin<<min(fails, 10), retryMax))
+		fails++
+	}
+}
+
+// connect makes one attempt. Within the grace connecting may take what is left of it.
+func (c *Client) connect(ctx context.Context, l *link, fell time.Time) (net.Conn, answer) {
+	most := dialMax
+	if !fell.IsZero() {
+		most = max(c.cfg.Grace-time.Since(fell), graceStep)
+	}
+	dialing, cancel := context.WithTimeout(ctx, most)
+	conn, err := c.cfg.Dial(dialing, l.w.Addr)
+	cancel()
+	if err != nil {
+		return nil, whyNot(err)
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	got := c.greet(conn, l)
+	if !stop() && got == met {
+		got = local // it was let go meanwhile: the connection is closed
+	}
+	if got != met {
+		conn.Close()
+		return nil, got
+	}
+	return conn, met
+}
+
+func whyNot(err error) answer {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return refused
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM),
+		errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EAGAIN):
+		return local
+	}
+	return unreachable
+}
+
+// greet says hello and reads the welcome.
+func (c *Client) greet(conn net.Conn, l *link) answer {
+	steady(conn)
+	conn.SetDeadline(time.Now().Add(c.cfg.HelloAnswer))
+	f := l.w.Self
+	f.Kind = Hello
+	var b [FrameLen]byte
+	_, err := conn.Write(f.Append(nil))
+	if err == nil {
+		_, err = io.ReadFull(conn, b[:])
+	}
+	if err != nil {
+		if closedByPeer(err) {
+			return hungUp
+		}
+		return silent
+	}
+	conn.SetDeadline(time.Time{})
+	w, err := Parse(b[:])
+	switch {
+	case err != nil || w.Kind != Welcome:
+		return another
+	case w.Engine != l.w.Owner || w.Epoch != l.w.OwnersEpoch || w.Nonce != l.w.Self.Nonce:
+		return another
+	}
+	return met
+}
+
+// end is how a wire that was up ended.
+type end uint8
+
+const (
+	endClosed end = iota // by the owner's end
+	endLeft              // likewise, and it had said that it leaves
+	endOther             // the network, or something that is no frame
+)
+
+// hold waits for the end of a wire.
+func (c *Client) hold(ctx context.Context, l *link, conn net.Conn) end {
+	defer conn.Close()
+	c.n.up.Add(1)
+	if !c.set(l, Up, conn) {
+		return endOther
+	}
+	defer c.set(l, Connecting, nil)
+	left := false
+	for {
+		var b [FrameLen]byte
+		_, err := io.ReadFull(conn, b[:])
+		switch {
+		case err != nil && left:
+			return endLeft
+		case err != nil && closedByPeer(err):
+			return endClosed
+		case err != nil:
+			return endOther
+		}
+		f, err := Parse(b[:])
+		if err != nil || f.Kind != Leaving || f.Engine != l.w.Owner || f.Epoch != l.w.OwnersEpoch {
+			return endOther
+		}
+		left = true
+	}
+}
+
+// set notes where a wire stands. It reports false if nobody wants it any more.
+func (c *Client) set(l *link, s State, conn net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wires[l.engine] != l {
+		return false
+	}
+	if l.state != Gone {
+		l.state = s
+	}
+	l.conn = conn
+	if conn != nil && c.leaving {
+		c.sayLeaving(l, conn)
+	}
+	return true
+}
+
+// end is the owner's death.
+func (c *Client) end(ctx context.Context, l *link) {
+	if !c.set(l, Gone, nil) {
+		return
+	}
+	c.n.dead.Add(1)
+	if c.cfg.Dead != nil && ctx.Err() == nil {
+		c.cfg.Dead(l.engine, l.w)
+	}
+	c.tell(ctx, c.cfg.Changed, l.engine)
+}
+
+func (c *Client) tell(ctx context.Context, f func(uint64), engine uint64) {
+	if f != nil && ctx.Err() == nil {
+		f(engine)
+	}
+}
+
+func (c *Client) sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
