@@ -196,7 +196,31 @@ func TestARowOfOneRankThatShowsTheEndIsTheEnd(t *testing.T) {
 		r.k.Untrack(h, r.now)
 		r.run(sec(20), time.Second)
 		r.wantRest()
+		if p.ranks[1-k].count("release") != 1 {
+			t.Error("the rank that holds it still was not told that nobody will read")
+		}
 	}
+}
+
+// A rank that nothing is read from has ended the lease: what the others have is proven, and they hear that it was read.
+func TestARankThatIsNotReadFromDoesNotKeepACompletionFromTheOthers(t *testing.T) {
+	r := newRig(t, nil)
+	p := r.party("P", topology.Shape{TP: 2, PP: 1}, false, blockLen) // each has the whole block
+	e := p.connect()
+	h := r.track(e, p.ranks[0], 1, 0)
+	r.run(sec(3), time.Second)
+	r.d.HoldReads(true)
+	r.read(h, record.Run{Local: 5, Remote: 2, N: 1})
+	r.step(sec(3.1))
+	p.ranks[1].rows[1].Fence++
+	r.k.leaseGone(r.k.requests[h.Slot()].remote) // the row of rank 1 has come before the data
+	r.d.HoldReads(false)
+	r.run(sec(15), time.Second)
+	r.wantSaid(h, "done")
+	if p.ranks[0].count("complete") != 1 {
+		t.Error("the rank that was read from was not told")
+	}
+	r.wantRest()
 }
 
 func TestALeaseIsAtRiskIfOneRankDoesNotMove(t *testing.T) {
