@@ -211,7 +211,7 @@ func (t *Tracker) last(m uint32, now clock.Instant) {
 	switch {
 	case r.lost, r.unsendable, // nobody to tell
 		r.gone && r.native && !r.stale && !r.byClock && (len(e.links) < 2 || e.dead), // nothing to end: the one row showed it
-		r.ends != 0 && (e.facts == nil || r.ends == 1<<len(e.links)-1): // told already
+		r.ends != 0 && (e.facts == nil || r.ends == 1<<len(e.links)-1):               // told already
 		t.remotes.drop(m)
 		return
 	}
