@@ -228,7 +228,7 @@ func (l *Link) piece(b record.Blob, piece []byte) {
 		return
 	}
 	copy(m.buf[b.Offset:], piece)
-	if m.at += uint32(len(piece)); m.at < b.Total || b.Total == 0 {
+	if m.at += uint32(len(piece)); m.at < b.Total {
 		return
 	}
 	l.Counters.MapsReceived++
