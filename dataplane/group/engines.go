@@ -144,14 +144,22 @@ func (g *Group) fullEngine(r *rank, i uint32) (int, bool) {
 	return 1, true
 }
 
+// placeOf gives the place of an engine that the ranks may speak of; nil: there is none of that handle, or no longer.
+func (g *Group) placeOf(handle uint64) (uint32, *engine) {
+	i := record.Handle(handle).Slot()
+	if handle>>32 == 0 || int(i) >= len(g.engines) || g.engines[i].facts == nil || g.engines[i].facts.handle != handle {
+		return 0, nil
+	}
+	return i, &g.engines[i]
+}
+
 // engineOn takes a rank's word that it is connected to an engine, or no longer.
-func (g *Group) engineOn(r *rank, engine uint64, up bool) {
-	i := record.Handle(engine).Slot()
-	if engine>>32 == 0 || int(i) >= len(g.engines) || g.engines[i].facts == nil || g.engines[i].facts.handle != engine {
+func (g *Group) engineOn(r *rank, handle uint64, up bool) {
+	i, e := g.placeOf(handle)
+	if e == nil {
 		g.Counters.Repeated++
 		return
 	}
-	e := &g.engines[i]
 	if up {
 		e.up |= r.bit
 	} else {
@@ -162,12 +170,12 @@ func (g *Group) engineOn(r *rank, engine uint64, up bool) {
 
 // engineDrains takes that an engine takes nothing new; the first rank that sees it says it for all, once a boot.
 func (g *Group) engineDrains(handle uint64) {
-	i := record.Handle(handle).Slot()
-	if handle>>32 == 0 || int(i) >= len(g.engines) || g.engines[i].facts == nil || g.engines[i].facts.handle != handle {
+	i, e := g.placeOf(handle)
+	if e == nil {
 		g.Counters.Repeated++
 		return
 	}
-	if e := &g.engines[i]; e.drains != max(e.epoch, 1) {
+	if e.drains != max(e.epoch, 1) {
 		e.drains = max(e.epoch, 1)
 		e.pend |= pendDrains
 		push(&g.engineNews, g.engines, i, (*engine).ofNews)
@@ -278,11 +286,10 @@ func (g *Group) nextMaps(r *rank) bool {
 
 // View is how the ranks stand with an engine. Stepping thread.
 func (g *Group) View(engine uint64) heartbeat.EngineView {
-	i := record.Handle(engine).Slot()
-	if engine>>32 == 0 || int(i) >= len(g.engines) || g.engines[i].facts == nil || g.engines[i].facts.handle != engine {
+	_, e := g.placeOf(engine)
+	if e == nil {
 		return heartbeat.EngineView{}
 	}
-	e := &g.engines[i]
 	v := heartbeat.EngineView{State: heartbeat.Idle, Tracked: int(e.tracked), Fixed: int(e.fixed), Breaks: e.breaks}
 	switch {
 	case e.isUp:
