@@ -304,7 +304,7 @@ func (c *chaos) wantServed() {
 		x := &chaosTrack{handle: track, lease: c.leases[0], local: c.takeBlocks(&c.freeD[i], 2), native: true}
 		c.tracks[i] = append(c.tracks[i], x)
 		// A connection that was reset while nothing went over it is found and healed now.
-		for n := 0; n < 2 || n < 100 && c.nodes[i].core.tracker.EngineState(c.peers[i]) != heartbeat.Connected; n++ {
+		for n := 0; n < 2 || n < 100 && c.nodes[i].core.tracker.View(c.peers[i]).State != heartbeat.Connected; n++ {
 			c.pass(10*time.Millisecond, true)
 		}
 		before := c.accepted

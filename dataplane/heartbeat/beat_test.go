@@ -126,8 +126,8 @@ func TestTheFirstHeartbeatLeavesInTheStepAfterTheHandshake(t *testing.T) {
 	}
 	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
 	r.step(sec(2.1))
-	if o.count("renew") != 0 || r.k.EngineState(e) != Connected {
-		t.Fatalf("after the step that loads: %d heartbeats, %v", o.count("renew"), r.k.EngineState(e))
+	if o.count("renew") != 0 || r.k.View(e).State != Connected {
+		t.Fatalf("after the step that loads: %d heartbeats, %v", o.count("renew"), r.k.View(e).State)
 	}
 	r.step(sec(2.2))
 	if o.count("renew") != 1 {

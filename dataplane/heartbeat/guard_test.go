@@ -78,7 +78,7 @@ func TestTheTimeGuardOfStockPeers(t *testing.T) {
 			h := r.trackStock(e, "x")
 			r.run(sec(3), time.Second)
 			r.hub.Cut("D", "P")
-			for r.k.EngineState(e) != Broken {
+			for r.k.View(e).State != Broken {
 				r.step(r.now.Add(100 * time.Millisecond))
 			}
 			r.read(h, record.Run{N: 1})

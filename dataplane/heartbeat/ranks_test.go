@@ -402,13 +402,13 @@ func TestHandshakesOfAnEngineAreASetOfOneBoot(t *testing.T) {
 	must(t, r.k.LoadHandshake(e, 1, other))
 	must(t, r.k.LoadHandshake(e, 0, all[0].Map))
 	r.run(sec(2), 100*time.Millisecond)
-	if r.k.EngineState(e) != Absent && r.k.EngineState(e) != Idle {
-		t.Errorf("state %v with ranks of two boots", r.k.EngineState(e))
+	if r.k.View(e).State != Absent && r.k.View(e).State != Idle {
+		t.Errorf("state %v with ranks of two boots", r.k.View(e).State)
 	}
 	must(t, r.k.LoadHandshake(e, 1, all[1].Map))
 	r.run(sec(3), 100*time.Millisecond)
-	if r.k.EngineState(e) != Connected {
-		t.Errorf("state %v, want connected", r.k.EngineState(e))
+	if r.k.View(e).State != Connected {
+		t.Errorf("state %v, want connected", r.k.View(e).State)
 	}
 }
 

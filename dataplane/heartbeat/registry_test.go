@@ -159,7 +159,7 @@ func TestEnginesAreAddedAndRemovedByOtherThreadsWhileStepsRun(t *testing.T) {
 		must(t, err)
 		must(t, r.k.LoadHandshake(e, 0, blobs[i]))
 		r.run(r.now.Add(time.Second), 10*time.Millisecond)
-		if s := r.k.EngineState(e); s != Connected {
+		if s := r.k.View(e).State; s != Connected {
 			t.Errorf("engine %d is %v in the end", i, s)
 		}
 	}

@@ -214,12 +214,3 @@ func (t *Tracker) Gauges() Gauges {
 	}
 	return g
 }
-
-// EngineState is where an engine stands; Absent for a stale handle. Stepping thread.
-func (t *Tracker) EngineState(engine uint64) State {
-	h := record.Handle(engine)
-	if i := h.Slot(); engine>>32 != 0 && int(i) < len(t.engines) && t.engines[i].use == h.Use() {
-		return t.engines[i].state
-	}
-	return Absent
-}
