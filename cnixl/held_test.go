@@ -11,6 +11,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -54,12 +55,13 @@ func newEngine(t *testing.T, r *remote) *engine {
 	if e.peer, err = e.a.Load(r.hello.Blob); err != nil {
 		t.Fatal(err)
 	}
-	how, err := read.NewMap(layout(address(e.kv)), layout(r.hello.Addr+boardLen))
+	one := topology.Shape{TP: 1, PP: 1}
+	hows, err := read.NewMaps(layout(address(e.kv)), one, 0, one, 0, []read.Remote{{Layout: layout(r.hello.Addr + boardLen)}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.src = read.Source{
-		Peer: e.peer, Map: how,
+		Peer: e.peer, Map: hows[0],
 		Fence: read.Fence{Native: true, Addr: r.hello.Addr, Want: fenceWord},
 	}
 	return e

@@ -49,16 +49,6 @@ type pair struct {
 // cut is a run of bytes within a block.
 type cut struct{ here, there, len uint64 }
 
-// NewMap is NewMaps for engines of one rank each.
-func NewMap(local, remote *Layout) (*Map, error) {
-	one := topology.Shape{TP: 1, PP: 1}
-	maps, err := NewMaps(local, one, 0, one, 0, []Remote{{Layout: remote}})
-	if err != nil {
-		return nil, err
-	}
-	return maps[0], nil
-}
-
 // NewMaps says how rank of the reader fills its blocks from the ranks of an owner. remotes are the ranks of topology.Reach, in any
 // order; the answer is in theirs, nil for one from which nothing is read. A read wants one source for each map that is not nil.
 //

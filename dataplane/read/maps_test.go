@@ -159,7 +159,9 @@ func TestCachesThatDoNotFitAreNamedWithBothSidesAndTheRemedy(t *testing.T) {
 
 // What a name of a megabyte does to an error's text.
 func TestALongNameOfAPeerDoesNotFillALog(t *testing.T) {
-	_, err := NewMap(plain(1, 64, strings.Repeat("x", 1<<20)), plain(1, 64, strings.Repeat("y", 1<<20)))
+	one := topology.Shape{TP: 1, PP: 1}
+	local, remote := plain(1, 64, strings.Repeat("x", 1<<20)), plain(1, 64, strings.Repeat("y", 1<<20))
+	_, err := NewMaps(local, one, 0, one, 0, []Remote{{0, remote}})
 	if err == nil || len(err.Error()) > 1000 {
 		t.Errorf("an error of %d bytes", len(fmt.Sprint(err)))
 	}
