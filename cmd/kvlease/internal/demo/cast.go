@@ -21,7 +21,7 @@ type cast struct {
 // processes are the specs of one engine: the one that takes requests first, then its ranks.
 func (s *stage) processes(name, role, program string, tp uint32, keys map[string]any) ([]spec, error) {
 	first := spec{
-		name: name, role: role, program: program, drive: s.variant.drive, ucxTLS: s.variant.ucxTLS, lease: s.cfg.Lease, pass: s.cfg.Pass,
+		run: s.name(), name: name, role: role, program: program, drive: s.variant.drive, ucxTLS: s.variant.ucxTLS, lease: s.cfg.Lease, pass: s.cfg.Pass,
 		context: "engine", tp: tp, keys: keys,
 	}
 	if s.scene.cast.side {
@@ -100,7 +100,7 @@ func (s *stage) open() (err error) {
 			return err
 		}
 		for i, sp := range specs {
-			e, err := start(s.cfg.launch, sp, s.name())
+			e, err := start(s.cfg.launch, sp)
 			if err != nil {
 				return err
 			}

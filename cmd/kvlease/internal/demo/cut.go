@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"bufio"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,47 +19,56 @@ type skipped struct{ why error }
 
 func (s skipped) Error() string { return s.why.Error() }
 
-// cutConnections resets the TCP connections between two processes, those of the side channels aside, as a broken link does. It
+// cutConnections resets the TCP connections between two engines, those of the side channels aside, as a broken link does. It
 // needs ss of iproute2 and the right to end sockets.
-func cutConnections(a, b int, sidePorts ...uint32) (int, error) {
+func cutConnections(a, b *engine) (int, error) {
 	ss, err := exec.LookPath("ss")
 	if err != nil {
 		return 0, errors.New("ss of iproute2 is not installed: connections cannot be reset")
 	}
-	ours, err := connectionsOf(a)
+	found, err := connectionsBetween(a, b)
 	if err != nil {
 		return 0, err
 	}
-	theirs, err := connectionsOf(b)
-	if err != nil {
-		return 0, err
-	}
-	side := map[uint16]bool{}
-	for _, p := range sidePorts {
-		side[uint16(p)] = true
-	}
-	n := 0
-	for c := range ours {
-		if !theirs[connection{c.remote, c.local}] || side[c.local.Port()] || side[c.remote.Port()] {
-			continue
-		}
-		out, err := exec.Command(ss, "-K", "-t", "state", "established", "src", c.local.String(), "dst", c.remote.String()).CombinedOutput()
-		if err != nil {
-			return n, fmt.Errorf("ss -K: %w: %s", err, strings.TrimSpace(string(out)))
-		}
-		n++
-	}
-	if left, err := connectionsOf(a); err == nil {
-		for c := range left {
-			if ours[c] && theirs[connection{c.remote, c.local}] && !side[c.local.Port()] && !side[c.remote.Port()] {
-				return 0, errors.New("ss -K had no effect: it needs CAP_NET_ADMIN and a kernel with INET_DIAG_DESTROY")
-			}
-		}
-	}
-	if n == 0 {
+	if len(found) == 0 {
 		return 0, errors.New("no TCP connection between the two processes: the transport uses another way")
 	}
-	return n, nil
+	for _, c := range found {
+		out, err := exec.Command(ss, "-K", "-t", "state", "established", "src", c.local.String(), "dst", c.remote.String()).CombinedOutput()
+		if err != nil {
+			return 0, fmt.Errorf("ss -K: %w: %s", err, strings.TrimSpace(string(out)))
+		}
+	}
+	left, err := connectionsBetween(a, b)
+	if err != nil {
+		return 0, err
+	}
+	for _, c := range left {
+		if slices.Contains(found, c) {
+			return 0, errors.New("ss -K had no effect: it needs CAP_NET_ADMIN and a kernel with INET_DIAG_DESTROY")
+		}
+	}
+	return len(found), nil
+}
+
+// connectionsBetween lists a's ends of the connections to b, without side channels.
+func connectionsBetween(a, b *engine) ([]connection, error) {
+	ours, err := connectionsOf(a.proc.PID())
+	if err != nil {
+		return nil, err
+	}
+	theirs, err := connectionsOf(b.proc.PID())
+	if err != nil {
+		return nil, err
+	}
+	side := func(p uint16) bool { return uint32(p) == a.spec.port || uint32(p) == b.spec.port }
+	var list []connection
+	for c := range ours {
+		if theirs[connection{c.remote, c.local}] && !side(c.local.Port()) && !side(c.remote.Port()) {
+			list = append(list, c)
+		}
+	}
+	return list, nil
 }
 
 type connection struct{ local, remote netip.AddrPort }
@@ -80,28 +89,36 @@ func connectionsOf(pid int) (map[connection]bool, error) {
 	}
 	list := map[connection]bool{}
 	for _, file := range []string{"net/tcp", "net/tcp6"} {
-		f, err := os.Open(filepath.Join(dir, file))
-		if err != nil {
+		table, err := os.ReadFile(filepath.Join(dir, file))
+		if errors.Is(err, os.ErrNotExist) {
 			continue // no IPv6 here
 		}
-		lines := bufio.NewScanner(f)
-		for lines.Scan() {
-			c := strings.Fields(lines.Text())
-			const established = "01"
-			if len(c) < 10 || c[3] != established || !inodes[c[9]] {
-				continue
-			}
-			local, err1 := procAddr(c[1])
-			remote, err2 := procAddr(c[2])
-			if err := errors.Join(err1, err2); err != nil {
-				f.Close()
-				return nil, err
-			}
-			list[connection{local, remote}] = true
+		if err == nil {
+			err = established(string(table), inodes, list)
 		}
-		f.Close()
+		if err != nil {
+			return nil, err
+		}
 	}
 	return list, nil
+}
+
+// established adds the established connections of these sockets from a table like /proc/net/tcp.
+func established(table string, inodes map[string]bool, list map[connection]bool) error {
+	for line := range strings.Lines(table) {
+		c := strings.Fields(line)
+		const state = "01"
+		if len(c) < 10 || c[3] != state || !inodes[c[9]] {
+			continue
+		}
+		local, err1 := procAddr(c[1])
+		remote, err2 := procAddr(c[2])
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		list[connection{local, remote}] = true
+	}
+	return nil
 }
 
 // procAddr reads an address of /proc/net/tcp: words of the address in the machine's order, then the port.

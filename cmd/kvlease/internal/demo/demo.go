@@ -25,8 +25,9 @@ type Config struct {
 	Color    bool
 	Version  string
 
-	launch   launcher // tests replace it
-	together int      // runs of a scene at once
+	launch   launcher                        // tests replace these two
+	cut      func(a, b *engine) (int, error) // resets what connects two engines and tells how many connections that were
+	together int                             // runs of a scene at once
 	limit    time.Duration
 }
 
@@ -98,10 +99,10 @@ var scenes = []sceneDef{
 	{"e", "two turns", "D keeps a conversation's blocks for a fixed time. P reads them for the next turn; once the client takes too long, and P is told to recompute before the blocks are gone.", engines, twoTurns, cast{side: true, both: true}},
 	{"f", "ranks", "Engines of tensor parallel size 2 and 1: a host process and a process for each rank. D's ranks put their heads together, and P frees when every rank was read.", []variant{
 		{drive: "inline", p: "node", d: "node", pTP: 2, dTP: 1}, {drive: "pump", ucxTLS: "tcp", p: "node", d: "node", pTP: 1, dTP: 2}}, severalRanks, cast{side: true}},
-	{"g", "death wire", "D is killed. The connection that falls with its process tells P at once, long before a lease could run out.", engines, wiredCrash, cast{side: true}},
+	{"g", "death wire", "D is killed. The connection that falls with its process tells P at once, long before a lease of 6 s runs out.", engines, wiredCrash, cast{side: true, pKeys: map[string]any{"kv_lease_duration": wiredLease.Seconds()}, dKeys: map[string]any{"kv_lease_duration": wiredLease.Seconds()}}},
 	{"h", "P restart", "P is killed and comes back under the same name at the same address. D is told what to recompute, and reads from the new P.", engines, restartedP, cast{side: true}},
 	{"i", "reset", "The connection between D and P is cut while requests wait. D makes it anew between two heartbeats; no lease is lost.", overTCP, resetLink, cast{side: true}},
-	{"j", "read without end", "P stops in the middle of D's read. D gives up in time, and sets the blocks aside until the late bytes have landed.", overTCP, endlessRead, cast{side: true, dKeys: map[string]any{"read_timeout": 1.0}}},
+	{"j", "read without end", "P stops, and D's read from it does not end. D gives up in time, and sets the blocks aside until the late bytes have landed.", overTCP, endlessRead, cast{side: true, dKeys: map[string]any{"read_timeout": readTimeout.Seconds()}}},
 	{"k", "pressure", "P needs blocks and takes leases back. D is told, recomputes, and nothing that was overwritten is handed out.", engines, pressedP, cast{side: true}},
 }
 
@@ -121,6 +122,9 @@ const repeatsMax = 2
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.launch == nil {
 		cfg.launch = cfg.Programs.launch
+	}
+	if cfg.cut == nil {
+		cfg.cut = cutConnections
 	}
 	if cfg.together == 0 {
 		cfg.together = 2 // each is two processes that mostly sleep

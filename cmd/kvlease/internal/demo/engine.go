@@ -24,7 +24,6 @@ const (
 // engine is one engine process as the demo sees it: a command goes in, reports come out and are kept in order.
 type engine struct {
 	spec   spec
-	run    string // of which scene and run, for messages
 	proc   process
 	stderr tail
 	dead   chan struct{} // closed when the process has ended and everything it said was read
@@ -37,11 +36,11 @@ type engine struct {
 	in    io.WriteCloser
 }
 
-func start(launch launcher, s spec, run string) (*engine, error) {
-	e := &engine{spec: s, run: run, dead: make(chan struct{}), grown: make(chan struct{})}
+func start(launch launcher, s spec) (*engine, error) {
+	e := &engine{spec: s, dead: make(chan struct{}), grown: make(chan struct{})}
 	proc, err := launch(s, &e.stderr)
 	if err != nil {
-		return nil, fmt.Errorf("%s: start %s: %w", run, s.name, err)
+		return nil, fmt.Errorf("%s: start %s: %w", s.run, s.name, err)
 	}
 	e.proc, e.in = proc, proc.Stdin()
 	go e.listen(proc.Stdout())
@@ -89,7 +88,7 @@ func (e *engine) death() error {
 	} else {
 		said = "stderr ends in:\n    " + strings.ReplaceAll(said, "\n", "\n    ")
 	}
-	return fmt.Errorf("%s: %s has died: %s; %s", e.run, e, how, said)
+	return fmt.Errorf("%s: %s has died: %s; %s", e.spec.run, e, how, said)
 }
 
 // mark is the place in the log from which a later await looks.
@@ -131,7 +130,7 @@ func (e *engine) await(ctx context.Context, what string, limit time.Duration, ma
 		case <-ctx.Done():
 			return jsonl.Report{}, context.Cause(ctx)
 		case <-timer.C:
-			return jsonl.Report{}, fmt.Errorf("%s: %s did not report %s within %v; %s", e.run, e, what, limit, e.lastWords(mark))
+			return jsonl.Report{}, fmt.Errorf("%s: %s did not report %s within %v; %s", e.spec.run, e, what, limit, e.lastWords(mark))
 		}
 	}
 }
@@ -171,7 +170,7 @@ func (e *engine) send(commands ...jsonl.Command) ([]uint64, error) {
 			return nil, e.death()
 		case <-time.After(time.Second):
 		}
-		return nil, fmt.Errorf("%s: %s takes no commands: %w", e.run, e, err)
+		return nil, fmt.Errorf("%s: %s takes no commands: %w", e.spec.run, e, err)
 	}
 	return numbers, nil
 }
@@ -191,7 +190,7 @@ func (e *engine) ask(ctx context.Context, commands ...jsonl.Command) ([]jsonl.Re
 			return nil, err
 		}
 		if answers[i].Refused() {
-			return nil, fmt.Errorf("%s: %s refused %s %s: %s %s", e.run, e, commands[i].Cmd, commands[i].ID, answers[i].Status, answers[i].Error)
+			return nil, fmt.Errorf("%s: %s refused %s %s: %s %s", e.spec.run, e, commands[i].Cmd, commands[i].ID, answers[i].Status, answers[i].Error)
 		}
 	}
 	return answers, nil
@@ -200,7 +199,7 @@ func (e *engine) ask(ctx context.Context, commands ...jsonl.Command) ([]jsonl.Re
 // signal sends a signal by the engine's own pid.
 func (e *engine) signal(sig syscall.Signal) error {
 	if err := e.proc.Signal(sig); err != nil {
-		return fmt.Errorf("%s: signal %v to %s: %w", e.run, sig, e, err)
+		return fmt.Errorf("%s: signal %v to %s: %w", e.spec.run, sig, e, err)
 	}
 	return nil
 }
@@ -215,7 +214,7 @@ func (e *engine) quit(ctx context.Context) error {
 	select {
 	case <-e.dead:
 	case <-timer.C:
-		return fmt.Errorf("%s: %s did not end within %v after quit", e.run, e, goodbye)
+		return fmt.Errorf("%s: %s did not end within %v after quit", e.spec.run, e, goodbye)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -16,6 +16,7 @@ import (
 
 // spec says which engine to start.
 type spec struct {
+	run     string // of which scene and run, for messages
 	name    string // P or D; also its engine id
 	role    string // prefill or decode
 	program string // c: the example over the C library; node: this program

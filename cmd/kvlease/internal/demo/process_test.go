@@ -83,7 +83,7 @@ func alive(pid int) bool {
 func shellEngine(t *testing.T, script string) *engine {
 	t.Helper()
 	p := Programs{Prefill: []string{"/bin/sh", "-c", script}}
-	e, err := start(p.launch, spec{name: "P", role: "prefill", program: "c"}, "scene x")
+	e, err := start(p.launch, spec{run: "scene x", name: "P", role: "prefill", program: "c"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,5 +157,35 @@ func TestTheTailKeepsTheEnd(t *testing.T) {
 	}
 	if s := tl.String(); len(s) > tailMax || !strings.HasSuffix(s, "line 999") {
 		t.Errorf("%d bytes, ends in %q", len(s), s[len(s)-20:])
+	}
+}
+
+func TestTheCommandLineOfAnEngineSaysWhatItIs(t *testing.T) {
+	p := Programs{Prefill: []string{"/p"}, Decode: []string{"/d"}, Node: []string{"/k", "node"}}
+	base := spec{name: "P", role: "prefill", program: "node", drive: "pump", lease: 1200 * time.Millisecond, pass: 10 * time.Millisecond, context: "engine", tp: 1}
+	for _, tc := range []struct {
+		name   string
+		change func(*spec)
+		want   string
+	}{
+		{"a C program", func(s *spec) { s.program = "c" }, "/p --engine-id P --drive pump --pass-ms 10 --lease 1.2 --watch"},
+		{"a decode engine hears no heartbeats", func(s *spec) { s.program, s.role, s.name = "c", "decode", "D" }, "/d --engine-id D --drive pump --pass-ms 10 --lease 1.2"},
+		{"a stand-in", func(*spec) {}, "/k node --engine-id P --drive pump --role prefill --pass-time 10ms --lease 1.2s --watch"},
+		{"with a side channel and a key", func(s *spec) { s.role, s.port, s.keys = "both", 5600, map[string]any{"read_timeout": 1.5} },
+			`/k node --engine-id P --drive pump --role both --pass-time 10ms --lease 1.2s --listen 127.0.0.1:5600 --config {"read_timeout":1.5} --watch`},
+		{"one rank of two", func(s *spec) { s.context, s.tp, s.rank, s.carrier = "rank", 2, 1, "/c.sock" },
+			"/k node --engine-id P --drive pump --role prefill --pass-time 10ms --lease 1.2s --context rank --tp 2 --tp-rank 1 --carrier /c.sock --watch"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := base
+			tc.change(&s)
+			got, err := p.command(s)
+			if err != nil || strings.Join(got, " ") != tc.want {
+				t.Errorf("%v\n%s, want\n%s", err, strings.Join(got, " "), tc.want)
+			}
+		})
+	}
+	if _, err := (&Programs{}).command(base); err == nil {
+		t.Error("an engine without a program")
 	}
 }

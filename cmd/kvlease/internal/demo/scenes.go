@@ -41,18 +41,13 @@ func busyD(s *stage) error {
 	beats := s.batches()
 	s.tell("%s has waited %.2f s, %.1f leases; %d heartbeat batches so far", id, waited.Seconds(), waited.Seconds()/lease.Seconds(), beats)
 
-	markD := s.d.mark()
-	asked := bootNow()
-	if _, err := s.d.ask(s.ctx, jsonl.Command{Cmd: "read", ID: id}); err != nil {
-		return err
-	}
-	outcome, err := s.d.await(s.ctx, "the end of the read of "+id, answerMax, markD, isOutcome(id))
+	asked, outcome, err := s.read(s.d, id)
 	if err != nil {
 		return err
 	}
 	bad := badBytes(&outcome)
 	s.tell("D read %s: %s, %s, %s wrong bytes", id, outcome.Status, amount(outcome.Bytes), quantity(bad, ""))
-	freed, err := s.p.await(s.ctx, "the end of the lease of "+id, answerMax, 0, isEvent("freed", id))
+	freed, err := s.freed(s.p, id)
 	if err != nil {
 		return err
 	}
@@ -78,12 +73,7 @@ func busyD(s *stage) error {
 // crashD: D is killed while requests wait.
 func crashD(s *stage) error {
 	const requests, each = 8, 8
-	var ids []string
-	var blocks [][]uint32
-	for i := range uint32(requests) {
-		ids = append(ids, fmt.Sprintf("r%d", i+1))
-		blocks = append(blocks, sequence(i*each, each))
-	}
+	ids, blocks := requestsOf(requests, each)
 	granted, err := s.grant(ids, blocks)
 	if err != nil {
 		return err
@@ -102,7 +92,7 @@ func crashD(s *stage) error {
 	s.tell("%s D (SIGKILL) after %.2f s, %d batches heard", s.say.paint.warn("killed"), float64(killed-granted)/1e9, s.batches())
 	last, expired := killed, 0
 	for _, id := range ids {
-		freed, err := s.p.await(s.ctx, "the end of the lease of "+id, s.cfg.Lease*3+answerMax, 0, isEvent("freed", id))
+		freed, err := s.freed(s.p, id)
 		if err != nil {
 			return err
 		}
@@ -163,7 +153,7 @@ func stoppedD(s *stage) error {
 		return err
 	}
 	s.tell("%s D (SIGSTOP)", s.say.paint.warn("stopped"))
-	freed, err := s.p.await(s.ctx, "the end of the lease of "+id, lease*3+answerMax, 0, isEvent("freed", id))
+	freed, err := s.freed(s.p, id)
 	if err != nil {
 		return err
 	}
@@ -210,23 +200,19 @@ func stoppedD(s *stage) error {
 	}
 
 	// D is not broken, only late: the request that has the blocks now is read as any other.
-	if _, err := s.d.ask(s.ctx, jsonl.Command{Cmd: "track", ID: "r2", Params: granted2[0].Params}); err != nil {
+	if err := s.route(s.d, []string{"r2"}, granted2, false); err != nil {
 		return err
 	}
 	tracked2 := bootNow()
 	if err := sleep(s.ctx, lease/2, s.p, s.d); err != nil {
 		return err
 	}
-	asked2 := bootNow()
-	if _, err := s.d.ask(s.ctx, jsonl.Command{Cmd: "read", ID: "r2"}); err != nil {
-		return err
-	}
-	second, err := s.d.await(s.ctx, "the end of the read of r2", answerMax, markD, isOutcome("r2"))
+	asked2, second, err := s.read(s.d, "r2")
 	if err != nil {
 		return err
 	}
 	size := n * s.blockBytes()
-	freed2, err := s.p.await(s.ctx, "the end of the lease of r2", lease*3+answerMax, 0, isEvent("freed", "r2"))
+	freed2, err := s.freed(s.p, "r2")
 	if err != nil {
 		return err
 	}
@@ -262,12 +248,7 @@ func stoppedD(s *stage) error {
 // overload: many requests wait; what P hears does not grow with their number.
 func overload(s *stage) error {
 	const requests, each = 200, 2
-	var ids []string
-	var blocks [][]uint32
-	for i := range uint32(requests) {
-		ids = append(ids, fmt.Sprintf("q%03d", i))
-		blocks = append(blocks, sequence(i*each, each))
-	}
+	ids, blocks := requestsOf(requests, each)
 	granted, err := s.grant(ids, blocks)
 	if err != nil {
 		return err
@@ -313,7 +294,7 @@ func overload(s *stage) error {
 		}
 		bad += badBytes(&r)
 		done += int(is(r.Ev == "read_done"))
-		freed, err := s.p.await(s.ctx, "the end of the lease of "+id, answerMax, 0, isEvent("freed", id))
+		freed, err := s.freed(s.p, id)
 		if err != nil {
 			return err
 		}
@@ -362,9 +343,4 @@ func is(b bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-func (s *stage) drawRead(asked uint64, r *jsonl.Report) {
-	text := fmt.Sprintf("read %s, %s wrong bytes", amount(r.Bytes), quantity(badBytes(r), ""))
-	s.mark(laneD, timeline.Read, asked, r.TimeNS, text)
 }

@@ -35,11 +35,11 @@ type stage struct {
 	dRanks   []*engine
 	all      []*engine     // every process, in the order of their start
 	folder   string        // of sockets
-	stopped  time.Duration // how long the scene itself kept D from running
+	stopped  time.Duration // how long the scene itself kept an engine from running
 	start    uint64        // CLOCK_BOOTTIME in ns, zero of the picture
 	promises []Promise
 	picture  timeline.Run
-	lanes    [2]timeline.Lane // P, D
+	lanes    [2][]timeline.Lane // of P and D: the process that takes requests, then its ranks
 }
 
 func bootNow() uint64 {
@@ -53,8 +53,8 @@ func bootNow() uint64 {
 // name is how messages call this run.
 func (s *stage) name() string { return fmt.Sprintf("scene %s, %v", s.scene.key, s.variant) }
 
-// stalled is the longest time that the machine has let an engine wait for its next pass. The stop of D in its scene is
-// ours, not the machine's.
+// stalled is the longest time that the machine has let an engine wait for its next pass, or its pump for the next step. The
+// stop of an engine in its scene is ours, not the machine's.
 func (s *stage) stalled() time.Duration {
 	var longest time.Duration
 	for _, e := range s.all {
@@ -163,18 +163,52 @@ func (s *stage) grantTo(ids []string, blocks [][]uint32) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	return granted[0].TimeNS, s.route(s.d, ids, granted, false)
+}
+
+// route carries transfer parameters from the answers of an owner to a reader. toP: the router sends the next turn to P.
+func (s *stage) route(reader *engine, ids []string, granted []jsonl.Report, toP bool) error {
 	var tracks []jsonl.Command
 	for i, id := range ids {
-		params, err := routed(granted[i].Params, "127.0.0.1", false)
+		params, err := routed(granted[i].Params, "127.0.0.1", toP)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		tracks = append(tracks, jsonl.Command{Cmd: "track", ID: id, Params: params})
 	}
-	if _, err := s.d.ask(s.ctx, tracks...); err != nil {
-		return 0, err
+	_, err := reader.ask(s.ctx, tracks...)
+	return err
+}
+
+// read lets an engine read a request and waits for the outcome. asked is when it was told to.
+func (s *stage) read(e *engine, id string) (asked uint64, outcome jsonl.Report, err error) {
+	mark := e.mark()
+	asked = bootNow()
+	if _, err := e.ask(s.ctx, jsonl.Command{Cmd: "read", ID: id}); err != nil {
+		return 0, jsonl.Report{}, err
 	}
-	return granted[0].TimeNS, nil
+	outcome, err = e.await(s.ctx, "the end of the read of "+id, answerMax, mark, isOutcome(id))
+	return asked, outcome, err
+}
+
+// freed waits for the end of a lease.
+func (s *stage) freed(owner *engine, id string) (jsonl.Report, error) {
+	return owner.await(s.ctx, "the end of the lease of "+id, s.cfg.Lease*3+answerMax, 0, isEvent("freed", id))
+}
+
+// allFreed waits until P has freed all of these and answers the last of the reports.
+func (s *stage) allFreed(ids []string) (jsonl.Report, error) {
+	var last jsonl.Report
+	for _, id := range ids {
+		r, err := s.freed(s.p, id)
+		if err != nil {
+			return last, err
+		}
+		if r.TimeNS >= last.TimeNS {
+			last = r
+		}
+	}
+	return last, nil
 }
 
 // freedBefore counts leases that ended without having been asked to.
@@ -221,47 +255,6 @@ func (s *stage) blockBytes() uint64 {
 	return 0
 }
 
-// at is a point in time of the picture.
-func (s *stage) at(ns uint64) float64 {
-	return max(0, float64(int64(ns-s.start))/1e9)
-}
-
-// leadIn is what the picture shows before the first grant.
-const leadIn = uint64(30 * time.Millisecond)
-
-const (
-	laneP = 0
-	laneD = 1
-)
-
-func (s *stage) mark(lane int, kind timeline.Kind, from, to uint64, text string) {
-	m := timeline.Mark{Kind: kind, From: s.at(from), Text: text}
-	if to != 0 {
-		m.To = s.at(to)
-	}
-	s.lanes[lane].Marks = append(s.lanes[lane].Marks, m)
-}
-
-func (s *stage) moment(at uint64, text string) {
-	s.picture.Moments = append(s.picture.Moments, timeline.Moment{At: s.at(at), Text: text})
-}
-
-// finishPicture adds what the engines reported by themselves: every heartbeat batch that P has heard.
-func (s *stage) finishPicture() {
-	s.picture.Label = s.variant.String()
-	if s.p != nil && s.start != 0 {
-		for _, r := range s.p.reports(0) {
-			if r.Ev == "beats" {
-				s.mark(laneP, timeline.Beat, r.TimeNS, 0, "heartbeat")
-			}
-		}
-	}
-	programs := map[string]string{"c": "C program", "node": "kvlease node"}
-	s.lanes[laneP].Label = "P, " + programs[s.variant.p]
-	s.lanes[laneD].Label = "D, " + programs[s.variant.d]
-	s.picture.Lanes = s.lanes[:]
-}
-
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
 
 // sequence is n block ids from first on.
@@ -271,4 +264,13 @@ func sequence(first, n uint32) []uint32 {
 		ids[i] = first + uint32(i)
 	}
 	return ids
+}
+
+// requestsOf names requests and gives each some blocks.
+func requestsOf(requests, each uint32) (ids []string, blocks [][]uint32) {
+	for i := range requests {
+		ids = append(ids, fmt.Sprintf("r%d", i+1))
+		blocks = append(blocks, sequence(i*each, each))
+	}
+	return ids, blocks
 }

@@ -160,8 +160,12 @@ func (n *Node) onTrack(e *record.Event) {
 			r.BadBytes, r.Landed = &bad, &landed
 		}
 		n.forget(q)
-	case record.EvBlocksBack:
+	case record.EvBlocksBack: // whatever was on its way has come; what that is, is shown only
 		r.Ev = "blocks_back"
+		if n.engine.cache != nil {
+			bad := n.engine.cache.BadBytes(q.remoteID, q.local)
+			r.BadBytes = &bad
+		}
 		n.forget(q)
 	case record.EvLeaseGone: // an engine recomputes and untracks; this one waits for the command
 		r.Ev = "lease_gone"

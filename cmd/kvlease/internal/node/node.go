@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
@@ -36,6 +37,7 @@ type Node struct {
 	users  uint64
 	after  []jsonl.Report // said once the answer to the present command is out
 	beats  seen
+	paused uint64 // longest pause of the pump that was reported, in ns
 	events [64]record.Event
 	failed error // stdout is gone
 }
@@ -113,6 +115,7 @@ func (n *Node) loop(ctx context.Context, ended <-chan error) error {
 		if n.cfg.Watch {
 			n.watch()
 		}
+		n.watchPump()
 		if n.failed != nil {
 			return fmt.Errorf("nobody reads our reports: %w", n.failed)
 		}
@@ -277,6 +280,18 @@ func (n *Node) watch() {
 	n.say(jsonl.Report{Ev: "beats", Batches: now.Batches, Beats: now.Beats})
 }
 
+// watchPump reports a pause of the pump longer than any before, as a pass that was late is reported: the machine has not let
+// it run.
+func (n *Node) watchPump() {
+	if !n.engine.pump {
+		return
+	}
+	if pause := n.engine.core.Pump().PauseMaxNs; pause > max(n.paused, uint64(lateMin)) {
+		n.paused = pause
+		n.say(jsonl.Report{Ev: "late", LateMS: float64(pause) / 1e6})
+	}
+}
+
 // say reports one line, stamped now if it carries no time.
 func (n *Node) say(r jsonl.Report) {
 	if r.TimeNS == 0 {
@@ -294,14 +309,19 @@ func (n *Node) say(r jsonl.Report) {
 	}
 }
 
-// leave goes in order: peers are told, the ends are heard, then the context closes.
+// leave goes in order: peers are told, the ends are heard, then the context closes. What does not end in time is said and left
+// to the end of the process: a transfer from a peer that is dead may never end.
 func (n *Node) leave() error {
+	var left []string
 	err := n.engine.core.Drain(drainMax)
 	if errors.Is(err, core.ErrTimeout) {
-		err = nil // what is left ends with the context
+		left, err = append(left, err.Error()), nil
 	}
 	n.poll()
-	err = errors.Join(err, n.engine.core.Close(closeMax))
-	n.say(jsonl.Report{Ev: "bye"})
-	return err
+	closed := n.engine.core.Close(closeMax)
+	if errors.Is(closed, core.ErrBusy) {
+		left, closed = append(left, closed.Error()), nil
+	}
+	n.say(jsonl.Report{Ev: "bye", Error: strings.Join(left, "; ")})
+	return errors.Join(err, closed)
 }

@@ -43,6 +43,14 @@ func sample() *Chart {
 			{"D (C)", []Mark{{Kind: Waiting, From: 0.12, To: 1.3, Text: "8 requests wait"}, {Kind: Crash, From: 1.3}}},
 		},
 	}
+	rest := Run{
+		Label:   "TP 2 to 1, pump, UCX_TLS=tcp",
+		Moments: []Moment{{0.9, "P needs blocks"}, {1.5, "P is back"}},
+		Lanes: []Lane{
+			{"P", []Mark{{Kind: Lease, From: 0.1, To: 0.9, Text: "4 leases"}, {Kind: Revoked, From: 0.9}, {Kind: Lease, From: 1.5, To: 2}, {Kind: Released, From: 2}}},
+			{"D", []Mark{{Kind: Waiting, From: 0.1, To: 0.9}, {Kind: Reset, From: 0.5}, {Kind: Told, From: 0.95}, {Kind: Meeting, From: 1.5, To: 1.7}, {Kind: Aside, From: 1.8, To: 2.2, Text: "set aside"}}},
+		},
+	}
 	return &Chart{
 		Title:    "kvlease demo: one lease, end to end",
 		Subtitle: "Separate processes over NIXL. Leases of 1.2 s; D's heartbeats every 0.2 s keep them alive, each buys 0.8 s.",
@@ -50,6 +58,7 @@ func sample() *Chart {
 			{Title: "a  busy D", Story: "The request waits in D's queue for longer than two leases; heartbeats keep the blocks. Then D reads and P frees at once.", Runs: []Run{a("inline, default transport"), a("pump, UCX_TLS=tcp")}},
 			{Title: "b  D crash", Story: "D is killed while requests wait. No more heartbeats: the leases run out and P has its blocks back.", Runs: []Run{b}},
 			{Title: "c  stopped D", Story: "D is stopped past its lease, P gives the blocks to another request, D goes on and reads: the fence shows it, the data is thrown away.", Runs: []Run{c}},
+			{Title: "d  the other kinds", Story: "No story.", Runs: []Run{rest}},
 		},
 	}
 }

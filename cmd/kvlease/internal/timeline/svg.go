@@ -42,10 +42,16 @@ text { font: 11px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24
 .first { stroke: #6f42c1; stroke-width: 1.5; fill: #6f42c1; }
 .reclaimed { stroke: #c4500c; stroke-width: 2; fill: #c4500c; }
 .completed { stroke: #0b7a56; stroke-width: 2; fill: #0b7a56; }
+.released { stroke: #8250df; stroke-width: 2; fill: #8250df; }
+.revoked { stroke: #bf3989; stroke-width: 2; fill: #bf3989; }
 .reuse { fill: #f7c97c; stroke: #b97b10; }
 .waiting { fill: #dfe3e8; stroke: #8c959f; }
 .read { fill: #2fae83; stroke: #0b7a56; }
 .refused { stroke: #c4500c; stroke-width: 2; fill: #ffffff; }
+.aside { fill: #f6d0e4; stroke: #bf3989; stroke-dasharray: 4 2; }
+.told { stroke: #bf3989; stroke-width: 2; fill: #ffffff; }
+.meeting { fill: #e3d7f7; stroke: #8250df; }
+.reset { stroke: #c4500c; stroke-width: 2.5; fill: none; }
 .stopped { fill: url(#hatch); stroke: #6e7781; }
 .crash { stroke: #c4500c; stroke-width: 3; }
 .on { fill: #10202f; }
@@ -58,8 +64,11 @@ text { font: 11px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24
 	.moment { stroke: #9aa5b1; }
 	.beat { stroke: #79b8ff; }
 	.first { stroke: #b392f0; fill: #b392f0; }
-	.reclaimed, .crash { stroke: #f0883e; }
+	.reclaimed, .crash, .reset { stroke: #f0883e; }
 	.reclaimed { fill: #f0883e; }
+	.released { stroke: #b392f0; fill: #b392f0; }
+	.revoked { stroke: #f778ba; fill: #f778ba; }
+	.told { stroke: #f778ba; fill: #0d1117; }
 	.completed { stroke: #3fb68b; fill: #3fb68b; }
 	.refused { stroke: #f0883e; fill: #0d1117; }
 	.waiting { fill: #b9c0c8; }
@@ -68,12 +77,13 @@ text { font: 11px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24
 `
 
 var classes = [kinds]string{
-	Lease: "lease", Beat: "beat", FirstTerm: "first", Reclaimed: "reclaimed", Completed: "completed", Reuse: "reuse",
-	Waiting: "waiting", Read: "read", Refused: "refused", Stopped: "stopped", Crash: "crash",
+	Lease: "lease", Beat: "beat", FirstTerm: "first", Completed: "completed", Reclaimed: "reclaimed", Released: "released", Revoked: "revoked",
+	Reuse: "reuse", Waiting: "waiting", Read: "read", Refused: "refused", Aside: "aside", Told: "told", Meeting: "meeting", Reset: "reset",
+	Stopped: "stopped", Crash: "crash",
 }
 
 // bars are kinds that have a length.
-var bars = [kinds]bool{Lease: true, Reuse: true, Waiting: true, Read: true, Stopped: true}
+var bars = [kinds]bool{Lease: true, Reuse: true, Waiting: true, Read: true, Aside: true, Meeting: true, Stopped: true}
 
 // Write draws the chart.
 func (c *Chart) Write(w io.Writer) error {
@@ -269,12 +279,24 @@ func (m *Mark) draw(p *pen, x1, x2, top, height float64) {
 	case FirstTerm:
 		p.line(class, x, top-2, x, top+min(height, barTop+barHeight))
 		fmt.Fprintf(&p.b, `<path class="%s" d="M%s %s l7 3 l-7 3 z"/>`+"\n", class, px(x), px(top-2))
-	case Reclaimed, Completed:
+	case Completed, Reclaimed, Released, Revoked: // a pin; its head says which
 		p.line(class, x, top-1, x, top+min(height+1, barTop+barHeight+2))
-		fmt.Fprintf(&p.b, `<circle class="%s" cx="%s" cy="%s" r="3"/>`+"\n", class, px(x), px(top+1))
+		switch m.Kind {
+		case Released:
+			fmt.Fprintf(&p.b, `<path class="%s" d="M%s %s l3.5 3.5 l-3.5 3.5 l-3.5 -3.5 z"/>`+"\n", class, px(x), px(top-2.5))
+		case Revoked:
+			fmt.Fprintf(&p.b, `<rect class="%s" x="%s" y="%s" width="5" height="5"/>`+"\n", class, px(x-2.5), px(top-1.5))
+		default:
+			fmt.Fprintf(&p.b, `<circle class="%s" cx="%s" cy="%s" r="3"/>`+"\n", class, px(x), px(top+1))
+		}
 	case Refused:
 		fmt.Fprintf(&p.b, `<circle class="%s" cx="%s" cy="%s" r="6"/>`+"\n", class, px(x), px(middle))
 		p.line(class, x-4, middle+4, x+4, middle-4)
+	case Told:
+		fmt.Fprintf(&p.b, `<path class="%s" d="M%s %s l7 12 l-14 0 z"/>`+"\n", class, px(x), px(middle-7))
+		p.line(class, x, middle-2, x, middle+2)
+	case Reset:
+		fmt.Fprintf(&p.b, `<path class="%s" d="M%s %s l-5 9 l8 -1 l-5 9"/>`+"\n", class, px(x+2), px(middle-9))
 	case Crash:
 		p.line(class, x-6, middle-6, x+6, middle+6)
 		p.line(class, x-6, middle+6, x+6, middle-6)

@@ -9,12 +9,18 @@ const (
 	Lease     Kind = iota // bar: blocks held under a lease
 	Beat                  // tick: a heartbeat batch has arrived
 	FirstTerm             // flag: where the lease would have ended without heartbeats
-	Reclaimed             // end of a lease that ran out
 	Completed             // end of a lease that was read
+	Reclaimed             // end of a lease that ran out
+	Released              // end of a lease whose reader is gone or has given up
+	Revoked               // end of a lease that its owner took back
 	Reuse                 // bar: the blocks hold another request
-	Waiting               // bar: the request waits in D's queue
+	Waiting               // bar: the request waits at its reader
 	Read                  // bar: read, proven, handed out
 	Refused               // read, not proven, thrown away
+	Aside                 // bar: local blocks into which late bytes may still come
+	Told                  // the reader is told that a lease is over
+	Meeting               // bar: the engines do not know each other yet
+	Reset                 // the connection was cut
 	Stopped               // bar: the process does not run
 	Crash                 // the process was killed
 	kinds
@@ -60,15 +66,21 @@ type Chart struct {
 
 // meaning holds the legend.
 var meaning = [kinds]string{
-	Lease:     "blocks held under a lease on P",
-	Beat:      "heartbeat from D arrives",
+	Lease:     "blocks held under a lease",
+	Beat:      "heartbeat batch arrives",
 	FirstTerm: "end of the lease without heartbeats",
-	Reclaimed: "lease ran out, blocks free again",
 	Completed: "read confirmed, blocks free at once",
+	Reclaimed: "lease ran out, blocks free again",
+	Released:  "reader gone or gave up, blocks free",
+	Revoked:   "lease taken back, blocks free",
 	Reuse:     "same blocks, another request",
-	Waiting:   "request waits in D's queue",
-	Read:      "D reads, every byte proven",
-	Refused:   "read refused as stale, data thrown away",
+	Waiting:   "request waits at its reader",
+	Read:      "read, every byte proven",
+	Refused:   "read refused, nothing handed out",
+	Aside:     "blocks set aside for late bytes",
+	Told:      "told: lease is over, recompute",
+	Meeting:   "reader does not know the owner yet",
+	Reset:     "connection cut",
 	Stopped:   "process stopped (SIGSTOP)",
 	Crash:     "process killed (SIGKILL)",
 }
