@@ -46,6 +46,18 @@ func (c *Core) DeltaPut(rank uint32, msg []byte) error {
 	return deltaErr(d.Put(msg))
 }
 
+// DeltaLost says that the process of the other end is gone: on the host context that of a rank, on a rank context that of the host.
+// With this carrier only the engine can know.
+func (c *Core) DeltaLost(rank uint32) error {
+	d, err := c.delta(rank)
+	if err != nil {
+		return err
+	}
+	d.Lose()
+	c.Wake()
+	return nil
+}
+
 // ErrSpace is a buffer of the caller's that is too small.
 var ErrSpace = errors.New("buffer too small") // KVL_ERR_SPACE
 

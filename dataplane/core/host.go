@@ -200,10 +200,13 @@ func (c *Core) offer(engine uint64, rank uint32, h *wire.Handshake, data []byte)
 // closeHost ends a host context: its ranks close the rows of all leases first, as far as they live. ErrBusy: one has not, so blocks
 // are not free yet; close the rank contexts, or call again. Those of a broken host have to be told so.
 func (c *Core) closeHost(timeout time.Duration) error {
-	if over, _ := c.sayClose(); over {
+	c.mu.Lock()
+	over := c.closed
+	c.mu.Unlock()
+	if over {
 		return nil
 	}
-	err := c.await(timeout, func() bool { return c.hosted.group.Held() == 0 })
+	err := c.await(timeout, c.allEnded)
 	if errors.Is(err, ErrPoisoned) {
 		err = c.awaitPoison(timeout)
 	}
@@ -221,19 +224,17 @@ func (c *Core) closeHost(timeout time.Duration) error {
 	return c.hosted.streams.Close()
 }
 
-// sayClose has the ranks end every lease; true: the context is closed already. It is a part of a step, and a broken group is left
-// alone.
-func (c *Core) sayClose() (over bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// allEnded has the ranks end every lease, those that a step has taken since it was asked before, too. It is a part of a step, and a
+// broken group is left alone. Under the lock.
+func (c *Core) allEnded() bool {
 	atomic.StoreUint32(&c.mem.Control.Stepping, 1)
 	defer atomic.StoreUint32(&c.mem.Control.Stepping, 0)
-	if c.closed || atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
-		return c.closed, nil
+	if atomic.LoadUint32(&c.mem.Control.Poisoned) == 0 && c.hosted.group.Held() > 0 {
+		var err error
+		defer c.failSafe(&err)
+		c.hosted.group.CancelAll()
 	}
-	defer c.failSafe(&err)
-	c.hosted.group.CancelAll()
-	return false, nil
+	return c.hosted.group.Held() == 0
 }
 
 // awaitPoison waits until every rank that lives has been told that this host is broken.

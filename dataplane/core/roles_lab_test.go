@@ -12,6 +12,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/host"
@@ -126,6 +128,13 @@ func (f *fleet) tryContext(role, id string, tp, pp, rank int) (*Core, *host.Host
 		size.PeersMax = cfg.PeersMax()
 		return f.hub.New(agent, size)
 	}}
+	f.t.Cleanup(func() { // they belong to the memory
+		for _, fd := range []int32{mem.Control.EventFd, mem.Control.WakeFd} {
+			if fd >= 0 {
+				unix.Close(int(fd))
+			}
+		}
+	})
 	c, err := Open(cfg, mem, open, f.now)
 	if err != nil {
 		return nil, nil, err

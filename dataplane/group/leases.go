@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
 // lease is what the host keeps of a slot's use: what a rank must be told again, and what the ranks have said. Id, user and
@@ -308,12 +309,28 @@ func (g *Group) giveBack(s uint32, k *lease) {
 }
 
 // CancelAll has the ranks end every lease, whoever named it: what a context that closes says first. The ends come with the
-// steps that follow.
+// steps that follow. A rank that nobody has met has no row of them, and will be told of none.
 func (g *Group) CancelAll() {
+	var waits uint64
+	for i := range g.ranks {
+		if r := &g.ranks[i]; r.carrier.State() == stream.Waiting {
+			waits |= r.bit
+		}
+	}
 	for s := range g.leasesUsed {
-		if k := &g.leases[s]; k.phase == leaseHeld && k.said&saidCancel == 0 {
+		k := &g.leases[s]
+		if k.phase != leaseHeld {
+			continue
+		}
+		if k.said&saidCancel == 0 {
 			k.said |= saidCancel
 			g.sayLease(record.NewHandle(s, k.use), record.TagCancel, g.all&^k.ended)
+		}
+		for left := waits &^ k.ended; left != 0; left &= left - 1 {
+			k.add(uint32(bits.TrailingZeros64(left)), record.FreedClosed)
+		}
+		if k.ended == g.all {
+			g.over(s, k)
 		}
 	}
 	g.send()

@@ -269,9 +269,25 @@ func (d *deltaEnd) Put(msg []byte) error {
 	return err
 }
 
+// Lose is part of Delta. What was put before can still be read.
+func (d *deltaEnd) Lose() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return
+	}
+	if d.peer == 0 {
+		d.peer = d.self // nobody's
+		d.attach(d.near)
+	}
+	d.lose(errGone)
+}
+
 // greet checks that a message goes from the one context to the other, and attaches at the first.
 func (d *deltaEnd) greet(m *message) error {
 	switch {
+	case State(d.state.Load()) == Lost:
+		return fmt.Errorf("%w: the engine has said that the other end is gone: a new one needs a new end here, too", ErrTaken)
 	case m.to != d.self && (m.to != 0 || !d.host):
 		return fmt.Errorf("%w: the message is for another context of engine_id %q: its other end was attached to that", ErrTaken, d.cfg.EngineID)
 	case d.peer == 0:

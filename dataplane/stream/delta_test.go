@@ -2,6 +2,7 @@ package stream
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -248,5 +249,49 @@ func TestAMessageOfNobodyChangesNothing(t *testing.T) {
 	put(t, g.r, good)
 	if tag, _, _ := g.r.Next(); tag != 7 {
 		t.Errorf("the good message afterwards: tag %d", tag)
+	}
+}
+
+func TestADeltaEndIsLostWhenTheEngineSaysSo(t *testing.T) {
+	for _, attached := range []bool{true, false} {
+		t.Run(fmt.Sprint("attached ", attached), func(t *testing.T) {
+			cfg := Config{EngineID: t.Name(), TP: 1, PP: 1, WakeFd: -1, RingBytes: RingBytesMin}
+			h, err := OpenHost(KindDelta, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer h.Close()
+			c, err := OpenRank(KindDelta, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			host, rank := h.End(0).(Delta), c.(Delta)
+			var buf [MessageBytesMin]byte
+			say := func() []byte {
+				n, err := rank.Take(buf[:])
+				if err != nil || n == 0 {
+					t.Fatalf("take: %d, %v", n, err)
+				}
+				return buf[:n]
+			}
+			if attached {
+				if err := host.Put(say()); err != nil || host.State() != Attached {
+					t.Fatalf("attach: %v, %v", err, host.State())
+				}
+			}
+			host.Lose()
+			host.Lose()
+			if host.State() != Lost || !errors.Is(host.Err(), ErrGone) {
+				t.Errorf("state %v, %v", host.State(), host.Err())
+			}
+			if err := host.Put(say()); !errors.Is(err, ErrTaken) {
+				t.Errorf("a message of a rank that is gone: %v", err)
+			}
+			host.Begin()
+			host.Next()
+			host.Close()
+			host.Lose()
+		})
 	}
 }

@@ -90,6 +90,8 @@ type Delta interface {
 	// that stream, nothing was changed. ErrTaken: of a rank, or a host, that was started again. ErrSpace: it was not taken since the
 	// step is behind; put it again, or drop it.
 	Put(msg []byte) error
+	// Lose says that the other end is gone for good, which only the engine can know: State is Lost from now on. Any thread.
+	Lose()
 }
 
 // Counters are what an end has seen.
