@@ -59,6 +59,8 @@ func TestEachWrongKeyOrValueIsRefusedByName(t *testing.T) {
 		{"a pump that passes as promised and is not beaten for", `{"drive":"pump","stall_cover":0.5}`, `"stall_cover" and "step_max"`},
 		{"a hand-over as long as the lease", `{"handover_max":30}`, `"handover_max" and "kv_lease_duration"`},
 		{"more engines than nixl keeps agents", `{"engines_max":7999}`, "at most 7998 engines"},
+		{"an id that no agent's name has room for", `{"engine_id":"` + strings.Repeat("P", 236) + `"}`, `"engine_id" is 236 bytes long, allowed: at most 235`},
+		{"an id with a byte that ends an agent's name", `{"engine_id":"P\u0000"}`, `"engine_id" is 2 bytes long`},
 		{"no room for two heartbeats", `{"unheard_bytes_max":32768}`, `"unheard_bytes_max" and "batch_bytes_max"`},
 		{"messages of peers that are never read", `{"parse_max":65536}`, `"parse_max" is 65536, allowed: 1048576 to`},
 		{"a step as long as the extension", `{"kv_lease_duration":1.2,"allow_short_leases":true,"step_max":0.4}`, "two lost beats must be survivable"},

@@ -3,6 +3,7 @@ package core
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
@@ -155,8 +156,14 @@ func pow2(n uint64) uint64 {
 	return p
 }
 
+// engineIDMax is the longest id of an engine in bytes: its agents' names, which are that, a rank and an epoch, have at most 255.
+const engineIDMax = 255 - len(".63.0123456789abcdef")
+
 // check holds the rules between keys.
 func (c *Config) check() error {
+	if n := len(c.EngineID); n > engineIDMax || strings.IndexByte(c.EngineID, 0) >= 0 {
+		return fmt.Errorf("key %q is %d bytes long, allowed: at most %d, none of them zero", "engine_id", n, engineIDMax)
+	}
 	if c.Duration <= 3*time.Second && (!c.AllowShortLeases || !c.stepMaxSet) {
 		return fmt.Errorf("key %q is %v s: 3 s or less needs allow_short_leases and step_max, since a pass that outlives the extension loses leases", "kv_lease_duration", c.Duration.Seconds())
 	}
