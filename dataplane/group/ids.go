@@ -69,8 +69,6 @@ type ids struct{ pool }
 func (p *ids) of(s *record.Slot) []byte             { return p.get(&s.ID, s.IDLen) }
 func (p *ids) store(s *record.Slot, id []byte) bool { return p.set(&s.ID, &s.IDLen, id) }
 func (p *ids) clear(s *record.Slot)                 { p.drop(&s.ID, &s.IDLen) }
-func hash(k0, k1 uint64, id []byte) uint64          { return max(siphash.Sum64(k0, k1, id), 1) }
-func (x *index) hash(id []byte) uint64              { return hash(x.k0, x.k1, id) }
 
 // index finds the held lease of an id: a second grant of it must end on all ranks alike, whatever order they hear of it in.
 type index struct {
@@ -91,6 +89,9 @@ func newIndex(n int, seed uint64) index {
 	}
 	return index{table: make([]entry, size), mask: size - 1, k0: seed ^ 0x67726f7570000000, k1: seed*0x9e3779b97f4a7c15 + 1}
 }
+
+// hash gives the tag of an id, never 0.
+func (x *index) hash(id []byte) uint64 { return max(siphash.Sum64(x.k0, x.k1, id), 1) }
 
 // find gives the slot under a tag, or none. Ids whose 64-bit hashes meet count as one: the second is refused as a duplicate.
 func (x *index) find(tag uint64) uint32 {
