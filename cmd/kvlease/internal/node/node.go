@@ -23,7 +23,7 @@ import (
 type Node struct {
 	cfg    Config
 	engine *engine
-	out    *bufio.Writer
+	out    *reporter
 	lines  chan []byte
 
 	held    map[string]*held // prefill side
@@ -39,7 +39,6 @@ type Node struct {
 	beats  seen
 	paused uint64 // longest pause of the pump that was reported, in ns
 	events [64]record.Event
-	failed error // stdout is gone
 }
 
 type seen struct {
@@ -52,6 +51,7 @@ const (
 	lateMin      = 100 * time.Millisecond // a pass this much too long is reported: the machine has not let us run
 	drainMax     = 500 * time.Millisecond
 	closeMax     = 2 * time.Second
+	byeMax       = time.Second // for a slow reader to take our last reports
 )
 
 // Run is a stand-in's life: until quit, the end of stdin, or the end of ctx (a signal); then it drains and closes.
@@ -61,7 +61,7 @@ func Run(ctx context.Context, cfg Config, transports map[string]core.OpenTranspo
 		return err
 	}
 	n := &Node{
-		cfg: cfg, engine: e, out: bufio.NewWriter(stdout), lines: make(chan []byte, linesWaiting),
+		cfg: cfg, engine: e, out: newReporter(stdout), lines: make(chan []byte, linesWaiting),
 		held: map[string]*held{}, byLease: map[record.Handle]*held{}, holder: map[uint32]string{}, queue: map[record.Handle]*queued{},
 	}
 	if cfg.Role != "prefill" && cfg.Context != "rank" {
@@ -116,8 +116,8 @@ func (n *Node) loop(ctx context.Context, ended <-chan error) error {
 			n.watch()
 		}
 		n.watchPump()
-		if n.failed != nil {
-			return fmt.Errorf("nobody reads our reports: %w", n.failed)
+		if err := n.out.err(); err != nil {
+			return err
 		}
 		pass.Reset(n.cfg.PassTime - time.Since(start))
 		select {
@@ -298,15 +298,10 @@ func (n *Node) say(r jsonl.Report) {
 		r.TimeNS = uint64(core.Now())
 	}
 	line, err := jsonl.Append(r)
-	if err == nil {
-		_, err = n.out.Write(line)
+	if err != nil { // a report holds nothing that JSON cannot say
+		line = []byte(fmt.Sprintf(`{"ev":"error","error":%q}`+"\n", err))
 	}
-	if err == nil {
-		err = n.out.Flush()
-	}
-	if err != nil && n.failed == nil {
-		n.failed = err
-	}
+	n.out.add(line)
 }
 
 // leave goes in order: peers are told, the ends are heard, then the context closes. What does not end in time is said and left
@@ -323,5 +318,6 @@ func (n *Node) leave() error {
 		left, closed = append(left, closed.Error()), nil
 	}
 	n.say(jsonl.Report{Ev: "bye", Error: strings.Join(left, "; ")})
+	n.out.close(byeMax)
 	return errors.Join(err, closed)
 }

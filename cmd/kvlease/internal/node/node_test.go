@@ -28,6 +28,13 @@ type rig struct {
 
 func newRig(t *testing.T, hub *loopback.Hub, cfg Config) *rig {
 	t.Helper()
+	return newRigOver(t, cfg, func(_ *core.Config, agent string) (transport.Transport, error) {
+		return hub.New(agent, loopback.Config{ReadsMax: 64})
+	})
+}
+
+func newRigOver(t *testing.T, cfg Config, open core.OpenTransport) *rig {
+	t.Helper()
 	cfg.Transport, cfg.Layers, cfg.Blocks, cfg.PassTime = "loopback", 2, 32, time.Millisecond
 	if cfg.Lease == 0 {
 		cfg.Lease = 30 * time.Second
@@ -39,9 +46,7 @@ func newRig(t *testing.T, hub *loopback.Hub, cfg Config) *rig {
 	outRead, outWrite := io.Pipe()
 	ctx, stop := context.WithCancel(context.Background())
 	r := &rig{t: t, in: inWrite, reports: make(chan jsonl.Report, 1024), ended: make(chan error, 1), stop: stop}
-	transports := map[string]core.OpenTransport{"loopback": func(_ *core.Config, agent string) (transport.Transport, error) {
-		return hub.New(agent, loopback.Config{ReadsMax: 64})
-	}}
+	transports := map[string]core.OpenTransport{"loopback": open}
 	go func() {
 		err := Run(ctx, cfg, transports, inRead, outWrite, "test")
 		outWrite.Close()
