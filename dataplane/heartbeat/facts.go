@@ -19,6 +19,7 @@ var ErrHandshake = errors.New("heartbeat: handshake cannot be used")
 type facts struct {
 	engine string // its id
 	native bool
+	bare   bool // there is nothing to read into yet: reads wait
 	epoch  uint64
 	times  times
 	hello  wire.HelloBody
@@ -44,7 +45,7 @@ type rankFacts struct {
 // factsOf checks what comes from a peer; nothing of it is believed later without these bounds.
 // local is what is read into; nil: nothing can be read, only tracked.
 func (t *Tracker) factsOf(desc *EngineDesc, reach []uint32, readers []uint16, local *read.Layout, maps []*wire.Handshake) (*facts, error) {
-	f := &facts{engine: desc.ID, ranks: make([]rankFacts, len(maps))}
+	f := &facts{engine: desc.ID, bare: local == nil, ranks: make([]rankFacts, len(maps))}
 	shortest := wire.DurationMax
 	for i, h := range maps {
 		switch {

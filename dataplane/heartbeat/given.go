@@ -22,7 +22,7 @@ func (t *Tracker) LoadEngine(engine uint64, ranks []PeerRank) error {
 		r.mu.Unlock()
 		return ErrStale
 	}
-	desc, reach, readers, local := e.desc, e.reach, e.readers, r.local // not changed while the engine is known
+	desc, reach, readers, local := e.desc, e.reach, e.readers, r.local // the first three are not changed while the engine is known
 	r.mu.Unlock()
 	maps := make([]*wire.Handshake, len(reach))
 	for _, k := range ranks {
@@ -35,11 +35,18 @@ func (t *Tracker) LoadEngine(engine uint64, ranks []PeerRank) error {
 	if at := slices.Index(maps, nil); at >= 0 {
 		return fmt.Errorf("rank %d of engine %q is missing: %w", reach[at], desc.ID, ErrRank)
 	}
-	f, err := t.factsOf(&desc, reach, readers, local, maps)
-	if err != nil {
-		return err
+	var f *facts
+	for made := false; !made; { // again if another place to read into was set meanwhile
+		var err error
+		if f, err = t.factsOf(&desc, reach, readers, local, maps); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		if made = r.local == local; !made {
+			local = r.local
+			r.mu.Unlock()
+		}
 	}
-	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e = r.lookup(engine); e == nil {
 		return ErrStale
@@ -124,6 +131,7 @@ func (t *Tracker) SetLocal(local *read.Layout) error {
 				if f, err = t.factsOf(&e.desc, e.reach, e.readers, nil, e.maps); err != nil {
 					continue
 				}
+				f.bare = false // it never fits: a read would wait in vain
 			}
 			e.given = f
 			r.note(uint32(i))

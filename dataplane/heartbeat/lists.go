@@ -145,7 +145,7 @@ func (t *Tracker) popEngine(q *engineQueue) uint32 {
 
 // ready notes that reads which wait for an engine can start.
 func (t *Tracker) ready(i uint32) {
-	if e := &t.engines[i]; e.waiting.n > 0 && e.state == Connected {
+	if e := &t.engines[i]; e.waiting.n > 0 && e.state == Connected && !e.facts.bare {
 		t.pushEngine(&t.readyQueue, i)
 	}
 }

@@ -75,6 +75,8 @@ func (t *Tracker) handshake(i uint32, f *facts, now clock.Instant) {
 		for k := range f.ranks { // what is read into may have changed
 			e.facts.ranks[k].how = f.ranks[k].how
 		}
+		e.facts.bare = f.bare
+		t.ready(i)
 		if e.dead { // it lives after all
 			e.dead = false
 			t.startWalk(i, walkSettle, now)

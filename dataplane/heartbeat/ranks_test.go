@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -275,16 +276,38 @@ func TestAnEngineThatWasKnownBeforeMemoryIsReadFromOnceThereIsSome(t *testing.T)
 	e := p.connect()
 	a, b := r.track(e, p.ranks[0], 1, 0), r.track(e, p.ranks[0], 2, 0)
 	r.run(sec(4), time.Second)
-	r.read(a, record.Run{N: 1})
+	r.read(a, record.Run{N: 1}) // waits, as for an engine
 	r.run(sec(5), time.Second)
-	r.wantSaid(a, "failed(3)")
+	r.wantSaid(a, "")
 	must(t, r.k.SetLocal(local))
 	r.run(sec(6), time.Second)
+	r.wantSaid(a, "done")
 	r.read(b, record.Run{N: 1})
 	r.run(sec(7), time.Second)
 	r.wantSaid(b, "done")
 	if c := r.k.Counters(); c.Loads != 2 {
 		t.Errorf("%d loads, want 2: only the maps are new", c.Loads)
+	}
+}
+
+func TestAnEngineThatIsLoadedWhileMemoryIsRegisteredIsReadFrom(t *testing.T) {
+	r := newRig(t, nil)
+	local := r.k.reg.local
+	p := r.party("P", topology.Shape{TP: 2, PP: 1}, false, blockLen/2)
+	e := p.add()
+	maps := p.maps()
+	for n := range 300 {
+		must(t, r.k.SetLocal(nil))
+		var both sync.WaitGroup
+		both.Go(func() { must(t, r.k.LoadEngine(e, maps)) })
+		must(t, r.k.SetLocal(local))
+		both.Wait()
+		r.k.reg.mu.Lock()
+		bare := r.k.reg.seats[record.Handle(e).Slot()].now.given.bare
+		r.k.reg.mu.Unlock()
+		if bare {
+			t.Fatalf("turn %d: it is never read from", n)
+		}
 	}
 }
 

@@ -66,7 +66,7 @@ func (t *Tracker) start(u uint32, now clock.Instant) bool {
 		return t.finish(u, record.ReadStale, now)
 	case r.gone:
 		return t.finish(u, record.ReadUnproven, now)
-	case e.state != Connected || r.place == inStrange:
+	case e.state != Connected || e.facts.bare || r.place == inStrange:
 		return false
 	case !r.native && e.facts.native: // its owner may rely on the fence, and without slot and use there is none to read
 		t.counters.Keyless++
