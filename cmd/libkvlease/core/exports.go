@@ -215,6 +215,16 @@ func kvlgo_delta_put(handle C.int64_t, rank C.uint32_t, data unsafe.Pointer, n C
 	return fail(c.DeltaPut(uint32(rank), unsafe.Slice((*byte)(data), int(n))), errText, errCap)
 }
 
+//export kvlgo_delta_lost
+func kvlgo_delta_lost(handle C.int64_t, rank C.uint32_t, errText *C.char, errCap C.uint64_t) (st C.int32_t) {
+	defer recovered(&st, errText, errCap)
+	c := get(int64(handle))
+	if c == nil {
+		return C.KVL_ERR_STALE
+	}
+	return fail(c.DeltaLost(uint32(rank)), errText, errCap)
+}
+
 //export kvlgo_stats
 func kvlgo_stats(handle C.int64_t, buf unsafe.Pointer, bufCap C.uint64_t, n *C.uint64_t) (st C.int32_t) {
 	defer recovered(&st, nil, 0)

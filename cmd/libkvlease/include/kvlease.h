@@ -355,6 +355,15 @@ KVL_API int32_t kvl_delta_take(kvl_ctx_t *ctx, uint32_t rank, void *buf, size_t 
  */
 KVL_API int32_t kvl_delta_put(kvl_ctx_t *ctx, uint32_t rank, kvl_bytes_t bytes);
 
+/**
+ * Say that the process of the other end is gone for good, which nobody else can know: on the host context that of a rank, on a rank
+ * context (with its own rank) that of the host. What follows is as with the other carriers: KVL_EV_RANK_DOWN with status 1, or
+ * KVL_EV_HOST_DOWN. Say it, too, when the rank's context was closed. As kvl_delta_put, and not beside one.
+ *
+ * @return KVL_OK, also a second time; KVL_ERR_INVALID: another carrier is configured, or no such rank; KVL_ERR_BUSY, KVL_ERR_CLOSED.
+ */
+KVL_API int32_t kvl_delta_lost(kvl_ctx_t *ctx, uint32_t rank);
+
 /* ---- owner (prefill): one producer per context, the first that expects or grants; others get KVL_ERR_PRODUCER ------ */
 
 /**

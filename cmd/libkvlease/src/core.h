@@ -33,6 +33,7 @@
 	X(delta_take, "delta_take", (int64_t core, uint32_t rank, void *buf, uint64_t cap, uint64_t *len_out, char *err,             \
 		       uint64_t err_cap))                                                                              \
 	X(delta_put, "delta_put", (int64_t core, uint32_t rank, const void *data, uint64_t len, char *err, uint64_t cap))             \
+	X(delta_lost, "delta_lost", (int64_t core, uint32_t rank, char *err, uint64_t cap))                                          \
 	X(stats, "stats", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))                                           \
 	X(config_json, "config_json", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))                                     \
 	/* the parts of transfer parameters that are the same for every lease, as a JSON object */                     \

@@ -31,3 +31,13 @@ KVL_API int32_t kvl_delta_put(kvl_ctx_t *ctx, uint32_t rank, kvl_bytes_t bytes)
 	kvl_call_end(ctx, KVL_CALL_DELTA_PUT);
 	return st;
 }
+
+KVL_API int32_t kvl_delta_lost(kvl_ctx_t *ctx, uint32_t rank)
+{
+	int32_t st;
+	KVL_ENTER(ctx);
+	KVL_BEGIN(ctx, KVL_CALL_DELTA_PUT);
+	st = kvl_core_said("delta_lost", kvl_core.delta_lost(ctx->core, rank, kvl_error_text(), KVL_ERR_TEXT));
+	kvl_call_end(ctx, KVL_CALL_DELTA_PUT);
+	return st;
+}

@@ -56,6 +56,7 @@ static void handles_are_checked(void)
 		BAD(kvl_handshake_set(c, 0, str("map")), "ctx");
 		BAD(kvl_delta_take(c, 0, junk, sizeof junk, &len), "ctx");
 		BAD(kvl_delta_put(c, 0, str("delta")), "ctx");
+		BAD(kvl_delta_lost(c, 0), "ctx");
 		BAD(kvl_params(c, 1, &g, buf, sizeof buf, &len), "ctx");
 		BAD(kvl_params_key(c, 1, buf, sizeof buf, &len), "ctx");
 		BAD(kvl_step(c), "ctx");
@@ -217,6 +218,8 @@ static void context_calls_check_their_arguments(void)
 	BAD(kvl_delta_put(ctx, 0, (kvl_bytes_t){big, KVL_DELTA_MAX + 1}), "bytes");
 	BAD(kvl_delta_put(ctx, 1, str("delta")), "damaged");
 	CHECK_STATUS(kvl_delta_put(ctx, 0, str("delta")), KVL_OK);
+	BAD(kvl_delta_lost(ctx, 1), "rank");
+	CHECK_STATUS(kvl_delta_lost(ctx, 0), KVL_OK);
 	CHECK_STATUS(kvl_delta_put(ctx, 0, (kvl_bytes_t){NULL, 0}), KVL_OK); /* a step message that carries nothing */
 	CHECK_STATUS(kvl_delta_take(ctx, 0, big, sizeof big, &len), KVL_OK);
 	CHECK(len == 5 && memcmp(big, "delta", 5) == 0);

@@ -391,6 +391,13 @@ EXPORT int32_t kvlgo_delta_put(int64_t core, uint32_t rank, const void *data, ui
 	return KVL_OK;
 }
 
+EXPORT int32_t kvlgo_delta_lost(int64_t core, uint32_t rank, char *err, uint64_t cap)
+{
+	if (rank >= get(core)->sizes.ranks)
+		return fail(KVL_ERR_INVALID, err, cap, "rank: there is none such");
+	return KVL_OK;
+}
+
 EXPORT int32_t kvlgo_stats(int64_t core, char *buf, uint64_t cap, uint64_t *len_out)
 {
 	(void)core;

@@ -65,6 +65,7 @@ static void child_is_refused_everywhere(void)
 		kvl_handshake_set(ctx, 0, str("map")),
 		kvl_delta_take(ctx, 0, buf, KVL_DELTA_MIN, &len),
 		kvl_delta_put(ctx, 0, str("delta")),
+		kvl_delta_lost(ctx, 0),
 		kvl_expect(p, str("r"), &l),
 		kvl_grant(p, &g, &l),
 		kvl_cancel(p, 1ull << 32),

@@ -129,6 +129,7 @@ static void a_child_of_a_fork_is_told_by_hosts_and_ranks(void)
 			kvl_grant(producer, &g, &l),
 			kvl_delta_take(host, 0, buf, sizeof buf, &len),
 			kvl_delta_put(host, 0, str("delta")),
+			kvl_delta_lost(host, 0),
 			kvl_register(host, &region, sizeof region, 1),
 			kvl_step(ranks[0]),
 			kvl_producer_open(ranks[0], &producer),
