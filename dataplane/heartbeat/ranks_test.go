@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -296,10 +297,13 @@ func TestAnEngineThatIsLoadedWhileMemoryIsRegisteredIsReadFrom(t *testing.T) {
 	p := r.party("P", topology.Shape{TP: 2, PP: 1}, false, blockLen/2)
 	e := p.add()
 	maps := p.maps()
-	for n := range 300 {
+	for n := range 3000 {
 		must(t, r.k.SetLocal(nil))
 		var both sync.WaitGroup
 		both.Go(func() { must(t, r.k.LoadEngine(e, maps)) })
+		for range n % 100 { // somewhere within the load
+			runtime.Gosched()
+		}
 		must(t, r.k.SetLocal(local))
 		both.Wait()
 		r.k.reg.mu.Lock()
