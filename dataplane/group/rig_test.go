@@ -30,6 +30,7 @@ const (
 	blockLen = 256
 	blocksN  = 64
 	duration = 30 * time.Second
+	runsMax  = 1 << 13 // of a context: hundreds of contexts are made here
 )
 
 // lab is engines in one process on one virtual clock, each a host with its ranks, over loopback.
@@ -55,6 +56,7 @@ type engine struct {
 	evs   []record.Event
 	era   record.Era
 	cfg   group.Config
+	buf   []byte // of carry
 }
 
 // rank is one rank context.
@@ -126,7 +128,7 @@ func (l *lab) engine(id string, shape topology.Shape, kind string, change func(*
 	l.t.Cleanup(func() { e.hosts.Close() })
 	out, err := dataplane.NewEvents(e.mem.Events, nil)
 	must(l.t, err)
-	e.cfg = group.Config{Self: shape, Duration: duration, Engines: 16, MapMax: 1 << 14, Between: kind == stream.KindDelta, Seed: l.epoch}
+	e.cfg = group.Config{Self: shape, Duration: duration, Engines: 16, RunsMax: runsMax, MapMax: 1 << 14, Between: kind == stream.KindDelta, Seed: l.epoch}
 	if change != nil {
 		change(&e.cfg)
 	}
@@ -155,9 +157,9 @@ func (e *engine) rank(n uint32, c stream.Carrier) *rank {
 	r := &rank{n: n, mem: memory(t, 0, 1<<12), carrier: c, kv: words(blocksN * blockLen), base: uint64(n+1) << 40}
 	name := fmt.Sprintf("%s_%d", e.id, n)
 	var err error
-	r.agent, err = l.hub.New(name, loopback.Config{ReadsMax: 4096})
+	r.agent, err = l.hub.New(name, loopback.Config{ReadsMax: 512, DescsMax: 4096})
 	must(t, err)
-	rc := read.Config{ReadsMax: 64, ReadTimeout: 4 * duration, QuarantineErrorWait: duration}
+	rc := read.Config{ReadsMax: 64, RunsMax: runsMax, ReadTimeout: 4 * duration, QuarantineErrorWait: duration}
 	r.mem.Landing = words(read.LandingBytes(rc))
 	must(t, r.agent.Register([]transport.Region{
 		{Addr: record.Addr(r.kv), Bytes: uint64(len(r.kv))}, {Addr: record.Addr(r.mem.Board), Bytes: uint64(len(r.mem.Board))},
@@ -178,7 +180,7 @@ func (e *engine) rank(n uint32, c stream.Carrier) *rank {
 	r.link = dataplane.NewLink(dataplane.LinkConfig{Rank: n, Engines: 16, MapMax: 1 << 14}, r.mem, c)
 	tracker, err := heartbeat.New(heartbeat.Config{
 		Self: heartbeat.Identity{EngineHash: wire.EngineHash([]byte(e.id)), Epoch: e.era.Epoch, Rank: n}, Shape: e.shape,
-		Duration: duration, Tracks: tracks, Engines: 16, Seed: 1,
+		Duration: duration, Tracks: tracks, Engines: 16, RunsMax: runsMax, Seed: 1,
 	}, r.agent, reads, r.mem.Tracks, r.mem.Control, r.link)
 	must(t, err)
 	if k, ok := any(tracker).(interface{ SetLocal(*read.Layout) error }); ok {
@@ -215,17 +217,19 @@ func (e *engine) carry(r *rank) {
 		return
 	}
 	down := e.hosts.End(r.n).(stream.Delta)
-	buf := make([]byte, 64<<10)
+	if e.buf == nil {
+		e.buf = make([]byte, stream.MessageBytesMax)
+	}
 	for dir, ends := range [2][2]stream.Delta{{up, down}, {down, up}} {
 		if r.stopped {
 			continue
 		}
 		for range 64 {
-			n, err := ends[0].Take(buf)
+			n, err := ends[0].Take(e.buf)
 			if err != nil || n == 0 {
 				break
 			}
-			msgs := [][]byte{append([]byte(nil), buf[:n]...)}
+			msgs := [][]byte{append([]byte(nil), e.buf[:n]...)}
 			if r.fault != nil {
 				msgs = r.fault(dir == 1, r.sent[dir], msgs[0])
 			}
