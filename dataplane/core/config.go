@@ -49,6 +49,7 @@ type Config struct {
 	AllPeersCheck    bool
 
 	RequestsMax, TrackedMax, ReadsMax, ReadRunsMax, EnginesMax, ProducersMax int
+	SourcesMax                                                               int
 	RingBytes, EventsMax, LongIDsMax                                         int
 	BatchBytesMax, UnheardBytesMax, ParseMax                                 int
 	NotifsStepMax, SweepMax, DescsStepMax, RowsStepMax                       int

@@ -26,7 +26,7 @@ func (c *Config) readConfig() read.Config {
 	return read.Config{
 		ReadsMax: c.ReadsMax, RunsMax: c.ReadRunsMax, DescsStepMax: c.DescsStepMax, RowsStepMax: c.RowsStepMax + probesStepMax,
 		ReadTimeout: c.ReadTimeout, QuarantineErrorWait: c.QuarantineWait, FenceSpin: max(c.FenceSpin, 1),
-		PeersMax: c.PeersMax(),
+		PeersMax: c.PeersMax(), SourcesMax: c.SourcesMax,
 	}
 }
 
@@ -40,7 +40,7 @@ func (c *Config) PeersMax() int { return c.linksMax() + heartbeat.ParkedMax }
 func (c *Config) heartbeatConfig(self heartbeat.Identity) heartbeat.Config {
 	return heartbeat.Config{
 		Self: self, Shape: topology.Shape{TP: uint32(c.TPSize), PP: uint32(c.PPSize)}, KVHeads: uint32(c.KVHeads),
-		Links: c.linksMax(), HealWait: max(c.HealWait, 1), Duration: c.Duration, Tracks: c.TrackedMax,
+		Links: c.linksMax(), SourcesMax: c.SourcesMax, HealWait: max(c.HealWait, 1), Duration: c.Duration, Tracks: c.TrackedMax,
 		Engines: c.EnginesMax, HandoverMax: max(c.HandoverMax, 1),
 		ReadTimeout: c.ReadTimeout, BatchBytesMax: c.BatchBytesMax, RowsStepMax: c.RowsStepMax,
 		UnheardBytesMax: uint64(c.UnheardBytesMax), RunsMax: c.ReadRunsMax,

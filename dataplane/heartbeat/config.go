@@ -23,13 +23,14 @@ type Config struct {
 	Shape   topology.Shape // of our own engine; 1 x 1
 	KVHeads uint32         // of the model; 0: not told (topology.Takes)
 
-	Tracks    int // tracking slots: the length of the slice given to New
-	Engines   int // 4096
-	Links     int // 4096, at least Engines: ranks of all engines together that this rank talks to
-	Owed      int // messages kept for requests whose slot went back: Tracks/4, at least 1024
-	RunsMax   int // 262144: runs of reads that wait for their engine
-	RowStates int // Tracks, at least 1024: states of rows beside the first of each request, for engines of several ranks
-	LongIDs   int // remote ids longer than 96 bytes at once: Tracks/64, at least 64
+	Tracks     int // tracking slots: the length of the slice given to New
+	Engines    int // 4096
+	Links      int // 4096, at least Engines: ranks of all engines together that this rank talks to
+	SourcesMax int // 64: ranks of one engine that one read takes its blocks from, as read.Config has it
+	Owed       int // messages kept for requests whose slot went back: Tracks/4, at least 1024
+	RunsMax    int // 262144: runs of reads that wait for their engine
+	RowStates  int // Tracks, at least 1024: states of rows beside the first of each request, for engines of several ranks
+	LongIDs    int // remote ids longer than 96 bytes at once: Tracks/64, at least 64
 
 	HealWait    time.Duration // a quarter of the extension: the longest that a broken link waits for its transfers
 	HandoverMax time.Duration // L/3: the longest way of a request from the owner's grant to our track
@@ -62,6 +63,7 @@ func (c *Config) setDefaults() error {
 	def(&c.Shape.TP, 1)
 	def(&c.Shape.PP, 1)
 	def(&c.Engines, 4096)
+	def(&c.SourcesMax, topology.RanksMax)
 	def(&c.Links, max(4096, c.Engines))
 	def(&c.Owed, max(c.Tracks/4, 1024))
 	def(&c.LongIDs, max(c.Tracks/64, 64))

@@ -90,8 +90,15 @@ func (t *Tracker) factsOf(desc *EngineDesc, reach []uint32, readers []uint16, lo
 		if err != nil {
 			return nil, fmt.Errorf("engine %q: %w", desc.ID, err)
 		}
+		sources := 0
 		for i, how := range hows {
-			f.ranks[i].how = how
+			if f.ranks[i].how = how; how != nil {
+				sources++
+			}
+		}
+		if sources > t.cfg.SourcesMax {
+			return nil, fmt.Errorf("%w: a read from engine %q takes blocks from %d of its ranks, at most %d: raise sources_max",
+				ErrHandshake, desc.ID, sources, t.cfg.SourcesMax)
 		}
 	}
 	t.greet(f)
