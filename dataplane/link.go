@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -42,17 +43,18 @@ type Link struct {
 	news    queue // tracks with something to tell
 	states  queue // engines whose state is told once more
 
-	era       record.Era
-	eraKnown  bool
-	state     record.RankState
-	saidState record.RankState
-	stateDue  bool
-	stateAt   uint64 // step of the last one
-	full      uint64 // the full state that is being taken, 0: none
-	draining  bool
-	hostLost  bool
-	lostSaid  bool
-	lostAt    int // next track to untrack
+	era        record.Era
+	eraKnown   bool
+	state      record.RankState
+	saidState  record.RankState
+	stateDue   bool
+	stateAt    uint64 // step of the last one
+	full       uint64 // the full state that is being taken, 0: none
+	draining   bool
+	hostLost   bool
+	lostSaid   bool
+	rowsClosed bool
+	lostAt     int // next track to untrack
 
 	maps maps
 	own  ownMap
@@ -294,8 +296,13 @@ func (l *Link) tellMap() {
 const piecesStepMax = 16
 
 // Poisoned tells the host that this rank's core broke. Called once its rows are closed.
-func (l *Link) Poisoned() {
-	l.state.Flags |= record.RankPoisoned
+func (l *Link) Poisoned() { l.tellFlag(record.RankPoisoned) }
+
+// Closed tells the host that this context closes. Called once its rows are closed and its reads have ended, before the carrier goes.
+func (l *Link) Closed() { l.tellFlag(record.RankClosed) }
+
+func (l *Link) tellFlag(flag uint32) {
+	l.state.Flags |= flag
 	if rec := l.carrier.Reserve(record.TagState, record.RankStateLen); rec != nil {
 		record.PutRankState(rec, l.state)
 		l.carrier.Publish()
@@ -310,8 +317,13 @@ func (l *Link) pending() bool {
 }
 
 // lost does what is left to do when the host is gone: its requests are untracked, so that owners are told; leases end at
-// their deadlines.
+// their deadlines, and cannot be read any more unless its process has ended for certain.
 func (l *Link) lost(now clock.Instant) {
+	if !l.rowsClosed && !errors.Is(l.carrier.Err(), stream.ErrEnded) {
+		// It may live, and give the blocks to others, since it counts what is held here as ended (L10).
+		l.rowsClosed = true
+		l.p.Leases.FenceAll()
+	}
 	if !l.lostSaid {
 		l.ev = record.Event{Kind: record.EvHostDown}
 		l.lostSaid = l.p.out.Put(&l.ev)

@@ -120,5 +120,6 @@ func (c *Core) loadMap(m dataplane.MapIn) error {
 func (r *rankSide) close() error {
 	r.stopOnce.Do(func() { close(r.stop) })
 	r.loader.Wait()
+	r.link.Closed()
 	return r.carrier.Close()
 }

@@ -188,7 +188,7 @@ func (g *Group) engineLook(i uint32) {
 	if e.facts == nil {
 		return
 	}
-	up := (e.up|g.gone) == g.all && g.gone != g.all
+	up := (e.up|g.lost) == g.all && g.lost != g.all
 	switch {
 	case up && !e.isUp:
 		e.isUp = true

@@ -98,7 +98,7 @@ func (w *wireEnd) Sleeping(bool) {}
 
 func (w *wireEnd) Counters() stream.Counters { return stream.Counters{} }
 
-func (w *wireEnd) Err() error { return nil }
+func (w *wireEnd) Err() error { return stream.ErrEnded } // asked once it is lost
 
 func (w *wireEnd) Close() error { return nil }
 

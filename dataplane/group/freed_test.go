@@ -69,3 +69,51 @@ func TestAFixedLeaseEndsInTimeForARankThatStoodStill(t *testing.T) {
 	}
 	t.Error("a rank takes a lease for held after its end")
 }
+
+// close is the end of a rank context: its rows are closed before its host hears of it.
+func (r *rank) close() {
+	r.plane.Leases.FenceAll()
+	r.link.Closed()
+	r.carrier.Close()
+	r.stopped = true
+}
+
+// A stream can end although the process on its other end lives: it was closed under it, or what stands in it contradicts itself.
+// Blocks of such a rank are free when its rows must be closed.
+func TestL10ARankThatMayLiveIsCountedAsEndedWhenItHasHadTheTimeToCloseItsRows(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	lease, remote := p.grant("a", 1, 0, 4)
+	d.track(peer, remote, 9)
+	l.run(50*time.Millisecond, 10*time.Millisecond)
+	p.ranks[1].stopped = true
+	must(t, p.host.Cancel(lease))
+	l.run(50*time.Millisecond, 10*time.Millisecond)
+	must(t, p.ranks[1].carrier.Close())
+	lost := l.now
+	l.run(time.Second, 50*time.Millisecond)
+	if p.count(record.EvFreed) != 0 {
+		t.Error("freed while rank 1 may live and has not closed its rows")
+	}
+	l.until("freed", func() bool { return p.count(record.EvFreed) > 0 })
+	if waited := l.now.Sub(lost); waited < duration || waited > duration+time.Second {
+		t.Errorf("freed after %v, want %v", waited, duration)
+	}
+	if freed := p.take(record.EvFreed); freed[0].Handle != uint64(lease) || freed[0].Reasons != record.FreedRevoked|record.FreedLost<<4 {
+		t.Errorf("freed %+v", freed[0])
+	}
+	if down := p.take(record.EvRankDown); len(down) != 1 || down[0].Status != 1 {
+		t.Errorf("rank down: %+v", down)
+	}
+}
+
+// The other way about: a host that gave a rank up may live, and gives its blocks to others one duration later.
+func TestL10ARankWhoseHostMayLiveClosesItsRows(t *testing.T) {
+	l, p, _, _ := pair(t, stream.KindProcess, two, two)
+	lease, _ := p.grant("a", 1, 0, 4)
+	l.run(50*time.Millisecond, 10*time.Millisecond)
+	must(t, p.hosts.End(1).Close())
+	l.run(50*time.Millisecond, 10*time.Millisecond)
+	if p.ranks[1].fence(lease) == 0 || p.ranks[0].fence(lease) != 0 {
+		t.Errorf("rows %d past their use: want that of rank 1 alone", []int64{p.ranks[0].fence(lease), p.ranks[1].fence(lease)})
+	}
+}

@@ -93,7 +93,8 @@ type Group struct {
 	ranks   []rank
 	all     uint64 // a bit for every rank
 	dead    uint64 // ranks whose word is waited for no more: lost, or their core broke a lease's life ago
-	gone    uint64 // of these, those whose process is gone
+	gone    uint64 // of these, those that write nothing any more: their process has ended, or their context was closed
+	lost    uint64 // ranks whose stream is gone
 
 	leases     []lease
 	leasesUsed uint32
@@ -240,7 +241,11 @@ func (g *Group) NextDue(now clock.Instant) clock.Instant {
 	}
 	due := clock.Never
 	for i := range g.ranks {
-		switch r := &g.ranks[i]; {
+		r := &g.ranks[i]
+		if r.broken && g.dead&r.bit == 0 {
+			due = min(due, r.brokenAt.Add(g.cfg.Duration))
+		}
+		switch {
 		case !r.busy():
 		case r.scan, !r.gap && r.carrier.Fits(2*fullSpare):
 			return now

@@ -68,7 +68,7 @@ func TestARankThatIsLostEndsWhatItHeldAndNothingElse(t *testing.T) {
 	for _, stage := range []string{"before the grant", "held", "cancelled", "all but it have ended"} {
 		t.Run(stage, func(t *testing.T) {
 			l, p, _, _ := pair(t, stream.KindProcess, two, two)
-			lose := func() { must(t, p.ranks[1].carrier.Close()); p.ranks[1].stopped = true }
+			lose := func() { p.ranks[1].close() }
 			if stage == "before the grant" {
 				lose()
 				l.run(50*time.Millisecond, 10*time.Millisecond)
@@ -121,7 +121,7 @@ func TestARequestOfALostRankIsLost(t *testing.T) {
 		t.Run(stage, func(t *testing.T) {
 			l, p, d, peer := pair(t, stream.KindProcess, two, two)
 			_, remote := p.grant("r1", 1, 0, 4)
-			lose := func() { must(t, d.ranks[1].carrier.Close()); d.ranks[1].stopped = true }
+			lose := func() { d.ranks[1].close() }
 			if stage == "before the track" {
 				lose()
 				l.run(50*time.Millisecond, 10*time.Millisecond)

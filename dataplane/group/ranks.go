@@ -1,6 +1,7 @@
 package group
 
 import (
+	"errors"
 	"math/bits"
 	"sync"
 
@@ -23,8 +24,9 @@ type rank struct {
 	up       bool // registered, and told
 	everUp   bool
 	eraUsed  uint64 // the era in which it registered last
-	broken   bool   // its core
+	broken   bool   // its core; or it is lost, and nobody knows that its rows are closed
 	brokenAt clock.Instant
+	cut      bool // the latter
 	upDue    bool // EvRankUp waits
 	downDue  bool // EvRankDown waits
 	downGone uint8
@@ -121,8 +123,17 @@ func (g *Group) listen(r *rank, now clock.Instant) {
 	r.attached = state == stream.Attached
 	r.gap = r.attached && r.carrier.Gap()
 	switch {
-	case state == stream.Lost:
-		g.lose(r)
+	case state == stream.Lost && !r.cut:
+		r.down(g)
+		if r.over() {
+			g.lose(r)
+			break
+		}
+		// Its process may live, and its rows say that blocks may be read: it closes them when it sees that it is lost.
+		r.cut = true
+		if !r.broken {
+			r.broken, r.brokenAt = true, now
+		}
 	case r.broken && g.dead&r.bit == 0 && now.Sub(r.brokenAt) >= g.cfg.Duration:
 		// Its rows are closed. Readers that do not check them have had the time that they were promised (L12).
 		g.dead |= r.bit
@@ -219,18 +230,28 @@ func (g *Group) stateOf(r *rank, s record.RankState, now clock.Instant) {
 	}
 }
 
-// lose counts all that a rank has not ended as ended there: its process is gone, and its memory with it.
-func (g *Group) lose(r *rank) {
+// over reports that nothing of a lost rank's can be read any more, and that it writes nothing.
+func (r *rank) over() bool {
+	return r.state.Flags&record.RankClosed != 0 || errors.Is(r.carrier.Err(), stream.ErrEnded)
+}
+
+// down says that a rank is lost.
+func (r *rank) down(g *Group) {
 	g.Counters.RanksLost++
-	g.gone |= r.bit
-	g.dead |= r.bit
 	r.up, r.upDue, r.downDue, r.downGone = false, false, true, 1
 	g.rankNews |= r.bit
 	r.full = full{}
-	r.scan, r.scanAt = true, 0
+	g.lost |= r.bit
 	for i := range g.engines {
 		g.engineLook(uint32(i))
 	}
+}
+
+// lose counts all that a rank has not ended as ended there: its process is gone, and its memory with it.
+func (g *Group) lose(r *rank) {
+	g.gone |= r.bit
+	g.dead |= r.bit
+	r.scan, r.scanAt = true, 0
 }
 
 // scanStepMax bounds the slots that a step looks at for a lost rank.
@@ -239,7 +260,7 @@ const scanStepMax = 32768
 // count goes on with that.
 func (g *Group) count(r *rank) {
 	reason := uint8(record.FreedLost)
-	if g.gone&r.bit == 0 {
+	if g.gone&r.bit == 0 && !r.cut {
 		reason = record.FreedPoisoned
 	}
 	for range scanStepMax {

@@ -94,4 +94,5 @@ const (
 	RankRegistered = 1
 	RankPoisoned   = 2
 	RankDrained    = 4
+	RankClosed     = 8 // the context closes: its rows are closed for ever, and nothing writes to blocks any more
 )

@@ -280,7 +280,7 @@ func (d *deltaEnd) Lose() {
 		d.peer = d.self // nobody's
 		d.attach(d.near)
 	}
-	d.lose(errGone)
+	d.lose(errEnded)
 }
 
 // greet checks that a message goes from the one context to the other, and attaches at the first.

@@ -1,8 +1,10 @@
 package stream
 
 import (
+	"errors"
 	"net"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,9 +17,12 @@ func signal(c chan struct{}) {
 	}
 }
 
-// untilGone returns when the process on the other end has ended or closed the connection, or hang is asked for. Nothing is to
-// be said any more, so whatever is read is the end, too.
-func untilGone(conn *net.UnixConn, pid int32, hang <-chan struct{}) {
+// endedWait is how long a process that is about to end may take from the end of its connections to its own.
+const endedWait = 50 * time.Millisecond
+
+// untilGone returns when the process on the other end has ended, errEnded, or closed the connection, errGone, or hang is asked for.
+// Nothing is to be said any more, so whatever is read is the end, too.
+func untilGone(conn *net.UnixConn, pid int32, hang <-chan struct{}) error {
 	over := make(chan struct{})
 	defer close(over)
 	go func() {
@@ -27,16 +32,33 @@ func untilGone(conn *net.UnixConn, pid int32, hang <-chan struct{}) {
 		case <-over:
 		}
 	}()
+	ended := make(chan struct{})
 	if f := processFile(conn, pid); f != nil {
 		defer f.Close() // and so ends the goroutine
 		go func() {
 			if waitReadable(f) == nil {
+				close(ended)
 				conn.Close()
 			}
 		}()
 	}
 	var b [1]byte
-	conn.Read(b[:])
+	_, err := conn.Read(b[:])
+	wait := endedWait
+	if errors.Is(err, net.ErrClosed) {
+		wait = 0 // by ended, or by this end
+	}
+	select {
+	case <-ended:
+		return errEnded
+	default:
+	}
+	select {
+	case <-ended:
+		return errEnded
+	case <-time.After(wait):
+	}
+	return errGone
 }
 
 const soPeerPidfd = 77 // SO_PEERPIDFD, since 6.5

@@ -46,8 +46,8 @@ func TestALostEndIsNoticedAndWhatCameBeforeIsRead(t *testing.T) {
 			if _, _, ok := stays.Next(); ok || stays.Pending() {
 				t.Error("more came than was sent")
 			}
-			if err := stays.Err(); !errors.Is(err, ErrGone) {
-				t.Errorf("reason %v, want %v", err, ErrGone)
+			if err := stays.Err(); !errors.Is(err, ErrGone) || errors.Is(err, ErrEnded) {
+				t.Errorf("reason %v, want %v and not that its process has ended", err, ErrGone)
 			}
 		}
 	})

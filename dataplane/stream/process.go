@@ -164,7 +164,10 @@ func (e *processEnd) loseOther() {
 	}
 }
 
-var errGone = error(ErrGone)
+var (
+	errGone  = error(ErrGone)
+	errEnded = error(ErrEnded)
+)
 
 // Close is part of Carrier.
 func (e *processEnd) Close() error {

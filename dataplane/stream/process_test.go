@@ -296,7 +296,7 @@ func TestAProcessThatIsKilledWhileItWritesLeavesWholeRecords(t *testing.T) {
 				}
 				for read() {
 				}
-				if !errors.Is(c.Err(), ErrGone) || got < 900 {
+				if !errors.Is(c.Err(), ErrGone) || !errors.Is(c.Err(), ErrEnded) || got < 900 {
 					t.Errorf("%d records, %v", got, c.Err())
 				}
 			}

@@ -125,11 +125,12 @@ func (h *shmHost) serve(conn *net.UnixConn) {
 		sendMsg(conn, answerTo(err, h.hash, 0))
 		return
 	}
+	gone := errGone
 	if err = sendMark(conn, shmAttached, h.hash); err == nil {
 		conn.SetDeadline(time.Time{})
-		untilGone(conn, pid, e.hang)
+		gone = untilGone(conn, pid, e.hang)
 	}
-	e.lose(errGone)
+	e.lose(gone)
 }
 
 // meet does what is said on the socket until both ends have the memory and this one is attached. With an error the place of the end,

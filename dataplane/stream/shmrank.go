@@ -85,8 +85,7 @@ func (r *shmRank) try(ctx context.Context) error {
 		return err
 	}
 	r.attach(l)
-	untilGone(conn, pid, r.hang)
-	r.lose(errGone)
+	r.lose(untilGone(conn, pid, r.hang))
 	return nil
 }
 

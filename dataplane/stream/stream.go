@@ -20,7 +20,7 @@ type State uint8
 const (
 	Waiting  State = iota // nobody has attached yet
 	Attached              //
-	Lost                  // it was attached, and its process, or its end of the memory, is gone for good
+	Lost                  // it was attached, and its process, or its end of the memory, is gone for good; Err says which is known
 )
 
 var stateNames = [...]string{"waiting", "attached", "lost"}
@@ -34,8 +34,9 @@ var (
 	ErrTaken   = errors.New("stream: taken")        // that rank is attached, or was: a lost rank does not come back. Or that engine has a host
 	ErrSpace   = errors.New("stream: no room")      // the caller's buffer is too small, or this end's is full
 	ErrClosed  = errors.New("stream: closed")
-	ErrGone    = errors.New("stream: other end gone")  // Err after Lost: its process ended, or closed the context
-	ErrCorrupt = errors.New("stream: ring is corrupt") // Err after Lost: the memory contradicts itself
+	ErrGone    = errors.New("stream: other end gone")             // Err after Lost: its process ended, or closed the context
+	ErrEnded   = fmt.Errorf("%w: its process has ended", ErrGone) // that is certain: it neither writes memory nor serves it
+	ErrCorrupt = errors.New("stream: ring is corrupt")            // Err after Lost: the memory contradicts itself
 )
 
 // Carrier is one end of a stream.
@@ -90,7 +91,7 @@ type Delta interface {
 	// that stream, nothing was changed. ErrTaken: of a rank, or a host, that was started again. ErrSpace: it was not taken since the
 	// step is behind; put it again, or drop it.
 	Put(msg []byte) error
-	// Lose says that the other end is gone for good, which only the engine can know: State is Lost from now on. Any thread.
+	// Lose says that the process on the other end has ended, which only the engine can know: State is Lost from now on. Any thread.
 	Lose()
 }
 

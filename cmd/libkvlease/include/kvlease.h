@@ -53,7 +53,7 @@ enum {
 	KVL_FREED_POISONED = 5,  /* the core broke, or kvl_fence_all was called */
 	KVL_FREED_DUPLICATE = 6, /* granted under an id that already holds a lease: this grant never stood */
 	KVL_FREED_CLOSED = 7,    /* kvl_unregister or kvl_close ended it */
-	KVL_FREED_LOST = 8       /* host context: the rank's process is gone, and its memory with it */
+	KVL_FREED_LOST = 8       /* host context: the rank's process is gone, or the stream to it is, since one duration */
 };
 
 /** How a read ended: status of KVL_EV_READ_DONE (OK) and KVL_EV_READ_FAILED (the others). */
