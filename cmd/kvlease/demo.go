@@ -20,7 +20,7 @@ import (
 )
 
 type demoCmd struct {
-	Only      string        `help:"Scenes to run, of a (busy D), b (D crash), c (stopped D), d (overload); all if empty." placeholder:"abcd"`
+	Only      string        `help:"Keys of the scenes to run, as in abc; all if empty." placeholder:"KEYS"`
 	Svg       string        `help:"Where the timeline is drawn; empty: beside this program." placeholder:"FILE"`
 	JSON      bool          `help:"Print one JSON object at the end on stdout; what happens goes to stderr."`
 	Lease     time.Duration `help:"kv_lease_duration of all engines." default:"1.2s"`
@@ -30,11 +30,14 @@ type demoCmd struct {
 }
 
 func (demoCmd) Help() string {
-	return `Each scene runs engines as processes of their own over NIXL; at least one of them is a C program over the ABI (docs/examples). Scenes a and c run four times: inline and pump, over NIXL's own choice of transport and over UCX_TLS=tcp.
+	return `Each scene runs engines as processes of their own over NIXL: stand-ins (kvlease node), and in scenes a to d at least one C program over the ABI (docs/examples). An engine of two ranks is three processes. Runs of a scene differ in who runs the step, in UCX's transports, and in ranks:
+
+` + demo.Describe() + `
+Scene i cuts TCP connections with ss of iproute2, as root; where that cannot be done it is skipped, and the table says why. A run in which the machine stood still, and a promise about time was broken, is played again, at most twice; never if wrong data was handed out.
 
 The table at the end holds each promise beside what was measured. The exit code is 0 if all were kept, 1 with the broken promise named if not, 2 for a wrong argument.
 
-  $ make demo                          build everything, then run all scenes
+  $ make demo                          build everything, then run all scenes, about a minute
   $ kvlease demo --only bc             two scenes
   $ kvlease demo --json > result.json  for programs
   $ NO_COLOR=1 kvlease demo            without colour`
@@ -52,6 +55,9 @@ func (c *demoCmd) Run(w *world) error {
 	}
 	if c.PassTime < time.Millisecond || c.PassTime > 40*time.Millisecond {
 		return usageError{fmt.Errorf("--pass-time is %v, allowed: 1ms to 40ms, less than the engines' step_max of 50ms", c.PassTime)}
+	}
+	if err := demo.CheckScenes(c.Only); err != nil {
+		return usageError{err}
 	}
 	programs, err := c.programs()
 	if err != nil {

@@ -23,13 +23,14 @@ A prefill engine (P) must keep a request's KV blocks until a decode engine (D) h
 
 Start with:
 
-  kvlease demo                  see it work: four scenes between real processes, in about a minute
+  kvlease demo                  see it work: eleven scenes between real processes, in about a minute
   kvlease demo --only c         one scene: D is stopped past its lease
   kvlease node --role prefill   an engine to talk to by hand, in JSON lines
+  kvlease soak                  what an engine would feel on busy cores, for a minute
   kvlease version               what is installed here`
 
 type cli struct {
-	Demo    demoCmd    `cmd:"" help:"Run the scenes: busy D, D crash, stopped D, overload. Prints promised against measured and draws a timeline."`
+	Demo    demoCmd    `cmd:"" help:"Run scenes in which engines wait, read, stop, crash and come back. Prints promised against measured and draws a timeline."`
 	Node    nodeCmd    `cmd:"" help:"Run an engine stand-in: a KV cache in host memory, a forward loop, commands as JSON lines on stdin."`
 	Soak    soakCmd    `cmd:"" help:"Run P and D for minutes on busy cores: longest step, longest pause, shortest lease that held."`
 	Version versionCmd `cmd:"" help:"Print the versions of kvlease, Go, NIXL and the kernel."`

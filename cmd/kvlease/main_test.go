@@ -31,6 +31,22 @@ func TestAWrongArgumentGetsOneClearLine(t *testing.T) {
 		{"node --pass-time 2h", "allowed: 1ms to 1m"},
 		{"node --blocks 0", "allowed: 1 to 65536"},
 		{"node --layers 65", "allowed: 1 to 64"},
+		{"demo --only xyz", "there is no scene \"xyz\""},
+		{"node --tp 2", "--context host"},
+		{"node --context host", "--engine-id"},
+		{"node --context rank --engine-id P --tp 3", "allowed: 1, 2 or 4"},
+		{"node --context rank --engine-id P --tp 2 --tp-rank 2", "--tp-rank is 2, of --tp 2"},
+		{"node --context host --engine-id P --tp 2 --tp-rank 1", "--tp-rank is for --context rank"},
+		{"node --context rank --engine-id P --listen 127.0.0.1:5600", "not for its ranks"},
+		{"node --carrier /tmp/x", "--carrier is for"},
+		{"node --listen 127.0.0.1", "HOST:PORT"},
+		{"node --listen 127.0.0.1:http", "HOST:PORT"},
+		{"node --listen 127.0.0.1:0", "HOST:PORT"},
+		{"node --config 7", "JSON object"},
+		{"soak --minutes 0", "--minutes is 0"},
+		{"soak --minutes -1", "--minutes"},
+		{"soak --modes pump,inlin", "has \"inlin\""},
+		{"soak --pass 2s", "allowed: 1ms to 1s"},
 		{"version --yaml", "--yaml"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
@@ -52,7 +68,7 @@ func TestHelpShowsANewcomerWhereToStart(t *testing.T) {
 			t.Errorf("%v: code %d\n%s", args, code, stdout)
 		}
 	}
-	for cmd, word := range map[string]string{"demo": "promise", "node": `{"cmd":"handshake","n":1}`, "version": "--json"} {
+	for cmd, word := range map[string]string{"demo": "k  pressure", "node": "pressure wanted", "soak": "false expiries", "version": "--json"} {
 		code, stdout, _ := invoke(t, "", cmd, "--help")
 		if code != exitOK || !strings.Contains(stdout, word) {
 			t.Errorf("%s: code %d, does not mention %q\n%s", cmd, code, word, stdout)

@@ -106,6 +106,19 @@ var scenes = []sceneDef{
 	{"k", "pressure", "P needs blocks and takes leases back. D is told, recomputes, and nothing that was overwritten is handed out.", engines, pressedP, cast{side: true}},
 }
 
+// Describe lists the scenes, a line each, for a help text.
+func Describe() string {
+	var b strings.Builder
+	for _, s := range scenes {
+		var runs []string
+		for _, v := range s.variants {
+			runs = append(runs, v.String())
+		}
+		fmt.Fprintf(&b, "  %s  %-17s %d runs: %s\n", s.key, s.title, len(runs), strings.Join(runs, "; "))
+	}
+	return strings.ReplaceAll(b.String(), " 1 runs:", " 1 run:")
+}
+
 // sceneKeys are the keys of all scenes.
 func sceneKeys() string {
 	keys := ""
@@ -195,6 +208,12 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	result.Seconds = time.Since(say.start).Seconds()
 	result.close(say, chosen)
 	return result, nil
+}
+
+// CheckScenes tells whether there are scenes with these keys.
+func CheckScenes(keys string) error {
+	_, err := choose(keys)
+	return err
 }
 
 func choose(keys string) ([]sceneDef, error) {

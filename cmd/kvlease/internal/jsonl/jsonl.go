@@ -121,6 +121,23 @@ func Commands() []string {
 	return names
 }
 
+// Usage lists some commands with the keys that they take, for a help text; keys in brackets may be left out.
+func Usage(commands ...string) string {
+	var list []string
+	for _, name := range commands {
+		words := []string{name}
+		for _, key := range needs[name] {
+			if key, optional := strings.CutSuffix(key, "?"); optional {
+				words = append(words, "["+key+"]")
+			} else {
+				words = append(words, key)
+			}
+		}
+		list = append(list, strings.Join(words, " "))
+	}
+	return strings.Join(list, ", ")
+}
+
 // ParseCommand reads one line. The error names what is wrong; the command carries N where it could be read, so that the
 // answer finds its way.
 func ParseCommand(line []byte) (Command, error) {
