@@ -35,7 +35,7 @@ const (
 const teamConfig = `{"requests_max":256,"tracked_max":256,"reads_max":64,"read_runs_max":2048,"engines_max":32,"events_max":256,"producers_max":1,"ring_bytes":65536}`
 
 // teamWait is how long the machine may take for what needs a few steps.
-const teamWait = 4 * time.Second
+const teamWait = 20 * time.Second
 
 // fleet is engines of several contexts in one process: each a host and its ranks, or one context of role engine.
 type fleet struct {
@@ -51,6 +51,7 @@ type fleet struct {
 	teams   []*team
 	pass    time.Duration // by which it moves in a turn
 	carry   func(from, to *Core, rank uint32)
+	wake    func() int // makes the descriptor that ends the sleep of a loop; nil: nobody sleeps
 }
 
 // team is one engine.
@@ -122,6 +123,9 @@ func (f *fleet) tryContext(role, id string, tp, pp, rank int) (*Core, *host.Host
 	mem, err := NewMemory(cfg.Sizes())
 	if err != nil {
 		return nil, nil, err
+	}
+	if f.wake != nil {
+		mem.Control.WakeFd = int32(f.wake())
 	}
 	open := map[string]OpenTransport{"loopback": func(cfg *Config, agent string) (transport.Transport, error) {
 		size := f.size
