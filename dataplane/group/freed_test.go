@@ -117,3 +117,31 @@ func TestL10ARankWhoseHostMayLiveClosesItsRows(t *testing.T) {
 		t.Errorf("rows %d past their use: want that of rank 1 alone", []int64{p.ranks[0].fence(lease), p.ranks[1].fence(lease)})
 	}
 }
+
+// A read that waits for its engine's clock is known to no rank: the loss of one ends it all the same.
+func TestAReadThatWaitsForAClockIsLostWithARank(t *testing.T) {
+	for _, parts := range []string{"read", "tracked"} {
+		t.Run(parts, func(t *testing.T) {
+			l, p, d, peer := pair(t, stream.KindProcess, two, two)
+			_, remote := p.grantAs(host.Grant{ID: []byte("a"), Blocks: 4, Fixed: true, TTL: 600 * time.Second})
+			remote.ExpiresNs = 77
+			track := d.track(peer, remote, 9)
+			if parts == "read" {
+				must(t, d.host.Read(track, runs(20, 0, 4)))
+			}
+			l.run(100*time.Millisecond, 10*time.Millisecond)
+			d.ranks[1].close()
+			l.run(100*time.Millisecond, 10*time.Millisecond)
+			if parts == "tracked" {
+				if gone := d.take(record.EvLeaseGone); len(gone) != 1 {
+					t.Errorf("gone: %+v", gone)
+				}
+				must(t, d.host.Read(track, runs(20, 0, 4)))
+			}
+			l.run(time.Second, 10*time.Millisecond)
+			if failed := d.take(record.EvReadFailed); len(failed) != 1 || failed[0].Status != record.ReadLost || failed[0].Flags != 0 || d.group.Tracked() != 0 {
+				t.Errorf("failed %+v, tracked %d", failed, d.group.Tracked())
+			}
+		})
+	}
+}

@@ -89,6 +89,10 @@ func (g *Group) look(u uint32, t *track) {
 		g.pendGone(u, t)
 	}
 	if t.phase == trackLive && t.said&saidRead != 0 {
+		if t.wait == waits && g.dead != 0 { // no rank knows of it, so none will say how it ended
+			g.decide(u, t, record.ReadLost)
+			return
+		}
 		if left := g.dead &^ t.done; left != 0 {
 			t.worse(record.ReadLost)
 			t.heldBy |= left &^ g.gone // a broken core's transfers go on
