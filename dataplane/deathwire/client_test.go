@@ -190,6 +190,10 @@ func TestAnOwnersDeathIsSeen(t *testing.T) {
 		{"at once where another engine listens", func(s *shore) func(context.Context) (net.Conn, error) {
 			return s.owner(who{owner.engine + 1, owner.epoch})
 		}, 0},
+		{"as any other where it has said that it leaves", func(s *shore) func(context.Context) (net.Conn, error) {
+			s.ownerSays(Frame{Kind: Leaving, Engine: owner.engine, Epoch: owner.epoch, Nonce: nonce(1)})
+			return refuse
+		}, 0},
 		{"after the grace where the network does not answer", func(*shore) func(context.Context) (net.Conn, error) { return lost }, grace},
 		{"after the grace where somebody hangs up", func(s *shore) func(context.Context) (net.Conn, error) { return s.hangUp }, grace},
 	} {
@@ -257,12 +261,11 @@ func TestWhatIsNoDeathOfAnOwner(t *testing.T) {
 			s.pass(grace - 30*time.Millisecond)
 			s.then(s.owner(owner))
 		}, true},
-		{"an owner that said that it leaves", func(s *shore) {
+		{"an owner that said that it leaves, while it serves on", func(s *shore) {
 			s.kept()
 			s.ownerSays(Frame{Kind: Leaving, Engine: owner.engine, Epoch: owner.epoch, Nonce: nonce(1)})
-			s.then(refuse)
-			s.fall()
-		}, false},
+			s.pass(time.Hour)
+		}, true},
 		{"an owner that stands still when the wire falls", func(s *shore) {
 			s.kept()
 			s.then(s.stands)

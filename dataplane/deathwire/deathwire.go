@@ -22,7 +22,7 @@ type Kind uint8
 const (
 	Hello   Kind = 1 // reader to owner, first: who I am
 	Welcome Kind = 2 // owner to reader: who I am, and that the wire is kept; with the hello's nonce
-	Leaving Kind = 3 // either: this process goes on purpose, so the end of this wire means nothing
+	Leaving Kind = 3 // either: this process goes on purpose: the end of a reader's wire ends nothing then, an owner's serves until its end
 )
 
 // Frame is all that is ever sent on a wire. Little-endian: "KVLW", version u8, kind u8, two zero bytes, engine hash u64,

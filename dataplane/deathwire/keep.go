@@ -35,7 +35,7 @@ const (
 // run keeps one wire.
 func (c *Client) run(ctx context.Context, l *link) {
 	var (
-		known bool      // it was up once, and its owner has not said that it leaves
+		known bool      // it was up once
 		fell  time.Time // it was closed then, and nobody was met since; zero: it was not
 		fails int
 		flaps int
@@ -49,9 +49,6 @@ func (c *Client) run(ctx context.Context, l *link) {
 			known, fails, fell = true, 0, time.Time{}
 			up := time.Now()
 			switch c.hold(ctx, l, conn) {
-			case endLeft:
-				c.n.left.Add(1)
-				known = false
 			case endClosed:
 				c.n.fallen.Add(1)
 				if fell = time.Now(); fell.Sub(up) > flapSpan {
@@ -165,11 +162,11 @@ type end uint8
 
 const (
 	endClosed end = iota // by the owner's end
-	endLeft              // likewise, and it had said that it leaves
 	endOther             // the network, or something that is no frame
 )
 
-// hold waits for the end of a wire.
+// hold waits for the end of a wire. That of an owner which has said that it leaves is like any other: it served until then, and
+// is over now.
 func (c *Client) hold(ctx context.Context, l *link, conn net.Conn) end {
 	defer conn.Close()
 	c.n.up.Add(1)
@@ -177,13 +174,10 @@ func (c *Client) hold(ctx context.Context, l *link, conn net.Conn) end {
 		return endOther
 	}
 	defer c.set(l, Connecting, nil)
-	left := false
-	for {
+	for left := false; ; {
 		var b [FrameLen]byte
 		_, err := io.ReadFull(conn, b[:])
 		switch {
-		case err != nil && left:
-			return endLeft
 		case err != nil && closedByPeer(err):
 			return endClosed
 		case err != nil:
@@ -192,6 +186,9 @@ func (c *Client) hold(ctx context.Context, l *link, conn net.Conn) end {
 		f, err := Parse(b[:])
 		if err != nil || f.Kind != Leaving || f.Engine != l.w.Owner || f.Epoch != l.w.OwnersEpoch {
 			return endOther
+		}
+		if !left {
+			c.n.left.Add(1)
 		}
 		left = true
 	}

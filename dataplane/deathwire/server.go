@@ -292,7 +292,7 @@ func (s *Server) startGrace(p *peer) {
 // lateLeast is a delay of a timer that a busy machine explains.
 const lateLeast = 200 * time.Millisecond
 
-// Leave tells all readers that we go on purpose: from here on the end of a wire says nothing to them.
+// Leave tells all readers that we go on purpose. Their wires stay up for as long as we serve.
 func (s *Server) Leave() {
 	engine, epoch := s.cfg.Self()
 	s.mu.Lock()
