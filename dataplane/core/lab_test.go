@@ -23,7 +23,7 @@ const (
 )
 
 // loopbackConfig has room for all that the tests send.
-var loopbackConfig = loopback.Config{ReadsMax: 1 << 14, NotifBytesMax: 8 << 20}
+var loopbackConfig = loopback.Config{ReadsMax: 1 << 14, AttachedMax: 1 << 10, NotifBytesMax: 8 << 20}
 
 // smallLoopback keeps the transport out of what a memory test measures.
 var smallLoopback = loopback.Config{ReadsMax: 64, DescsMax: 1024, NotifsMax: 64}

@@ -18,6 +18,7 @@ type Config struct {
 	NotifsMax     int // notifications that wait for this agent, default 4,096; a Send past it is ErrFull
 	NotifBytesMax int // their bytes with names, default 1 MiB
 	ReadsMax      int // reads posted and not released, default 256; a PostRead past it is ErrFull
+	AttachedMax   int // of these, reads with a notification, default ReadsMax; likewise
 	DescsMax      int // descriptors of all posted reads, default 65,536; a PostRead past it is ErrFull
 	RegionsMax    int // registered regions, default 4,096
 	PeersMax      int // loaded peers, default 4,096
@@ -40,6 +41,9 @@ func (c *Config) setDefaults() {
 		if *f.at <= 0 {
 			*f.at = f.to
 		}
+	}
+	if c.AttachedMax <= 0 || c.AttachedMax > c.ReadsMax {
+		c.AttachedMax = c.ReadsMax
 	}
 }
 
@@ -68,7 +72,7 @@ func (h *Hub) New(name string, cfg Config) (*Agent, error) {
 	a := &Agent{
 		hub: h, name: name, nameBytes: []byte(name), epoch: h.epoch, cfg: cfg, alive: true,
 		queue: newQueue(cfg.NotifsMax, cfg.NotifBytesMax),
-		reads: newReads(cfg.ReadsMax, cfg.DescsMax),
+		reads: newReads(cfg.ReadsMax, cfg.AttachedMax, cfg.DescsMax),
 		peers: make(map[transport.Peer]*peer),
 	}
 	h.agents[name] = a

@@ -215,7 +215,7 @@ func TestMemoryThatTheOwnerUnregisteredIsNotRead(t *testing.T) {
 }
 
 func TestPoolsThatAreFullRefuse(t *testing.T) {
-	w := newWorld(t, loopback.Config{NotifsMax: 3, NotifBytesMax: 64, DescsMax: 64, ReadsMax: 4, PeersMax: 1, RegionsMax: 1})
+	w := newWorld(t, loopback.Config{NotifsMax: 3, NotifBytesMax: 64, DescsMax: 64, ReadsMax: 4, AttachedMax: 1, PeersMax: 1, RegionsMax: 1})
 	for range 3 {
 		w.must(w.d.Send(w.toP, []byte("x")))
 	}
@@ -254,6 +254,18 @@ func TestPoolsThatAreFullRefuse(t *testing.T) {
 		t.Errorf("a second agent of a name: %v, want ErrInvalid", err)
 	}
 	spec := w.spec()
+	for range 3 { // the room comes back with the read
+		spec.Notif = []byte("req-1:1")
+		x, err := w.d.PostRead(spec)
+		w.must(err)
+		if _, err := w.d.PostRead(spec); !errors.Is(err, transport.ErrFull) {
+			t.Errorf("a second read with a notification: %v, want ErrFull", err)
+		}
+		if w.status(x) != transport.Done || w.arrived() != 1 {
+			t.Error("the first did not land, or nothing arrived with it")
+		}
+		w.must(w.d.Release(x))
+	}
 	spec.Notif = make([]byte, 4097)
 	if _, err := w.d.PostRead(spec); !errors.Is(err, transport.ErrInvalid) {
 		t.Errorf("an attached notification of 4,097 bytes: %v, want ErrInvalid", err)
