@@ -173,28 +173,42 @@ func (p *pump) period(now clock.Instant) time.Duration {
 // Edge W2: asleep is stored before the rings are looked at again; pairs with W1 in the producer's publish, which stores
 // head before it loads asleep. One of the two sees the other, so no record waits for the period. Carriers do the same.
 func (p *pump) sleep(fds []unix.PollFd, period time.Duration) (woken bool) {
+	fds[0].Revents = 0
+	woken = true
+	if p.lieDown() {
+		ts := unix.NsecToTimespec(int64(period))
+		unix.Ppoll(fds, &ts, nil)
+		woken = fds[0].Revents != 0
+	}
+	p.getUp()
+	if fds[0].Revents != 0 {
+		var buf [8]byte
+		unix.Read(p.fd, buf[:])
+	}
+	return woken
+}
+
+// lieDown says to all who may wake the pump that it sleeps, and reports whether it may. Under the lock, since carriers have one
+// thread: other calls ask them where they stand.
+func (p *pump) lieDown() bool {
 	c := p.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	atomic.StoreUint32(&c.mem.Control.Asleep, 1)
 	for _, s := range c.sources {
 		s.Sleeping(true)
 	}
-	woken = true
-	if !p.pending() && !p.stop.Load() {
-		ts := unix.NsecToTimespec(int64(period))
-		fds[0].Revents = 0
-		unix.Ppoll(fds, &ts, nil)
-		woken = fds[0].Revents != 0
-	}
+	return !p.pending() && !p.stop.Load()
+}
+
+func (p *pump) getUp() {
+	c := p.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	atomic.StoreUint32(&c.mem.Control.Asleep, 0)
 	for _, s := range c.sources {
 		s.Sleeping(false)
 	}
-	if fds[0].Revents != 0 {
-		var buf [8]byte
-		unix.Read(p.fd, buf[:])
-		fds[0].Revents = 0
-	}
-	return woken
 }
 
 func (p *pump) pending() bool {
