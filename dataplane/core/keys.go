@@ -60,7 +60,7 @@ var keys = []key{
 	str("carrier", "between host and ranks: `shm`: shared memory on one node; `process`: in one process; `delta`: kvl_delta_take and kvl_delta_put", func(c *Config) *string { return &c.Carrier }, "shm", "process", "delta"),
 	str("carrier_path", "shm: Unix socket where ranks meet their host, made with mode 0600; empty: one in /dev/shm named after user and engine_id", func(c *Config) *string { return &c.CarrierPath }),
 	yes("death_wire", "keep a connection to each owner, and to our readers, by which the death of a process is seen at once", func(c *Config) *bool { return &c.DeathWire }),
-	num("death_wires_max", "such connections of readers at once", func(c *Config) *int { return &c.DeathWiresMax }, 0, 1<<16),
+	num("death_wires_max", "such connections of readers at once, at most half of the descriptors that the process may have", func(c *Config) *int { return &c.DeathWiresMax }, 0, 1<<16),
 	sec("wire_grace", "a reader whose connection fell may come back within this, in s", func(c *Config) *time.Duration { return &c.WireGrace }, 0, time.Minute),
 
 	sec("kv_lease_duration", "first term of a lease, in s; interval = a sixth, extension = two thirds of it", func(c *Config) *time.Duration { return &c.Duration }, 10*time.Millisecond, day),
