@@ -74,6 +74,11 @@ build-go:
 	rm -f $(BUILD)/libkvlease-core.h
 	$(GO) build -o $(BUILD)/kvlease ./cmd/kvlease
 
+.PHONY: install
+PREFIX ?= /usr/local
+install: build ## header, both libraries, kvlease.pc and the CMake package, into PREFIX
+	$(CMAKE) --install $(BUILD)/lib --prefix $(abspath $(PREFIX))
+
 # One tree per purpose: lib is what is used, c, asan and tsan are tests.
 CMAKE_lib  := -DBUILD_TESTING=OFF -DKVL_CORE="$(CORE)"
 CMAKE_c    :=
