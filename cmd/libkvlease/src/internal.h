@@ -18,7 +18,7 @@
 
 #define KVL_CTX_MAGIC 0x786c766bu      /* 'kvlx' */
 #define KVL_PRODUCER_MAGIC 0x706c766bu /* 'kvlp' */
-#define KVL_ERR_TEXT 240u              /* bytes of an error text, with the zero */
+#define KVL_ERR_TEXT 512u              /* bytes of an error text, with the zero */
 #define KVL_REGION_GROUPS 32u          /* transfer groups that regions may name: 0 .. 31 */
 #define KVL_GROUPS_MAX 4096u           /* transfer groups of one request */
 

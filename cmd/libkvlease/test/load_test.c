@@ -41,6 +41,11 @@ int main(int argc, char **argv)
 	setenv("KVLEASE_CORE", "/nowhere/core.so", 1);
 	CHECK(open_it("{}", 2, &ctx, err, sizeof err) == KVL_ERR_UNAVAILABLE);
 	CHECK(strstr(err, "/nowhere/core.so") != NULL);
+	/* a text as long as real paths make it comes whole */
+	snprintf(empty, sizeof empty, "/%0300d/core.so", 7);
+	setenv("KVLEASE_CORE", empty, 1);
+	CHECK(open_it("{}", 2, &ctx, err, sizeof err) == KVL_ERR_UNAVAILABLE);
+	CHECK(strstr(err, "7/core.so: ") != NULL);
 	/* a library that is no core */
 	snprintf(empty, sizeof empty, "%s/libempty.so", argv[2]);
 	setenv("KVLEASE_CORE", empty, 1);
