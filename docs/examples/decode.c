@@ -318,6 +318,9 @@ static void on_event(const kvl_event_t *e)
 		say("{\"ev\":\"%s\",\"engine_id\":%s,\"t_ns\":%llu}", e->kind == KVL_EV_ENGINE_UP ? "engine_up" : "engine_down", quoted(name_of(e->handle)),
 		    (unsigned long long)e->time_ns);
 		return;
+	case KVL_EV_ENGINE_DRAINS: /* for a router: what is tracked there can still be read */
+		say("{\"ev\":\"engine_drains\",\"engine_id\":%s,\"t_ns\":%llu}", quoted(name_of(e->handle)), (unsigned long long)e->time_ns);
+		return;
 	case KVL_EV_POISONED:
 		say("{\"ev\":\"poisoned\",\"t_ns\":%llu}", (unsigned long long)e->time_ns);
 		return;

@@ -244,16 +244,22 @@ static inline struct options options_read(int argc, char **argv, const char *eng
 	return o;
 }
 
-/* A port of 127.0.0.1 that nobody listens at just now. */
+/* A port of 127.0.0.1 that nobody listens at just now: below those that the system gives to whoever asks for any, which could be taken
+ * before the library listens; and each process begins its search at another one. */
 static inline unsigned free_port(void)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-	socklen_t len = sizeof at;
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || getsockname(fd, (struct sockaddr *)&at, &len) != 0)
-		die("no free port on 127.0.0.1: %s", strerror(errno));
-	close(fd);
-	return ntohs(at.sin_port);
+	for (unsigned i = 0; i < 256; i++) {
+		unsigned port = 10000 + ((unsigned)getpid() * 7 + i) % 20000;
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), bound;
+		at.sin_port = htons((uint16_t)port);
+		bound = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
+		if (fd >= 0)
+			close(fd);
+		if (bound)
+			return port;
+	}
+	die("no free port on 127.0.0.1: %s", strerror(errno));
 }
 
 /* The side channel's keys: with them readers fetch our handshake where the transfer parameters say. */

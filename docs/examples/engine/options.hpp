@@ -25,19 +25,24 @@ struct Options {
 	bool threads = false; // workers are threads of this process
 };
 
-// A port of 127.0.0.1 that nobody listens at just now.
+// A port of 127.0.0.1 that nobody listens at just now: below those that the system gives to whoever asks for any, which could be taken
+// before the library listens; and each process begins its search at another one.
 inline unsigned free_port()
 {
 	sockaddr_in at{};
-	socklen_t len = sizeof at;
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	at.sin_family = AF_INET;
 	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	if (fd < 0 || bind(fd, reinterpret_cast<sockaddr *>(&at), sizeof at) != 0 ||
-	    getsockname(fd, reinterpret_cast<sockaddr *>(&at), &len) != 0)
-		throw Error("no free port on 127.0.0.1");
-	::close(fd);
-	return ntohs(at.sin_port);
+	for (unsigned i = 0; i < 256; i++) {
+		const unsigned port = 10000 + (static_cast<unsigned>(getpid()) * 7 + i) % 20000;
+		at.sin_port = htons(static_cast<uint16_t>(port));
+		const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		const bool bound = fd >= 0 && bind(fd, reinterpret_cast<sockaddr *>(&at), sizeof at) == 0;
+		if (fd >= 0)
+			::close(fd);
+		if (bound)
+			return port;
+	}
+	throw Error("no free port on 127.0.0.1");
 }
 
 // The keys that host and ranks share: they must name the same engine, shape and carrier.

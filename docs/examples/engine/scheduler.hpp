@@ -174,6 +174,9 @@ private:
 		case KVL_EV_ENGINE_DOWN:
 			say(e.kind == KVL_EV_ENGINE_UP ? "the other engine is connected" : "the other engine cannot be reached");
 			return;
+		case KVL_EV_ENGINE_DRAINS: // a router would send nothing new there; what is tracked goes on
+			say("the other engine takes nothing new");
+			return;
 		default:
 			on_event(e);
 		}
