@@ -54,6 +54,7 @@ type Link struct {
 	hostLost   bool
 	lostSaid   bool
 	rowsClosed bool
+	poisonSaid bool
 	lostAt     int // next track to untrack
 
 	maps maps
@@ -295,18 +296,37 @@ func (l *Link) tellMap() {
 // piecesStepMax bounds the pieces of maps of one step: 64 KiB.
 const piecesStepMax = 16
 
-// Poisoned tells the host that this rank's core broke. Called once its rows are closed.
-func (l *Link) Poisoned() { l.tellFlag(record.RankPoisoned) }
+// Poisoned tells the host that this rank's core broke, when its rows are closed, and each time that the host begins a full state,
+// since the stream may have lost it. No step does that any more: call it again and again. It reports whether the host was told.
+func (l *Link) Poisoned() bool {
+	for range brokenTakesMax { // nothing else of what the host says is for a broken rank
+		tag, _, ok := l.carrier.Next()
+		if !ok {
+			break
+		}
+		l.poisonSaid = l.poisonSaid && tag != record.TagFull
+	}
+	l.carrier.Release()
+	l.poisonSaid = l.poisonSaid || l.tellFlag(record.RankPoisoned)
+	return l.poisonSaid
+}
+
+// brokenTakesMax bounds the records that one call of Poisoned takes.
+const brokenTakesMax = 4096
 
 // Closed tells the host that this context closes. Called once its rows are closed and its reads have ended, before the carrier goes.
+// If it finds no room, the host waits one duration.
 func (l *Link) Closed() { l.tellFlag(record.RankClosed) }
 
-func (l *Link) tellFlag(flag uint32) {
+func (l *Link) tellFlag(flag uint32) bool {
 	l.state.Flags |= flag
-	if rec := l.carrier.Reserve(record.TagState, record.RankStateLen); rec != nil {
-		record.PutRankState(rec, l.state)
-		l.carrier.Publish()
+	rec := l.carrier.Reserve(record.TagState, record.RankStateLen)
+	if rec == nil {
+		return l.carrier.State() == stream.Lost // nobody is there to be told
 	}
+	record.PutRankState(rec, l.state)
+	l.carrier.Publish()
+	return true
 }
 
 func (l *Link) pending() bool {

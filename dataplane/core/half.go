@@ -34,14 +34,13 @@ func (c *Core) nextDue(now clock.Instant) clock.Instant {
 // reading reports that a transfer is in flight, whose end nobody announces.
 func (c *Core) reading() bool { return c.reads != nil && c.reads.NeedsStep() }
 
-// tellPoison tells the other end of the streams that this context is broken, once; false: a rank could not be told yet.
+// tellPoison tells the other end of the streams that this context is broken, once; false: one could not be told yet.
 func (c *Core) tellPoison() bool {
 	switch {
 	case c.hosted != nil:
 		return c.hosted.group.Poison()
-	case c.ranked != nil && !c.ranked.poisonTold:
-		c.ranked.poisonTold = true
-		c.ranked.link.Poisoned()
+	case c.ranked != nil:
+		return c.ranked.link.Poisoned()
 	}
 	return true
 }

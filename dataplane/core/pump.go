@@ -110,6 +110,10 @@ func (p *pump) tellPoison() {
 	for end := time.Now().Add(poisonWait); !told() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
+	for p.core.ranked != nil && !p.stop.Load() { // a host that stands still hears it when it goes on
+		told()
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // turn runs one step and tells how long to sleep. asked and woken are those of the sleep before.

@@ -22,8 +22,6 @@ type rankSide struct {
 	blob    []byte     // of the agent; nil: nothing is registered
 	mapDue  bool       // the map is to be made behind this step
 
-	poisonTold bool
-
 	refused  atomic.Uint64 // maps of peers that could not be used
 	stop     chan struct{}
 	stopOnce sync.Once

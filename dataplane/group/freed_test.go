@@ -145,3 +145,26 @@ func TestAReadThatWaitsForAClockIsLostWithARank(t *testing.T) {
 		})
 	}
 }
+
+// A rank whose core broke does no step any more. What it says is lost, and is said again to the full state that the host sends then.
+func TestAHostHearsOfABrokenRankThoughTheWordIsLost(t *testing.T) {
+	l, p, _, _ := pair(t, stream.KindDelta, two, two)
+	lease, _ := p.grant("a", 1, 0, 4)
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	r, silent := p.ranks[1], true
+	r.fault = func(fromHost bool, _ int, msg []byte) [][]byte {
+		if silent && !fromHost {
+			return nil
+		}
+		return [][]byte{msg}
+	}
+	r.plane.Leases.FenceAll()
+	r.stopped, r.broken = true, true
+	l.run(time.Second, 50*time.Millisecond)
+	silent = false
+	must(t, p.host.Cancel(lease))
+	l.until("freed", func() bool { return p.count(record.EvFreed) > 0 })
+	if freed := p.take(record.EvFreed); freed[0].Reasons != record.FreedRevoked|record.FreedPoisoned<<4 {
+		t.Errorf("freed %+v", freed)
+	}
+}

@@ -61,19 +61,20 @@ type engine struct {
 
 // rank is one rank context.
 type rank struct {
-	n       uint32
-	mem     *record.Memory
-	carrier stream.Carrier
-	link    *dataplane.Link
-	plane   *dataplane.Plane
-	agent   *loopback.Agent
-	own     *ringbuf.Consumer
-	kv      []byte
-	base    uint64
-	stopped bool
-	fault   func(fromHost bool, nth int, msg []byte) [][]byte // of its delta carrier; nil: none
-	sent    [2]int
-	late    [2][]byte
+	n            uint32
+	mem          *record.Memory
+	carrier      stream.Carrier
+	link         *dataplane.Link
+	plane        *dataplane.Plane
+	agent        *loopback.Agent
+	own          *ringbuf.Consumer
+	kv           []byte
+	base         uint64
+	stopped      bool
+	gone, broken bool                                              // for good; its core
+	fault        func(fromHost bool, nth int, msg []byte) [][]byte // of its delta carrier; nil: none
+	sent         [2]int
+	late         [2][]byte
 }
 
 func newLab(t testing.TB) *lab {
@@ -221,7 +222,7 @@ func (e *engine) carry(r *rank) {
 		e.buf = make([]byte, stream.MessageBytesMax)
 	}
 	for dir, ends := range [2][2]stream.Delta{{up, down}, {down, up}} {
-		if r.stopped {
+		if r.stopped && !r.broken {
 			continue
 		}
 		for range 64 {
@@ -254,6 +255,9 @@ func (l *lab) step(d time.Duration) {
 			e.carry(r)
 		}
 		for _, r := range e.ranks {
+			if r.broken {
+				r.link.Poisoned()
+			}
 			if r.stopped {
 				continue
 			}
