@@ -16,7 +16,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
-func TestStepsOfHostsAndRanksTouchNoHeap(t *testing.T) {
+func TestStepsOfHostsAndRanksAllocateNothing(t *testing.T) {
 	for _, carrier := range []string{stream.KindProcess, stream.KindShm, stream.KindDelta} {
 		t.Run(carrier, func(t *testing.T) {
 			f := newFleet(t, carrier)
