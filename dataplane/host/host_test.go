@@ -141,7 +141,7 @@ func TestEndsOfABrokenContextNameTheReasonOfEachRank(t *testing.T) {
 	}
 }
 
-func TestGrantsAndKeysTouchNoHeap(t *testing.T) {
+func TestGrantsAndKeysAllocateNothing(t *testing.T) {
 	r := newRig(t)
 	id := []byte("request")
 	if n := testing.AllocsPerRun(100, func() {
