@@ -74,7 +74,11 @@ func (l *Layout) sum() uint64 {
 	for i := range l.Regions {
 		r := &l.Regions[i]
 		b = b[:0]
-		for _, v := range [...]uint64{r.Addr, r.BlockLen, r.BlockStride, uint64(r.Blocks), uint64(r.Group), uint64(r.Device), uint64(r.Mem)} {
+		whole := uint64(0)
+		if r.Replicated {
+			whole = 1
+		}
+		for _, v := range [...]uint64{r.Addr, r.BlockLen, r.BlockStride, uint64(r.Blocks), uint64(r.Group), uint64(r.Device), uint64(r.Mem), uint64(r.Parts), whole} {
 			b = binary.LittleEndian.AppendUint64(b, v)
 		}
 		h.Write(b)

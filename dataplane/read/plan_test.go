@@ -2,6 +2,7 @@ package read
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -295,6 +296,14 @@ func TestAReadTakesAllMapsThatWereMadeTogetherAndEachOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cut := Layout{Regions: slices.Clone(b.m.local.Regions)} // the same bytes, which are other heads
+	for i := range cut.Regions {
+		cut.Regions[i].Parts = 2
+	}
+	parted, err := mapped(&cut, b.source(6, 0, 3))
+	if err != nil {
+		t.Fatal(err)
+	}
 	bad := func(st Status, why string) {
 		t.Helper()
 		if st != Invalid || b.m.Why() != why {
@@ -303,6 +312,7 @@ func TestAReadTakesAllMapsThatWereMadeTogetherAndEachOnce(t *testing.T) {
 	}
 	bad(b.m.AddSource(j, Source{Peer: 1}), "source without map")
 	bad(b.m.AddSource(j, moved[0]), "map of another local layout")
+	bad(b.m.AddSource(j, parted[0]), "map of another local layout")
 	b.ok(b.m.AddSource(j, three[0]))
 	bad(b.m.AddSource(j, three[0]), "two sources with one map")
 	bad(b.m.AddSource(j, others[0]), "maps that were not made together")
