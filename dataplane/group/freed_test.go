@@ -168,3 +168,13 @@ func TestAHostHearsOfABrokenRankThoughTheWordIsLost(t *testing.T) {
 		t.Errorf("freed %+v", freed)
 	}
 }
+
+func TestADrainDoesNotWaitForABrokenRank(t *testing.T) {
+	l, p, _, _ := pair(t, stream.KindProcess, two, two)
+	r := p.ranks[1]
+	r.plane.Leases.FenceAll()
+	r.stopped, r.broken = true, true
+	l.run(time.Second, 50*time.Millisecond)
+	p.group.Drain(time.Second, l.now)
+	l.until("drained", func() bool { return p.group.DrainLeft() == 0 })
+}

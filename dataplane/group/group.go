@@ -309,7 +309,7 @@ func (g *Group) Drain(left time.Duration, now clock.Instant) {
 func (g *Group) DrainLeft() int {
 	n := g.held + g.expected + g.reading + g.blocksHeld
 	for i := range g.ranks {
-		if r := &g.ranks[i]; r.carrier.State() == stream.Attached && r.state.Flags&record.RankDrained == 0 {
+		if r := &g.ranks[i]; r.carrier.State() == stream.Attached && !r.broken && r.state.Flags&record.RankDrained == 0 {
 			n++
 		}
 	}
