@@ -126,6 +126,18 @@ func TestTheDemoSaysBeforeItRunsWhatWouldFailAfterwards(t *testing.T) {
 	}
 }
 
+func TestASoakSaysBeforeItRunsWhatWouldFailAfterwards(t *testing.T) {
+	code, stdout, stderr := invoke(t, "", "soak", "--out", "/nowhere")
+	if code != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "--out") {
+		t.Errorf("a folder that is not there: code %d\n%s\n%s", code, stdout, stderr)
+	}
+	t.Setenv("KVLEASE_NIXL", "/nowhere")
+	code, stdout, stderr = invoke(t, "", "soak")
+	if code != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "/nowhere") {
+		t.Errorf("a NIXL that is not there: code %d\n%s\n%s", code, stdout, stderr)
+	}
+}
+
 func TestANodeOverLoopbackAnswersWithoutNIXL(t *testing.T) {
 	code, stdout, stderr := invoke(t, `{"cmd":"grant","n":1,"id":"r1","blocks":[0],"tokens":16}`+"\n"+`{"cmd":"quit"}`+"\n",
 		"node", "--transport", "loopback", "--engine-id", "P", "--pass-time", "1ms")

@@ -27,7 +27,7 @@ func (soakCmd) Help() string {
   requests, completed   leases that P granted, and those freed because D had read
   false expiries        leases that ran out although a living D tracked them
   read, wrong, failed   reads that D proved, those of them with a wrong byte, and reads that D was refused or gave up
-  step ms               the longest step of P, and of D
+  step ms               the longest step of P, and of D, whose steps load engines into NIXL
   pause ms              the longest time in which P, or D, was not run although it was due
   D late                how often D was run more than 20 ms late
 
@@ -74,6 +74,11 @@ func (c *soakCmd) Run(w *world) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
+	}
+	if nameParts(); c.Nixl == "" {
+		if err := findNIXL(w.ctx, []string{exe, "node"}); err != nil {
+			return err
+		}
 	}
 	start := func(ctx context.Context, args ...string) *exec.Cmd { return exec.CommandContext(ctx, exe, args...) }
 	result := soak.NewResult()

@@ -99,7 +99,7 @@ var scenes = []sceneDef{
 	{"e", "two turns", "D keeps a conversation's blocks for a fixed time. P reads them for the next turn; once the client takes too long, and P is told to recompute before the blocks are gone.", engines, twoTurns, cast{side: true, both: true}},
 	{"f", "ranks", "Engines of tensor parallel size 2 and 1: a host process and a process for each rank. D's ranks put their heads together, and P frees when every rank was read.", []variant{
 		{drive: "inline", p: "node", d: "node", pTP: 2, dTP: 1}, {drive: "pump", ucxTLS: "tcp", p: "node", d: "node", pTP: 1, dTP: 2}}, severalRanks, cast{side: true}},
-	{"g", "death wire", "D is killed. The connection that falls with its process tells P at once, long before a lease of 6 s runs out.", engines, wiredCrash, cast{side: true, pKeys: map[string]any{"kv_lease_duration": wiredLease.Seconds()}, dKeys: map[string]any{"kv_lease_duration": wiredLease.Seconds()}}},
+	{"g", "death wire", "D is killed. The connection that falls with its process tells P, which waits half a second for D to return: long before a lease of 6 s runs out, its blocks are free.", engines, wiredCrash, cast{side: true, pKeys: map[string]any{"kv_lease_duration": wiredLease.Seconds()}, dKeys: map[string]any{"kv_lease_duration": wiredLease.Seconds()}}},
 	{"h", "P restart", "P is killed and comes back under the same name at the same address. D is told what to recompute, and reads from the new P.", engines, restartedP, cast{side: true}},
 	{"i", "reset", "The connection between D and P is cut while requests wait. D makes it anew between two heartbeats; no lease is lost.", overTCP, resetLink, cast{side: true}},
 	{"j", "read without end", "P stops, and D's read from it does not end. D gives up in time, and sets the blocks aside until the late bytes have landed.", overTCP, endlessRead, cast{side: true, dKeys: map[string]any{"read_timeout": readTimeout.Seconds()}}},
@@ -158,7 +158,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 
 	result := &Result{chart: timeline.Chart{
 		Title:    "kvlease demo: who holds which blocks, and for how long",
-		Subtitle: fmt.Sprintf("P (prefill) holds a request's KV blocks under a lease of %v until D (decode) has read them. D's heartbeats come every %v, each keeps the lease for %v more. Two processes per run, over NIXL.", cfg.Lease, interval, extension),
+		Subtitle: fmt.Sprintf("P (prefill) holds a request's KV blocks under a lease of %v until D (decode) has read them. D's heartbeats come every %v, each keeps the lease for %v more. Engines are processes of their own, over NIXL.", cfg.Lease, interval, extension),
 	}}
 	var repeats atomic.Int64
 	for _, s := range chosen {

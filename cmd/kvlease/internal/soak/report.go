@@ -90,12 +90,15 @@ func (run *Run) print(w io.Writer) {
 		name string
 		p    Process
 	}{{"P", run.P}, {"D", run.D}} {
-		priority := ""
-		if len(side.p.Contexts) > 0 && side.p.Contexts[0].Priority != "" {
-			priority = ", pump priority " + side.p.Contexts[0].Priority
+		more := ""
+		if side.p.Handshakes > 0 {
+			more = fmt.Sprintf(", %d times met an engine anew", side.p.Handshakes)
 		}
-		fmt.Fprintf(w, "  %s: %d collections (longest pause %.2f ms), %d scrapes (longest %.2f ms), %d handshakes met again%s\n", side.name,
-			side.p.Collections, side.p.GCPauseMs, side.p.Scrapes, side.p.ScrapeMaxMs, side.p.Handshakes, priority)
+		if c := side.p.Contexts; len(c) > 0 && c[0].Priority != "" && c[0].Priority != "none" {
+			more += ", pump priority " + c[0].Priority
+		}
+		fmt.Fprintf(w, "  %s: %d collections (longest pause %.2f ms), %d scrapes of statistics (longest %.2f ms)%s\n", side.name,
+			side.p.Collections, side.p.GCPauseMs, side.p.Scrapes, side.p.ScrapeMaxMs, more)
 	}
 	if run.ShortestMs > 0 {
 		fmt.Fprintf(w, "  shortest lease without a false expiry: %.0f ms\n", run.ShortestMs)
