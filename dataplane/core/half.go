@@ -1,8 +1,6 @@
 package core
 
-import (
-	"github.com/kvlease/kvlease/dataplane/clock"
-)
+import "github.com/kvlease/kvlease/dataplane/clock"
 
 // half is what a context steps: the plane of a rank, or the group of a host.
 type half interface {

@@ -102,11 +102,8 @@ func (c *Core) loadMaps() {
 	}
 }
 
-// loadMap takes one map; an empty one says that the engine's process is gone.
+// loadMap takes one map.
 func (c *Core) loadMap(m dataplane.MapIn) error {
-	if len(m.Data) == 0 {
-		return c.tracker.EngineDead(m.Engine)
-	}
 	h := new(wire.Handshake)
 	if err := wire.ParseHandshake(m.Data, h); err != nil {
 		return err

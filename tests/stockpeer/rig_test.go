@@ -105,13 +105,6 @@ type report map[string]any
 func (r report) text(key string) string { s, _ := r[key].(string); return s }
 func (r report) num(key string) float64 { f, _ := r[key].(float64); return f }
 func (r report) at() time.Duration      { return time.Duration(r.num("t")) }
-func (r report) texts(key string) []string {
-	var list []string
-	for _, v := range r[key].([]any) {
-		list = append(list, v.(string))
-	}
-	return list
-}
 
 // peer is an engine's process.
 type peer struct {

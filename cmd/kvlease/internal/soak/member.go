@@ -31,7 +31,6 @@ type member struct {
 	fig Figures
 
 	ended time.Time // of the step before, inline
-	acc   uint64    // keeps the pass's work
 	evs   [64]record.Event
 
 	// P
