@@ -206,7 +206,9 @@ func (c *Command) set(key string, raw json.RawMessage) error {
 	case "tp":
 		return numberOf(raw, key, ranksMax, &c.TP)
 	case "wanted":
-		return numberOf(raw, key, 1<<32-1, &c.Wanted)
+		if err := numberOf(raw, key, 1<<32-1, &c.Wanted); err != nil || c.Wanted == 0 {
+			return fmt.Errorf("\"wanted\" needs a number of blocks, from 1 on")
+		}
 	case "fixed_s":
 		if err := json.Unmarshal(raw, &c.FixedS); err != nil || c.FixedS <= 0 || c.FixedS > 86400 {
 			return fmt.Errorf("\"fixed_s\" needs a number of seconds, more than 0 and at most 86400")

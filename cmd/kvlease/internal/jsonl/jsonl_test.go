@@ -60,6 +60,7 @@ func TestAWrongCommandIsRefusedWithTheKeyNamed(t *testing.T) {
 		{"no time at all", `{"cmd":"grant","id":"r1","blocks":[1],"fixed_s":0}`, `"fixed_s"`},
 		{"a fixed time too long", `{"cmd":"grant","id":"r1","blocks":[1],"fixed_s":86401}`, `at most 86400`},
 		{"half a block wanted", `{"cmd":"pressure","wanted":0.5}`, `"wanted"`},
+		{"pressure for nothing", `{"cmd":"pressure","wanted":0}`, `"wanted"`},
 		{"pressure for what", `{"cmd":"pressure"}`, `"wanted"`},
 		{"a command that takes nothing", `{"cmd":"register","id":"r1"}`, `"id"`},
 		{"negative n", `{"cmd":"quit","n":-1}`, `"n"`},
@@ -85,6 +86,9 @@ func TestTheAnswerToAWrongCommandStillFindsItsQuestion(t *testing.T) {
 func FuzzParseCommand(f *testing.F) {
 	f.Add([]byte(`{"cmd":"grant","n":7,"id":"r1","blocks":[0,1,2],"tokens":48}`))
 	f.Add([]byte(`{"cmd":"track","id":"r1","params":{"a":[[1]]}}`))
+	f.Add([]byte(`{"cmd":"engine","engine_id":"P","host":"h","port":1,"tp":2,"rank":0}`))
+	f.Add([]byte(`{"cmd":"grant","id":"r1","blocks":[1],"fixed_s":1e-9}`))
+	f.Add([]byte(`{"cmd":"pressure","wanted":1}`))
 	f.Add([]byte(`{"cmd":null}`))
 	f.Add([]byte(`null`))
 	f.Add([]byte(`{"cmd":"quit","n":1e3}`))
