@@ -66,27 +66,27 @@ func kvlgo_open(args *C.kvl_core_args_t, handle *C.int64_t, errText *C.char, err
 }
 
 //export kvlgo_close
-func kvlgo_close(handle C.int64_t, timeoutNs C.uint64_t) (st C.int32_t) {
-	defer recovered(&st, nil, 0)
+func kvlgo_close(handle C.int64_t, timeoutNs C.uint64_t, errText *C.char, errCap C.uint64_t) (st C.int32_t) {
+	defer recovered(&st, errText, errCap)
 	c := get(int64(handle))
 	if c == nil {
 		return C.KVL_ERR_STALE
 	}
 	if err := c.Close(span(timeoutNs)); err != nil {
-		return status(err)
+		return fail(err, errText, errCap)
 	}
 	drop(int64(handle))
 	return C.KVL_OK
 }
 
 //export kvlgo_drain
-func kvlgo_drain(handle C.int64_t, timeoutNs C.uint64_t) (st C.int32_t) {
-	defer recovered(&st, nil, 0)
+func kvlgo_drain(handle C.int64_t, timeoutNs C.uint64_t, errText *C.char, errCap C.uint64_t) (st C.int32_t) {
+	defer recovered(&st, errText, errCap)
 	c := get(int64(handle))
 	if c == nil {
 		return C.KVL_ERR_STALE
 	}
-	return status(c.Drain(span(timeoutNs)))
+	return fail(c.Drain(span(timeoutNs)), errText, errCap)
 }
 
 //export kvlgo_step

@@ -33,7 +33,8 @@ KVL_API int32_t kvl_drain(kvl_ctx_t *ctx, uint64_t timeout_ns)
 	if ((st = kvl_begin_stepping(ctx, KVL_CALL_DRAIN)) != KVL_OK)
 		return st;
 	KVL_STORE(&ctx->control->draining, 1, RELEASE);
-	st = kvl_core_said("drain", kvl_core.drain(ctx->core, timeout_ns));
+	kvl_error_text()[0] = 0;
+	st = kvl_core_said("drain", kvl_core.drain(ctx->core, timeout_ns, kvl_error_text(), KVL_ERR_TEXT));
 	kvl_end_stepping(ctx, KVL_CALL_DRAIN);
 	return st;
 }

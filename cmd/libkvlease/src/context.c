@@ -237,7 +237,7 @@ static int32_t open_core(opening_t *o, kvl_ctx_t *ctx)
 	}
 	free(tables); /* the core keeps the rings, not the table */
 	if (st == KVL_OK && (st = fetch_info(ctx)) != KVL_OK)
-		(void)kvl_core.close(ctx->core, 0); /* nothing was registered: it has nothing to wait for */
+		(void)kvl_core.close(ctx->core, 0, NULL, 0); /* nothing was registered: it has nothing to wait for */
 	return st;
 }
 
@@ -327,7 +327,7 @@ KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns)
 		return kvl_fail(KVL_ERR_BUSY, "a step runs");
 	}
 	kvl_error_text()[0] = 0;
-	st = kvl_core.close(ctx->core, timeout_ns);
+	st = kvl_core.close(ctx->core, timeout_ns, kvl_error_text(), KVL_ERR_TEXT);
 	if (st == KVL_OK) {
 		destroy(ctx);
 		return KVL_OK;
@@ -336,5 +336,5 @@ KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns)
 	kvl_call_end(ctx, KVL_CALL_CLOSE);
 	if (st == KVL_ERR_TIMEOUT)
 		st = KVL_ERR_BUSY;
-	return kvl_fail(st, "the core cannot close now: %s", kvl_status_name(st));
+	return kvl_core_said("the core cannot close now", st);
 }

@@ -16,8 +16,8 @@
 	X(config, "config", (const char *cfg, uint64_t len, kvl_core_sizes_t *sizes_out, char *err, uint64_t cap))               \
 	X(open, "open", (const kvl_core_args_t *args, int64_t *core_out, char *err, uint64_t cap))                             \
 	/* KVL_OK: the core will not touch the memory of open again */                                                 \
-	X(close, "close", (int64_t core, uint64_t timeout_ns))                                                                  \
-	X(drain, "drain", (int64_t core, uint64_t timeout_ns))                                                                  \
+	X(close, "close", (int64_t core, uint64_t timeout_ns, char *err, uint64_t cap))                                              \
+	X(drain, "drain", (int64_t core, uint64_t timeout_ns, char *err, uint64_t cap))                                              \
 	X(step, "step", (int64_t core, uint64_t now_ns))                                                                     \
 	X(register_, "register", (int64_t core, const kvl_region_t *regions, uint32_t n, char *err, uint64_t cap))                  \
 	X(unregister, "unregister", (int64_t core, char *err, uint64_t cap))                                                         \

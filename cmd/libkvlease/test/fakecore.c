@@ -290,22 +290,22 @@ EXPORT int32_t kvlgo_step(int64_t core, uint64_t now_ns)
 	return __atomic_load_n(&f->args.control->poisoned, __ATOMIC_ACQUIRE) ? KVL_ERR_POISONED : KVL_OK;
 }
 
-EXPORT int32_t kvlgo_close(int64_t core, uint64_t timeout_ns)
+EXPORT int32_t kvlgo_close(int64_t core, uint64_t timeout_ns, char *err, uint64_t cap)
 {
 	fake_core_t *f = get(core);
 	(void)timeout_ns;
 	if (f->close_busy > 0) {
 		f->close_busy--;
-		return KVL_ERR_BUSY;
+		return fail(KVL_ERR_BUSY, err, cap, "1 transfers of ours have not ended");
 	}
 	f->closed = 1; /* kept: tests look at it after the close */
 	return KVL_OK;
 }
 
-EXPORT int32_t kvlgo_drain(int64_t core, uint64_t timeout_ns)
+EXPORT int32_t kvlgo_drain(int64_t core, uint64_t timeout_ns, char *err, uint64_t cap)
 {
 	fake_step(get(core));
-	return timeout_ns == 0 ? KVL_ERR_TIMEOUT : KVL_OK;
+	return timeout_ns == 0 ? fail(KVL_ERR_TIMEOUT, err, cap, "1 leases are held") : KVL_OK;
 }
 
 EXPORT int32_t kvlgo_register(int64_t core, const kvl_region_t *r, uint32_t n, char *err, uint64_t cap)

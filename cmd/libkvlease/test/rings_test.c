@@ -332,6 +332,7 @@ static void close_answers_busy_and_keeps_the_context(void)
 	kvl_ctx_t *ctx = open_ctx("{}");
 	fake_last()->close_busy = 1;
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_ERR_BUSY);
+	CHECK(strstr(kvl_last_error(), "have not ended") != NULL);
 	CHECK_STATUS(kvl_step(ctx), KVL_OK);
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 	CHECK(fake_last()->closed);
@@ -348,6 +349,7 @@ static void a_draining_context_takes_ends_but_no_new_work(void)
 	CHECK_STATUS(kvl_grant(p, &g, &lease), KVL_OK);
 	CHECK_STATUS(kvl_track(p, 1, &r, str(""), 0, &track), KVL_OK);
 	CHECK_STATUS(kvl_drain(ctx, 0), KVL_ERR_TIMEOUT);
+	CHECK(strstr(kvl_last_error(), "1 leases are held") != NULL); /* what is left */
 	CHECK_STATUS(kvl_grant(p, &g, &lease), KVL_ERR_CLOSED);
 	CHECK_STATUS(kvl_expect(p, str("x"), &lease), KVL_ERR_CLOSED);
 	CHECK_STATUS(kvl_track(p, 1, &r, str(""), 0, &track), KVL_ERR_CLOSED);
