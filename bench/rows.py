@@ -62,7 +62,7 @@ def rows():
     for how, words in (("inline", "inline, 30 ms passes"), ("pump_busy", "pump, busy"), ("pump_idle", "pump, idle")):
         out.append(Row("latency", f"heartbeat sent → applied, {words}", f"beat.{how}", US, peers=raw, tail=True))
         out.append(Row("latency", f"completion sent → blocks-free event, {words}", f"free.{how}", US, peers=raw, tail=True))
-    out.append(Row("kill", "D killed → blocks free, lease of 3 s (extension 2 s), no death wire yet", "kill.freed", S, limit=2.08e9,
+    out.append(Row("kill", "D killed → blocks free, lease of 3 s (extension 2 s), no death wire", "kill.freed", S, limit=2.08e9,
                    target="≤ extension + settle + tick + two steps = 2.08 s", peers=[vllm("lease of 3 s, clock moved by hand", "freed.3", S), vllm("its default of 30 s", "freed.30", S)]))
     return out + reads()
 
