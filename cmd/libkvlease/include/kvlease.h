@@ -210,7 +210,7 @@ typedef struct kvl_read {
  * @param config   [in] JSON object, UTF-8, at most 1 MiB; the README lists the keys. Unknown keys are errors.
  * @param len      [in] bytes of config.
  * @param ctx_out  [out] set on success.
- * @param err      [out] text of the error, zero-terminated, cut to err_cap; may be NULL with err_cap 0.
+ * @param err      [out] text of the error, zero-terminated, cut to err_cap (512 are enough); may be NULL with err_cap 0.
  * @return KVL_OK; KVL_ERR_CONFIG, KVL_ERR_UNAVAILABLE, KVL_ERR_NOMEM, KVL_ERR_TRANSPORT, KVL_ERR_INVALID, KVL_ERR_FORKED:
  *         nothing is open, err says what is wrong.
  */
