@@ -2,13 +2,12 @@ package demo
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
 )
 
 // cast says which processes play in a scene. The zero value is P and D, a process each, with P's map handed to D.
@@ -25,7 +24,7 @@ func (s *stage) processes(name, role, program string, tp uint32, keys map[string
 		context: "engine", tp: tp, keys: keys,
 	}
 	if s.scene.cast.side {
-		port, err := freePort()
+		port, err := ports.Free(1)
 		if err != nil {
 			return nil, err
 		}
@@ -42,33 +41,6 @@ func (s *stage) processes(name, role, program string, tp uint32, keys map[string
 		list = append(list, r)
 	}
 	return list, nil
-}
-
-// ports given out in this process: a free one stays free until its engine listens there.
-var ports struct {
-	sync.Mutex
-	given map[uint32]bool
-}
-
-func freePort() (uint32, error) {
-	ports.Lock()
-	defer ports.Unlock()
-	if ports.given == nil {
-		ports.given = map[uint32]bool{}
-	}
-	for range 64 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return 0, fmt.Errorf("a port for the side channel: %w", err)
-		}
-		port := uint32(l.Addr().(*net.TCPAddr).Port)
-		l.Close()
-		if !ports.given[port] {
-			ports.given[port] = true
-			return port, nil
-		}
-	}
-	return 0, fmt.Errorf("a port for the side channel: all that the system gives are taken")
 }
 
 // open starts all processes and lets the engines meet.

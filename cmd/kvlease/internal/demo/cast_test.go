@@ -43,17 +43,3 @@ func TestAnEngineOfOneRankIsAProcessAndOneOfTwoIsThree(t *testing.T) {
 		t.Errorf("two ranks (-want +got):\n%s", diff)
 	}
 }
-
-func TestNoPortIsGivenTwice(t *testing.T) {
-	given := map[uint32]bool{}
-	for range 50 {
-		port, err := freePort()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if port == 0 || given[port] {
-			t.Fatalf("port %d after %v", port, given)
-		}
-		given[port] = true
-	}
-}

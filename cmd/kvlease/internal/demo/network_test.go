@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"testing"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
 )
 
 // network carries the side channels of engines in the test's process, so that the connections of one that was killed fall, as
@@ -26,7 +28,7 @@ func newNetwork() *network { return &network{ports: map[string]*port{}, dead: ma
 
 // listen opens an engine's port and answers where the engine itself is to listen.
 func (n *network) listen(t *testing.T, s spec) (string, error) {
-	inner, err := freePort()
+	inner, err := ports.Free(1)
 	if err != nil {
 		return "", err
 	}

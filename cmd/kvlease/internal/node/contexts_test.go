@@ -2,7 +2,6 @@ package node
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -10,17 +9,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 )
 
 func freePort(t *testing.T) uint32 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return uint32(l.Addr().(*net.TCPAddr).Port)
+	return port
 }
 
 // meeting is an owner with a side channel, and a reader that was told where it is.

@@ -7,10 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"time"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
 )
 
 // Run is one mode's run.
@@ -33,10 +34,11 @@ type Start func(ctx context.Context, args ...string) *exec.Cmd
 func Do(ctx context.Context, start Start, spec Spec, minutes float64, stderr io.Writer) (*Run, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop() // kills whatever is left
-	var err error
-	if spec.Port, err = freePorts(len(spec.Leases) + 1); err != nil {
+	port, err := ports.Free(len(spec.Leases) + 1)
+	if err != nil {
 		return nil, err
 	}
+	spec.Port = int(port)
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -149,27 +151,4 @@ func (c *child) end() {
 	timer := time.AfterFunc(10*time.Second, func() { c.cmd.Process.Kill() })
 	c.cmd.Wait()
 	timer.Stop()
-}
-
-// freePorts finds n neighbouring ports that nobody listens on now.
-func freePorts(n int) (int, error) {
-	for range 50 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return 0, err
-		}
-		first := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		ok := first+n < 65536
-		for i := 0; i < n && ok; i++ {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+i))
-			if ok = err == nil; ok {
-				l.Close()
-			}
-		}
-		if ok {
-			return first, nil
-		}
-	}
-	return 0, fmt.Errorf("no %d neighbouring ports are free", n)
 }

@@ -1,0 +1,42 @@
+package ports
+
+import (
+	"fmt"
+	"net"
+	"testing"
+)
+
+func TestNoPortIsGivenTwiceAndNoneThatIsTaken(t *testing.T) {
+	given := map[uint32]bool{}
+	for i := range 200 {
+		n := 1 + i%3
+		first, err := Free(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for port := first; port < first+uint32(n); port++ {
+			if port < least || port > most || given[port] {
+				t.Fatalf("port %d after %v", port, given)
+			}
+			given[port] = true
+		}
+	}
+	next.Lock()
+	before := next.n
+	next.Unlock()
+	first, err := Free(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first))
+	if err != nil {
+		t.Skipf("somebody else took port %d meanwhile: %v", first, err)
+	}
+	defer l.Close()
+	next.Lock()
+	next.n = before
+	next.Unlock()
+	if again, err := Free(1); err != nil || again == first {
+		t.Errorf("port %d, which is taken, was given: %v", again, err)
+	}
+}
