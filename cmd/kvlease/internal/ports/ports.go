@@ -18,8 +18,10 @@ const (
 
 var next struct {
 	sync.Mutex
-	n int // ports given out in this process; another one begins elsewhere
+	port int
 }
+
+func init() { next.port = least + os.Getpid()*131%(most-least) } // another process begins elsewhere
 
 // Free gives the first of n neighbouring ports of 127.0.0.1 that nobody listens on and that were not given out before.
 func Free(n int) (uint32, error) {
@@ -27,8 +29,11 @@ func Free(n int) (uint32, error) {
 	defer next.Unlock()
 	var last error
 	for range tries {
-		first := least + (os.Getpid()*131+next.n)%(most-least+2-n)
-		next.n += n
+		if next.port+n > most+1 {
+			next.port = least
+		}
+		first := next.port
+		next.port += n
 		if last = free(first, n); last == nil {
 			return uint32(first), nil
 		}
