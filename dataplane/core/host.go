@@ -79,7 +79,9 @@ func (c *Core) beginEra(e era) {
 	h.eras++
 	c.mem.Epoch, c.mem.Secret = e.epoch, e.secret
 	c.mem.Control.BeginEra(e.epoch, e.secret)
-	h.group.SetEra(record.Era{Era: h.eras, Epoch: e.epoch, Secret: e.secret})
+	h.group.SetEra(record.Era{
+		Era: h.eras, Epoch: e.epoch, Secret: e.secret, DurationNs: uint64(c.cfg.Duration),
+	})
 }
 
 // hostStep is a step of a host context. It allocates only when a rank has registered or unregistered its memory.
@@ -194,6 +196,7 @@ func (c *Core) offer(engine uint64, rank uint32, h *wire.Handshake, data []byte)
 		return err
 	}
 	delete(c.hosted.offered, engine)
+	c.Wake()
 	return nil
 }
 

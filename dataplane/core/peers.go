@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kvlease/kvlease/dataplane/group"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
@@ -134,6 +135,13 @@ func (c *Core) noMap(rank uint32) error {
 		why, on = c.hosted.streams.End(rank).Err(), fmt.Sprintf(" on the context of rank %d", rank)
 	case c.ranked != nil:
 		why = c.ranked.carrier.Err()
+		c.mu.Lock()
+		told, fits := c.ranked.told, c.ranked.fits(c.cfg)
+		c.mu.Unlock()
+		if told.Era != 0 && !fits {
+			return fmt.Errorf("%w: key %q is %v s here and %v s on the host: give all contexts of an engine the same", ErrConfig, "kv_lease_duration",
+				c.cfg.Duration.Seconds(), time.Duration(told.DurationNs).Seconds())
+		}
 	}
 	if why != nil {
 		return fmt.Errorf("%w: host and rank %d are not attached to each other: %w", ErrState, rank, why)

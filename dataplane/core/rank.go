@@ -48,13 +48,16 @@ func (c *Core) eraTold(e record.Era) {
 	c.enterEra()
 }
 
+// fits reports that the rank was given the same leases as its host: one with others would beat, expire and promise differently.
+func (r *rankSide) fits(cfg *Config) bool { return r.told.DurationNs == uint64(cfg.Duration) }
+
 // enterEra makes the host's era ours. One in which readers have known us is not entered again: it ends with kvl_unregister, and the
 // host begins the next one once every rank has unregistered. If it begins one while we are registered, it had not heard of our
 // registration yet, so no reader has: we go on in the new one. Under the lock.
 func (c *Core) enterEra() {
 	r := c.ranked
 	switch {
-	case r.told.Era == 0:
+	case r.told.Era == 0, !c.ranked.fits(c.cfg):
 		return
 	case r.told.Era == r.in:
 		r.mapDue = r.mapDue || c.handshake == nil && r.blob != nil && r.in != r.spent

@@ -58,6 +58,7 @@ func (c *Core) Register(regions []Region) error {
 	if c.ranked != nil {                      // the map needs the era, which the host tells
 		c.regions, c.registered, c.ranked.blob = append([]Region(nil), regions...), list, blob
 		c.enterEra()
+		c.Wake() // the next step tells the host
 		return nil
 	}
 	c.handshake = wire.AppendHandshake(nil, c.describe(regions, blob))
@@ -189,6 +190,7 @@ func (c *Core) Unregister() error {
 	}
 	c.sleep()
 	c.endAll()
+	defer c.Wake() // the next step tells the host
 	return c.leave()
 }
 

@@ -51,6 +51,10 @@ func (c *Core) stepCounters() map[string]any {
 		flatten(all, "link_", c.ranked.link.Counters)
 		flatten(all, "stream_", c.ranked.carrier.Counters())
 		all["stream_state"] = int(c.ranked.carrier.State())
+		all["misfit"] = 0 // 1: another kv_lease_duration than the host's
+		if c.ranked.told.Era != 0 && !c.ranked.fits(c.cfg) {
+			all["misfit"] = 1
+		}
 		all["maps_refused"] = c.ranked.refused.Load()
 	}
 	c.pumpCounters(all)

@@ -98,7 +98,7 @@ func goLayout() []field {
 		{"rec_blob.handle", unsafe.Offsetof(bl.Handle), 8}, {"rec_blob.total", unsafe.Offsetof(bl.Total), 4}, {"rec_blob.offset", unsafe.Offsetof(bl.Offset), 4},
 		{"rec_pause", 0, unsafe.Sizeof(pa)}, {"rec_pause.left_ns", unsafe.Offsetof(pa.LeftNs), 8},
 		{"rec_era", 0, unsafe.Sizeof(er)}, {"rec_era.era", unsafe.Offsetof(er.Era), 8}, {"rec_era.epoch", unsafe.Offsetof(er.Epoch), 8},
-		{"rec_era.secret", unsafe.Offsetof(er.Secret), 16},
+		{"rec_era.secret", unsafe.Offsetof(er.Secret), 16}, {"rec_era.duration_ns", unsafe.Offsetof(er.DurationNs), 8},
 		{"rec_full", 0, unsafe.Sizeof(fu)}, {"rec_full.incarnation", unsafe.Offsetof(fu.Incarnation), 8}, {"rec_full.mark", unsafe.Offsetof(fu.Mark), 4},
 		{"rec_full.zero", unsafe.Offsetof(fu.Zero), 4},
 		{"rec_drain", 0, unsafe.Sizeof(dr)}, {"rec_drain.left_ns", unsafe.Offsetof(dr.LeftNs), 8},

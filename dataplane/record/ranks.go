@@ -41,6 +41,8 @@ type Era struct {
 	Era    uint64 // eras begun
 	Epoch  uint64
 	Secret [2]uint64
+
+	DurationNs uint64 // kv_lease_duration of the host: a rank with another one takes no part
 }
 
 // Full stands before and behind the host's full state for a rank. What the rank holds and the state does not name is over.

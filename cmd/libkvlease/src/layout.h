@@ -227,6 +227,7 @@ typedef struct kvl_rec_era {
 	uint64_t era; /* eras begun */
 	uint64_t epoch;
 	uint64_t secret[2];
+	uint64_t duration_ns; /* kv_lease_duration of the host: a rank with another one takes no part */
 } kvl_rec_era_t;
 
 typedef struct kvl_rec_full {
@@ -324,7 +325,7 @@ KVL_ASSERT(sizeof(kvl_rec_read_t) == 24);
 KVL_ASSERT(sizeof(kvl_run_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_engine_t) == 32);
 KVL_ASSERT(sizeof(kvl_rec_blob_t) == 24);
-KVL_ASSERT(sizeof(kvl_rec_era_t) == 32);
+KVL_ASSERT(sizeof(kvl_rec_era_t) == 40);
 KVL_ASSERT(sizeof(kvl_rec_full_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_reader_dead_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_reader_heard_t) == 40);

@@ -37,7 +37,7 @@ int main(void)
 	S(rec_engine_gone), F(rec_engine_gone, engine);
 	S(rec_blob), F(rec_blob, kind), F(rec_blob, rank), F(rec_blob, handle), F(rec_blob, total), F(rec_blob, offset);
 	S(rec_pause), F(rec_pause, left_ns);
-	S(rec_era), F(rec_era, era), F(rec_era, epoch), F(rec_era, secret);
+	S(rec_era), F(rec_era, era), F(rec_era, epoch), F(rec_era, secret), F(rec_era, duration_ns);
 	S(rec_full), F(rec_full, incarnation), F(rec_full, mark), F(rec_full, zero);
 	S(rec_drain), F(rec_drain, left_ns);
 	S(rec_poison), F(rec_poison, zero);
