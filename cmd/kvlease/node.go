@@ -36,7 +36,7 @@ func (nodeCmd) Help() string {
 	return `Commands are JSON objects, one a line, {"cmd":"grant","n":1,"id":"r1",...}; the answer to a command carries its "n" as "re", events carry "ev". Commands and their keys, those in brackets may be left out:
 
   prefill: ` + jsonl.Usage("expect", "grant", "overwrite", "revoke", "cancel", "pressure") + `
-  decode:  ` + jsonl.Usage("engine", "forget", "track", "read", "untrack") + `
+  decode:  ` + jsonl.Usage("engine", "forget", "track", "read", "untrack", "reject") + `
   memory:  ` + jsonl.Usage("fill", "clear", "check", "register", "unregister") + `
   all:     ` + jsonl.Usage("handshake", "stats", "quit") + `
 

@@ -101,6 +101,7 @@ var needs = map[string][]string{
 	"forget":     {"engine_id"},
 	"track":      {"id", "params"},
 	"read":       {"id"},
+	"reject":     {"params"},
 	"untrack":    {"id"},
 	"fill":       {"id", "blocks"},
 	"clear":      {"blocks"},

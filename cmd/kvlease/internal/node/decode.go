@@ -105,6 +105,14 @@ func (n *Node) read(c *jsonl.Command) (jsonl.Report, error) {
 	return jsonl.Report{Local: q.local}, nil
 }
 
+func (n *Node) reject(c *jsonl.Command) (jsonl.Report, error) {
+	var params wire.Params
+	if err := wire.ParseParams(c.Params, &params); err != nil {
+		return jsonl.Report{}, err
+	}
+	return jsonl.Report{}, n.engine.reject(&params)
+}
+
 func (n *Node) untrack(c *jsonl.Command) (jsonl.Report, error) {
 	q := n.findQueued(c.ID)
 	if q == nil {

@@ -208,18 +208,36 @@ func (e *engine) grant(id string, blocks []uint32, tokens uint32, expected recor
 
 // track starts heartbeats for a request that has entered the queue.
 func (e *engine) track(params *wire.Params, id string, user uint64) (record.Handle, error) {
+	peer, r, err := e.remote(params)
+	if err != nil {
+		return 0, err
+	}
+	return e.host.Track(peer, r, []byte(id), user, core.Now())
+}
+
+// reject tells the owner of a request that was refused before admission that nobody will read it.
+func (e *engine) reject(params *wire.Params) error {
+	peer, r, err := e.remote(params)
+	if err != nil {
+		return err
+	}
+	return e.host.Reject(peer, r, core.Now())
+}
+
+// remote is what transfer parameters say of the owner's lease.
+func (e *engine) remote(params *wire.Params) (peer uint64, r *host.Remote, err error) {
 	peer, ok := e.peers[params.EngineID]
 	if !ok {
-		return 0, fmt.Errorf("the parameters name engine %q, which was not introduced", params.EngineID)
+		return 0, nil, fmt.Errorf("the parameters name engine %q, which was not introduced", params.EngineID)
 	}
-	r := &host.Remote{ID: []byte(params.RequestID)}
+	r = &host.Remote{ID: []byte(params.RequestID)}
 	if params.ExpiryTime != nil {
 		r.ExpiresNs = uint64(*params.ExpiryTime * 1e9)
 	}
 	if params.Native {
 		r.Native, r.Epoch, r.Key, r.Slot, r.Generation = true, params.Lease.Epoch, params.Lease.Key, params.Lease.Slot, params.Lease.Generation
 	}
-	return e.host.Track(peer, r, []byte(id), user, core.Now())
+	return peer, r, nil
 }
 
 // read asks for blocks; neighbours on both sides become one run.

@@ -177,6 +177,7 @@ var places = map[string]place{
 	"cancel": {side: "prefill", asks: true}, "pressure": {side: "prefill", asks: true},
 	"engine": {side: "decode", asks: true}, "forget": {side: "decode", asks: true}, "track": {side: "decode", asks: true},
 	"read": {side: "decode", asks: true}, "untrack": {side: "decode", asks: true},
+	"reject":    {side: "decode", asks: true},
 	"overwrite": {side: "prefill", memory: true}, "fill": {memory: true}, "clear": {memory: true}, "check": {memory: true},
 	"register": {memory: true}, "unregister": {memory: true},
 }
@@ -227,6 +228,8 @@ func (n *Node) carryOut(c *jsonl.Command) (jsonl.Report, error) {
 		return n.track(c)
 	case "read":
 		return n.read(c)
+	case "reject":
+		return n.reject(c)
 	case "untrack":
 		return n.untrack(c)
 	}

@@ -225,6 +225,18 @@ func TestASignalDrainsAndTellsTheOwner(t *testing.T) {
 	}
 }
 
+func TestARequestThatIsRefusedBeforeAdmissionIsGivenBackAtOnce(t *testing.T) {
+	p, d := pair(t, "inline")
+	granted := p.must(jsonl.Command{Cmd: "grant", ID: "r1", Blocks: []uint32{0, 1}})
+	d.must(jsonl.Command{Cmd: "reject", Params: granted.Params})
+	if freed := p.event("freed"); freed.ID != "r1" || freed.Reason != "released" {
+		t.Errorf("freed: %+v, want released: nobody will read", freed)
+	}
+	if a := d.ask(jsonl.Command{Cmd: "reject", Params: []byte(`{"remote_engine_id":"X","remote_request_id":"r","remote_host":"h","remote_port":1,"remote_block_ids":[[1]]}`)}); !strings.Contains(a.Error, `"X"`) {
+		t.Errorf("a reject at an engine that nobody introduced: %+v", a)
+	}
+}
+
 func TestTheEndOfStdinEndsTheEngine(t *testing.T) {
 	p, _ := pair(t, "inline")
 	p.in.Close()
