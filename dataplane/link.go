@@ -246,11 +246,12 @@ type ownMap struct {
 	registrations uint64
 	news          atomic.Bool
 
-	data  []byte
-	at    int
-	done  bool // nothing of it is left to tell
-	whole bool // it was told to its end once: a full state has it told again, and changes nothing else
-	any   bool
+	data   []byte
+	number uint64 // of the registrations so far when data was picked up
+	at     int
+	done   bool // nothing of it is left to tell
+	whole  bool // it was told to its end once: a full state has it told again, and changes nothing else
+	any    bool
 }
 
 // SetMap hands in our own handshake map, for the host to serve, after memory was registered; nil: it was unregistered.
@@ -270,8 +271,7 @@ func (l *Link) SetMap(m []byte) {
 func (l *Link) tellMap() {
 	o := &l.own
 	if o.news.Load() && o.mu.TryLock() {
-		o.data, o.at, o.done, o.whole, o.any = o.next, 0, false, false, true
-		l.state.Registrations = o.registrations
+		o.data, o.at, o.done, o.whole, o.any, o.number = o.next, 0, false, false, true, o.registrations
 		o.news.Store(false)
 		o.mu.Unlock()
 	}
@@ -288,6 +288,7 @@ func (l *Link) tellMap() {
 			o.data[o.at:o.at+n])
 		if o.at += n; o.at == len(o.data) {
 			o.done, o.whole = true, true
+			l.state.Registrations = o.number // not before: a registration without a map would be one that is over
 			return
 		}
 	}
@@ -327,6 +328,12 @@ func (l *Link) tellFlag(flag uint32) bool {
 	record.PutRankState(rec, l.state)
 	l.carrier.Publish()
 	return true
+}
+
+// telling reports that the host has not been told all: a step says a bounded part, and a full stream takes none.
+func (l *Link) telling() bool {
+	return l.carrier.State() == stream.Attached &&
+		(l.own.news.Load() || l.own.any && !l.own.done || l.said.n > 0 || l.stateDue || l.again.head != none || l.news.head != none || l.states.head != none)
 }
 
 func (l *Link) pending() bool {

@@ -131,7 +131,11 @@ func (p *Plane) Step(now clock.Instant) {
 	p.Counters.Steps++
 	p.count()
 	atomic.StoreUint64(&p.mem.Control.Steps, p.Counters.Steps)
-	atomic.StoreUint32(&p.mem.Control.Held, uint32(p.Alive()))
+	held := p.Alive()
+	if p.link != nil && p.link.telling() {
+		held++ // a loop that sleeps looks again, although nothing is held
+	}
+	atomic.StoreUint32(&p.mem.Control.Held, uint32(held))
 }
 
 // Alive counts what would need further steps: leases expected, held or not yet reported, tracked requests, reads.

@@ -85,6 +85,7 @@ func (c *Core) rankStep(now clock.Instant) {
 		c.ranked.mapDue = false
 		c.handshake = wire.AppendHandshake(nil, c.describe(c.regions, c.ranked.blob))
 		c.ranked.link.SetMap(c.handshake)
+		c.Wake() // the next step tells it
 	}
 }
 

@@ -196,7 +196,21 @@ func (g *Group) Step(now clock.Instant) {
 	g.out.Flush()
 	g.Counters.Steps++
 	atomic.StoreUint64(&g.mem.Control.Steps, g.Counters.Steps)
-	atomic.StoreUint32(&g.mem.Control.Held, uint32(g.Alive()))
+	held := g.Alive()
+	if g.telling() {
+		held++ // a loop that sleeps looks again, although nothing is held
+	}
+	atomic.StoreUint32(&g.mem.Control.Held, uint32(held))
+}
+
+// telling reports that a rank has not been told all: a step says a bounded part, and a full stream takes none.
+func (g *Group) telling() bool {
+	for i := range g.ranks {
+		if g.ranks[i].busy() {
+			return true
+		}
+	}
+	return false
 }
 
 // Alive counts what would need further steps: leases expected, held or not yet reported, tracked requests.

@@ -1,0 +1,143 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/stream"
+)
+
+// wakeRegions make a map that no step tells as a whole.
+const wakeRegions = 1200
+
+// manyRegions gives the ranks regions with long names in place of what they have.
+func (m *team) manyRegions(n int) {
+	for _, r := range m.ranks {
+		kv, err := pages(n * 64)
+		if err != nil {
+			m.f.t.Fatal(err)
+		}
+		r.kv, r.regions = kv, nil
+		for i := range n {
+			r.regions = append(r.regions, Region{
+				Addr: record.Addr(kv[64*i:]), Bytes: 64, BlockLen: 64, BlockStride: 64, Blocks: 1, Group: -1, Name: fmt.Sprint(strings.Repeat("layer", 20), i),
+			})
+		}
+	}
+}
+
+func TestMapsThatTakeManyStepsBeginNoOtherEra(t *testing.T) {
+	for _, carrier := range []string{stream.KindProcess, stream.KindShm, stream.KindDelta} {
+		t.Run(carrier, func(t *testing.T) {
+			f := newFleet(t, carrier)
+			p := f.open("P", 2, 1)
+			p.manyRegions(wakeRegions)
+			f.until("it has an era", func() bool { return p.ranks[0].core.ranked.told.Era != 0 && p.ranks[1].core.ranked.told.Era != 0 })
+			p.register(0)
+			f.turns(100)
+			p.register(1)
+			f.until("P has all its maps", p.whole)
+			f.turns(50)
+			if !p.whole() || p.core.hosted.eras != 1 {
+				t.Errorf("whole: %v, %d eras", p.whole(), p.core.hosted.eras)
+			}
+			for r := range p.ranks {
+				if err := p.ranks[r].core.Unregister(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.until("the next era begins", func() bool { return p.core.hosted.eras == 2 })
+		})
+	}
+}
+
+// A loop that sleeps on kvl_wait_fd is the only one that steps: what a call of another thread leaves for a step wakes it.
+func TestALoopThatSleepsIsWokenByCallsThatLeaveItWork(t *testing.T) {
+	f := newFleet(t, stream.KindProcess)
+	f.wake = func() int { // as the C library makes it
+		fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	readable := func(c *Core) bool {
+		fds := []unix.PollFd{{Fd: c.mem.Control.WakeFd, Events: unix.POLLIN}}
+		unix.Poll(fds, 0)
+		return fds[0].Revents != 0
+	}
+	// sleepers steps whoever is woken, as a loop does, until nobody is.
+	sleepers := func(m *team) {
+		t.Helper()
+		for range 1000 {
+			woken := false
+			for _, c := range append([]*Core{m.core}, m.ranks[0].core, m.ranks[1].core) {
+				if !readable(c) && atomic.LoadUint32(&c.mem.Control.Held) == 0 { // held: idle_tick
+					continue
+				}
+				woken = true
+				var b [8]byte
+				unix.Read(int(c.mem.Control.WakeFd), b[:])
+				f.stepOne(c)
+			}
+			if !woken {
+				return
+			}
+		}
+		for n, c := range []*Core{m.core, m.ranks[0].core, m.ranks[1].core} {
+			t.Logf("%d: readable %v, held %d, alive %d", n, readable(c), c.mem.Control.Held, c.half().Alive())
+		}
+		t.Fatalf("%s: they wake each other for ever", m.id)
+	}
+	p, d := f.open("P", 2, 1), f.open("D", 2, 1)
+	p.manyRegions(wakeRegions)
+	d.manyRegions(wakeRegions)
+	f.turns(20)
+	for _, m := range []*team{p, d} {
+		sleepers(m)
+		m.register(0)
+		m.register(1)
+		sleepers(m)
+		if !m.whole() {
+			t.Fatalf("%s: its ranks have registered, and their loops sleep", m.id)
+		}
+	}
+	e, err := d.core.AddEngine(heartbeat.EngineDesc{ID: "P", TP: 2, PP: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sleepers(d)
+	for r := range uint32(2) {
+		m, err := p.core.OwnHandshake(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.core.Handshake(e, r, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !readable(d.core) {
+		t.Error("the maps of an engine are handed in, and the host's loop sleeps")
+	}
+	sleepers(d)
+	for n, r := range d.ranks {
+		if c := r.core.ranked.link.Counters; c.MapsReceived != 1 {
+			t.Errorf("D's rank %d has %d maps", n, c.MapsReceived)
+		}
+	}
+	for r := range p.ranks {
+		if err := p.ranks[r].core.Unregister(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sleepers(p)
+	if _, err := p.core.OwnHandshake(0); err == nil {
+		t.Error("its ranks have unregistered, and their loops sleep")
+	}
+}
