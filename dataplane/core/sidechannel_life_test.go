@@ -242,3 +242,18 @@ func TestContextsOpenAndCloseWithoutLeavingAnything(t *testing.T) {
 		})
 	}
 }
+
+// What a reader leaves behind when it unregisters its memory is not read any more: its wire falls without a good-bye, so the
+// owner takes back at once what no message has ended.
+func TestAReaderThatUnregistersLetsItsWireFallWithoutAWord(t *testing.T) {
+	l := newSideLab(t)
+	p, d, _ := l.met()
+	if err := d.core.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	l.until("the wire is gone", func() bool { return p.stat("side_readers_wires") == 0 }, p)
+	l.until("D is known dead", func() bool { return p.stat("side_readers_dead") == 1 }, p)
+	if n := p.stat("side_readers_left"); n != 0 {
+		t.Errorf("%d readers have said that they go on purpose", n)
+	}
+}

@@ -121,11 +121,11 @@ func (s *sideChannel) Withdraw() {
 	if s.server != nil {
 		s.server.Withdraw()
 	}
+	if s.owners != nil {
+		s.owners.Reset() // first: what unwant drops says good-bye
+	}
 	for _, p := range s.peers {
 		s.unwant(p)
-	}
-	if s.owners != nil {
-		s.owners.Reset()
 	}
 	if s.readers != nil {
 		s.readers.EndEra()
