@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // ErrConfig is wrapped by every error about a key or a value of the configuration.
@@ -85,6 +86,9 @@ func text(f func(*Config) *string, allowed ...string) (func(*Config, json.RawMes
 		var s string
 		if err := json.Unmarshal(raw, &s); err != nil {
 			return fmt.Errorf("needs a string, got %s", short(raw))
+		}
+		if strings.ContainsRune(s, utf8.RuneError) { // the decoder mends without a word, and two engines could have one id
+			return fmt.Errorf("is not UTF-8: %q", s[:min(len(s), 40)])
 		}
 		if len(s) > 4096 {
 			return fmt.Errorf("is %d bytes long, at most 4096", len(s))

@@ -48,6 +48,10 @@ func (c *Core) Register(regions []Region) error {
 	}
 	blob, err := c.tr.Metadata()
 	if err == nil {
+		if n := len(wire.AppendHandshake(nil, c.describe(regions, blob))); n > wire.HandshakeMax { // no peer would take it
+			c.tr.Unregister(list)
+			return fmt.Errorf("%w: the handshake map of %d regions has %d bytes, at most %d: give them shorter names", ErrInvalid, len(regions), n, wire.HandshakeMax)
+		}
 		err = c.reads.SetLocal(layoutOf(regions))
 	}
 	if err != nil {

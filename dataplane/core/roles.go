@@ -25,6 +25,9 @@ func (c *Config) checkRanks() error {
 		return fmt.Errorf("keys %q and %q: rank %d of %d", "tp_rank", "tp_size", c.TPRank, c.TPSize)
 	case c.PPRank >= c.PPSize:
 		return fmt.Errorf("keys %q and %q: stage %d of %d", "pp_rank", "pp_size", c.PPRank, c.PPSize)
+	case c.KVHeads > 0 && max(c.KVHeads, c.TPSize)%min(c.KVHeads, c.TPSize) != 0:
+		return fmt.Errorf("keys %q and %q: %d heads and %d ranks do not divide each other: no engine could be read from",
+			"num_kv_heads", "tp_size", c.KVHeads, c.TPSize)
 	case c.Role != "engine" && c.EngineID == "":
 		return fmt.Errorf("key %q: a host and its ranks must be given the same one", "engine_id")
 	case c.Role == "rank" && c.SideChannelListen:

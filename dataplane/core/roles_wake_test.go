@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -139,5 +140,20 @@ func TestALoopThatSleepsIsWokenByCallsThatLeaveItWork(t *testing.T) {
 	sleepers(p)
 	if _, err := p.core.OwnHandshake(0); err == nil {
 		t.Error("its ranks have unregistered, and their loops sleep")
+	}
+}
+
+func TestARankWhoseMapNoPeerWouldTakeIsToldWhenItRegisters(t *testing.T) {
+	f := newFleet(t, stream.KindProcess)
+	for _, m := range []*team{f.open("P", 2, 1), f.open("O", 1, 1)} {
+		m.manyRegions(4000)
+		for i := range m.ranks[0].regions {
+			m.ranks[0].regions[i].Name = strings.Repeat("layer", 60) + m.ranks[0].regions[i].Name
+		}
+		if err := m.ranks[0].core.Register(m.ranks[0].regions); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "shorter names") {
+			t.Errorf("%s: %v", m.id, err)
+		}
+		m.manyRegions(4)
+		m.register(0) // nothing is left of the first
 	}
 }
