@@ -63,6 +63,7 @@ type Core struct {
 	gone       bool   // the agent is destroyed
 	broken     string // what the recovered panic said
 
+	naming sync.Mutex   // before mu: engines are named and removed one after the other, here and at the side channel
 	side   *sideChannel // nil in role rank
 	deaths *deaths      // on their way from the side channel to a step
 	apply  func(death, clock.Instant)

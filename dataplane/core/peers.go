@@ -34,6 +34,8 @@ func (c *Core) AddPeer(d heartbeat.EngineDesc, host string, port int) (uint64, e
 	if err != nil {
 		return 0, err
 	}
+	c.naming.Lock()
+	defer c.naming.Unlock()
 	e, err := c.nameEngine(d)
 	if err != nil {
 		return e, peerErr(err)
@@ -64,6 +66,8 @@ func (c *Core) RemoveEngine(engine uint64) error {
 	if c.ranked != nil {
 		return errOfHost
 	}
+	c.naming.Lock()
+	defer c.naming.Unlock()
 	var err error
 	if c.hosted == nil {
 		err = c.tracker.RemoveEngine(engine)
