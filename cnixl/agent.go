@@ -65,6 +65,8 @@ type Agent struct {
 	fast    bool
 	lens    []uint32 // pairs: name length, body length
 	backlog uint64
+	inline  bool
+	sets    []int // epoll descriptors of its transports
 }
 
 var _ transport.Transport = (*Agent)(nil)
@@ -106,14 +108,18 @@ func Open(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{name: cfg.Agent, library: lib, fast: fastFence(getenv("UCX_TLS")), lens: make([]uint32, 2*lensMax)}
+	a := &Agent{name: cfg.Agent, library: lib, fast: fastFence(getenv("UCX_TLS")), lens: make([]uint32, 2*lensMax), inline: cfg.Inline}
 	name := C.CString(cfg.Agent)
 	defer C.free(unsafe.Pointer(name))
 	text := (*C.char)(C.calloc(1, textMax))
 	defer C.free(unsafe.Pointer(text))
+	opening.Lock()
+	defer opening.Unlock()
+	before := pollSets()
 	if st := C.kvlx_open(handle, name, &c, &a.handle, text, textMax); st != C.KVLX_OK {
 		return nil, fmt.Errorf("NIXL %s at %s: %s: %w", lib.Version, lib.File, C.GoString(text), errorOf(st))
 	}
+	a.sets = ownSets(before)
 	return a, nil
 }
 
@@ -252,13 +258,24 @@ func (a *Agent) Release(x transport.Xfer) error {
 	return errorOf(C.kvlx_release(a.handle, C.uint64_t(x)))
 }
 
+// progress lets an agent without a progress thread do its part. What arrives waits for the next Poll.
+func (a *Agent) progress() {
+	var backlog, tooLong C.uint64_t
+	C.kvlx_poll(a.handle, nil, 0, C.SIZE_MAX, nil, 0, &backlog, &tooLong)
+	a.backlog = uint64(backlog)
+}
+
 // Close destroys the agent: after it nothing of this process writes to registered memory. ErrInvalid while a read is in
-// flight, and nothing has changed then.
+// flight; ErrUntaken while a peer over TCP, one that stands still, does not take the answers to its reads, for which Close waits
+// 0.2 s. Nothing has changed then, and peers are served on.
 func (a *Agent) Close() error {
+	if err := a.settle(); err != nil {
+		return err
+	}
 	if st := C.kvlx_close(a.handle); st != C.KVLX_OK {
 		return fmt.Errorf("close agent %s with a read in flight: %w", a.name, errorOf(st))
 	}
-	a.backlog = 0
+	a.backlog, a.sets = 0, nil
 	return nil
 }
 

@@ -114,6 +114,7 @@ func serve(a *Agent, mem []byte, lines chan string, out *json.Encoder) {
 	in := transport.NewInbox(4096, 4<<20)
 	polling := true
 	var to transport.Peer
+	var pulls []transport.Xfer
 	tick := time.NewTicker(time.Millisecond)
 	for {
 		select {
@@ -140,6 +141,26 @@ func serve(a *Agent, mem []byte, lines chan string, out *json.Encoder) {
 				var err error
 				if to, err = a.Load(blob); err != nil {
 					panic(err)
+				}
+			case "pull": // all of its memory, several times, from an address; then it stands still until it is told to go on
+				var addr uint64
+				var n int
+				fmt.Sscan(arg, &addr, &n)
+				for range n {
+					x, err := a.PostRead(&transport.ReadSpec{Peer: to, Descs: []transport.Desc{{Local: address(mem), Remote: addr, Len: uint64(len(mem))}}})
+					if err != nil {
+						panic(err)
+					}
+					pulls = append(pulls, x)
+				}
+				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+				for _, x := range pulls {
+					for status(a, x, 0) == transport.Pending {
+						time.Sleep(time.Millisecond)
+					}
+					if st := status(a, x, 0); st != transport.Done {
+						panic(fmt.Sprint("a read ended with status ", st))
+					}
 				}
 			case "send":
 				if err := a.Send(to, []byte(arg)); err != nil {

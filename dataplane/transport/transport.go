@@ -58,6 +58,7 @@ var (
 	ErrInvalid     = errors.New("transport: invalid argument")
 	ErrClosed      = errors.New("transport: closed")
 	ErrFull        = errors.New("transport: no room")
+	ErrUntaken     = errors.New("transport: peers have not taken what they asked for")
 )
 
 // Transport moves notifications and reads for one agent.
@@ -98,5 +99,7 @@ type Transport interface {
 	Release(Xfer) error
 	// FastFence reports whether a peer's rows are answered without its software (RDMA), so that short spins suffice.
 	FastFence() bool
+	// Close ends the agent. ErrInvalid: a read of ours is in flight; ErrUntaken: peers have still to take what they read from
+	// us. Both times nothing has changed, peers are served on, and Close may be called again.
 	Close() error
 }
