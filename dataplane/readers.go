@@ -22,11 +22,9 @@ func (l *Link) sayReader(h record.ReaderHeard) {
 	q.n++
 }
 
-// Heard and Left are Wires of a rank: its host keeps the wires.
+// Heard and Left are Wires of a rank: its host keeps the wires. Of a reader that has none it hears, too: nobody else can name one.
 func (l *Link) Heard(engine, epoch uint64, nonce [16]byte) {
-	if nonce != ([16]byte{}) { // else it has no wire
-		l.sayReader(record.ReaderHeard{Reader: engine, Epoch: epoch, Nonce: nonce})
-	}
+	l.sayReader(record.ReaderHeard{Reader: engine, Epoch: epoch, Nonce: nonce})
 }
 
 func (l *Link) Left(engine, epoch uint64) {

@@ -75,12 +75,11 @@ func NewServer(cfg ServerConfig) *Server {
 	return s
 }
 
-// Heard takes a hello that a rank has heard over the transport. A step's: no lock, no allocation. What does not fit
-// is counted and leaves that reader to its leases.
+// Heard takes a hello that a rank has heard over the transport; a nonce of zeros says that the reader has no wire, so one that
+// somebody else names for it is a lie. A step's: no lock, no allocation. What does not fit is counted and leaves that reader
+// to its leases.
 func (s *Server) Heard(engine, epoch uint64, nonce [16]byte) {
-	if nonce != ([16]byte{}) {
-		s.inbox.put(said{name: name{who{engine, epoch}, nonce}})
-	}
+	s.inbox.put(said{name: name{who{engine, epoch}, nonce}})
 }
 
 // Left takes a leaving that a rank has heard over the transport, as Heard.

@@ -113,6 +113,16 @@ func TestWhatEndsNothing(t *testing.T) {
 			w.say(c, Hello, readerD, [16]byte{})
 			c.Close()
 		}},
+		{"a nonce beside the word of a reader that has no wire", func(w *world) {
+			w.Heard(readerD.engine, readerD.epoch, [16]byte{})
+			w.Heard(readerD.engine, readerD.epoch, nonce(2))
+			w.mustHang(readerD, nonce(2)).Close()
+		}},
+		{"the word of a reader that has no wire after another's nonce", func(w *world) {
+			w.Heard(readerD.engine, readerD.epoch, nonce(2))
+			w.Heard(readerD.engine, readerD.epoch, [16]byte{})
+			w.mustHang(readerD, nonce(2)).Close()
+		}},
 		{"a wire that is back within the grace", func(w *world) {
 			heard(w)
 			w.mustHang(readerD, nonce(1)).Close()

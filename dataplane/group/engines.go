@@ -300,8 +300,9 @@ func (g *Group) View(engine uint64) heartbeat.EngineView {
 	return v
 }
 
-// EngineDied is the death wire's word about another engine: as a reader of ours it reads no more (L12), and if it is one that we
-// read from, in that boot, its maps are void. A rank that cannot be told the first now is not: its leases' deadlines decide.
+// EngineDied is the death wire's word about a reader of ours: it reads no more (L12). A rank that cannot be told now is not: its
+// leases' deadlines decide. What we read from an engine of that name is not touched: any peer can name one in a hello that has
+// said none itself, and an owner's end is its own wire's to tell (EngineDead).
 func (g *Group) EngineDied(hash, epoch uint64) {
 	for i := range g.ranks {
 		r := &g.ranks[i]
@@ -309,14 +310,6 @@ func (g *Group) EngineDied(hash, epoch uint64) {
 			record.PutReaderDead(rec, record.ReaderDead{Reader: hash, Epoch: epoch})
 		} else if g.dead&r.bit == 0 {
 			g.Counters.DeathsUntold++
-		}
-	}
-	for i := range g.engines {
-		if e := &g.engines[i]; e.facts != nil && e.facts.hash == hash && e.epoch == epoch && len(e.maps) > 0 {
-			e.maps, e.died = nil, true
-			for n := range g.ranks {
-				g.needMaps(&g.ranks[n], e)
-			}
 		}
 	}
 	g.send()

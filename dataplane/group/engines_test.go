@@ -58,12 +58,12 @@ func TestAPeerThatDiesIsReadNoMoreUntilItComesBack(t *testing.T) {
 	_, remote := p.grant("a", 1, 0, 4)
 	track := d.track(peer, remote, 9)
 	l.run(100*time.Millisecond, 10*time.Millisecond)
-	d.group.EngineDied(wire.EngineHash([]byte("P")), p.era.Epoch+1) // another boot: nothing happens
+	d.group.EngineDied(wire.EngineHash([]byte("P")), p.era.Epoch) // as a reader: what is read from it is another matter
 	l.run(100*time.Millisecond, 10*time.Millisecond)
 	if len(d.evs) != 0 {
 		t.Fatalf("events: %v", kinds(d.evs))
 	}
-	d.group.EngineDied(wire.EngineHash([]byte("P")), p.era.Epoch)
+	must(t, d.group.EngineDead(peer))
 	l.until("gone", func() bool { return d.count(record.EvLeaseGone) > 0 })
 	must(t, d.host.Read(track, runs(20, 0, 4)))
 	l.until("lost", func() bool { return d.count(record.EvReadFailed) > 0 })

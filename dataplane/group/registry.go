@@ -66,7 +66,6 @@ type facts struct {
 	shape  topology.Shape
 	reach  [][]uint32 // ranks of it that each of ours talks to
 	handle uint64
-	hash   uint64 // of the id, as the wire has it
 }
 
 func newRegistry(n int) *registry {
@@ -80,7 +79,7 @@ func newRegistry(n int) *registry {
 // AddEngine gives the handle of a remote engine. The same id gives the same handle until RemoveEngine. Any goroutine. ErrFull: the
 // table has cfg.Engines. ErrEngine: its ranks and ours do not divide each other.
 func (g *Group) AddEngine(d EngineDesc) (uint64, error) {
-	f := &facts{id: []byte(d.ID), hash: wire.EngineHash([]byte(d.ID)), user: d.User, shape: topology.Shape{TP: max(d.TP, 1), PP: max(d.PP, 1)}}
+	f := &facts{id: []byte(d.ID), user: d.User, shape: topology.Shape{TP: max(d.TP, 1), PP: max(d.PP, 1)}}
 	if len(f.id) == 0 || len(f.id) > record.IDMax {
 		return 0, fmt.Errorf("%w: id of %d bytes, allowed: 1 to %d", ErrEngine, len(f.id), record.IDMax)
 	}
