@@ -44,6 +44,7 @@ type Server struct {
 	pending []*wire // oldest first
 	leaving bool
 	closed  bool
+	telling sync.WaitGroup // Dead that is told just now
 
 	n serverCounters
 }
@@ -277,6 +278,10 @@ func (s *Server) startGrace(p *peer) {
 		p.fell = false
 		s.table.places--
 		s.table.settle(p)
+		if dead {
+			s.telling.Add(1) // before Close can have the lock
+			defer s.telling.Done()
+		}
 		s.mu.Unlock()
 		if dead {
 			s.n.dead.Add(1)
@@ -323,7 +328,7 @@ func (s *Server) endEra() {
 	s.table.clear()
 }
 
-// Close ends all wires. Their goroutines end with it, and are their callers' to wait for. No Dead begins after it.
+// Close ends all wires. Their goroutines end with it, and are their callers' to wait for. No Dead runs after it.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -335,6 +340,7 @@ func (s *Server) Close() {
 	s.mu.Unlock()
 	s.cancel()
 	<-s.done
+	s.telling.Wait()
 }
 
 // steady sets a connection up to be silent. Keep-alive finds the places of hosts that are gone; nobody is dead for it.

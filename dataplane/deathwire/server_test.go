@@ -375,3 +375,29 @@ func TestWhatAStepSaysAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// The memory that Dead writes to may go once Close has returned.
+func TestCloseWaitsForTheDeathThatIsBeingTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		telling, told, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		w := &world{t: t}
+		w.Server = NewServer(ServerConfig{
+			Self: func() (uint64, uint64) { return owner.engine, owner.epoch }, Grace: grace,
+			Dead: func(uint64, uint64) { close(telling); <-told },
+		})
+		w.Heard(readerD.engine, readerD.epoch, nonce(1))
+		synctest.Wait()
+		w.mustHang(readerD, nonce(1)).Close()
+		<-telling
+		go func() { w.Close(); close(closed) }()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("Close has returned, and Dead runs")
+		default:
+		}
+		close(told)
+		<-closed
+		w.conn.Wait()
+	})
+}
