@@ -57,7 +57,7 @@ type wire struct {
 }
 
 type serverCounters struct {
-	kept, full, silent, malformed, crowded, unwanted, fallen, returned, ended, left, dead, disputed atomic.Uint64
+	kept, full, evicted, silent, malformed, crowded, unwanted, fallen, returned, ended, left, dead, disputed atomic.Uint64
 }
 
 // NewServer makes a server that has no wire yet.
@@ -191,7 +191,11 @@ func (s *Server) keep(w *wire, hello Frame) bool {
 		s.n.unwanted.Add(1)
 		return false
 	}
-	p, back := s.table.open(name{who{hello.Engine, hello.Epoch}, hello.Nonce})
+	n := name{who{hello.Engine, hello.Epoch}, hello.Nonce}
+	p, back := s.table.open(n)
+	if p == nil && s.evict() {
+		p, back = s.table.open(n)
+	}
 	if p == nil {
 		s.n.full.Add(1)
 		return false
@@ -212,6 +216,24 @@ func (s *Server) keep(w *wire, hello Frame) bool {
 		b = f.Append(b)
 	}
 	w.c.Write(b) // an error shows in the read
+	return true
+}
+
+// evict makes a place: the wires of the peer that nobody has heard for the longest go. A reader says its hello within moments
+// of its wire, so whoever only opens wires keeps nobody out for long. Under the lock.
+func (s *Server) evict() bool {
+	v := s.table.oldestMute()
+	if v == nil {
+		return false
+	}
+	for w := range s.open {
+		if w.peer == v {
+			delete(s.open, w)
+			w.c.Close()
+			s.n.evicted.Add(1)
+			s.table.closed(v, false)
+		}
+	}
 	return true
 }
 
@@ -365,6 +387,7 @@ type ServerStats struct {
 	Known     int    // readers whose nonce has been heard
 	Kept      uint64 // wires ever kept
 	Full      uint64 // connections closed for want of a place: those readers have only their leases
+	Evicted   uint64 // wires closed for a newer one, since no rank had heard their nonce
 	Silent    uint64 // connections without a hello in time
 	Malformed uint64 // connections that said something else
 	Crowded   uint64 // connections closed because too many owed their hello
@@ -385,7 +408,7 @@ func (s *Server) Stats() ServerStats {
 	s.mu.Unlock()
 	n := &s.n
 	return ServerStats{
-		Wires: open, Places: places, Known: known, Kept: n.kept.Load(), Full: n.full.Load(), Silent: n.silent.Load(),
+		Wires: open, Places: places, Known: known, Kept: n.kept.Load(), Full: n.full.Load(), Evicted: n.evicted.Load(), Silent: n.silent.Load(),
 		Malformed: n.malformed.Load(), Crowded: n.crowded.Load(), Unwanted: n.unwanted.Load(), Fallen: n.fallen.Load(),
 		Returned: n.returned.Load(), Ended: n.ended.Load(), Left: n.left.Load(), Dead: n.dead.Load(), Disputed: n.disputed.Load(),
 		Unheard: s.inbox.dropped.Load(),

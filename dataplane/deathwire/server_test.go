@@ -232,6 +232,8 @@ func TestAWireThatComesBackLaterCountsAgain(t *testing.T) {
 func TestAFullServerRefusesAndKeepsThePlaceOfWhoMayReturn(t *testing.T) {
 	inWorld(t, ServerConfig{Max: 2}, func(w *world) {
 		w.Heard(readerD.engine, readerD.epoch, nonce(1))
+		w.Heard(readerE.engine, readerE.epoch, nonce(2))
+		synctest.Wait()
 		d, e := w.mustHang(readerD, nonce(1)), w.mustHang(readerE, nonce(2))
 		if _, f := w.hang(who{3, 3}, nonce(3)); f != nil {
 			t.Errorf("the third one is answered %v", f)
@@ -242,6 +244,7 @@ func TestAFullServerRefusesAndKeepsThePlaceOfWhoMayReturn(t *testing.T) {
 			t.Errorf("within the grace of the first one the third is answered %v", f)
 		}
 		d = w.mustHang(readerD, nonce(1))
+		w.say(e, Leaving, readerE, nonce(2))
 		e.Close()
 		w.pass(time.Minute)
 		w.mustHang(who{3, 3}, nonce(3))
@@ -374,6 +377,32 @@ func TestWhatAStepSaysAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { s.Heard(1, 2, nonce(3)); s.Left(1, 2) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+func TestWiresOfStrangersKeepNoReaderOut(t *testing.T) {
+	inWorld(t, ServerConfig{Max: 4}, func(w *world) {
+		w.Heard(readerD.engine, readerD.epoch, nonce(1))
+		d := w.mustHang(readerD, nonce(1))
+		synctest.Wait()
+		for i := range uint64(50) {
+			w.mustHang(who{100 + i%9, 1}, nonce(byte(i))) // some under one name
+		}
+		e := w.mustHang(readerE, nonce(2))
+		w.Heard(readerE.engine, readerE.epoch, nonce(2))
+		synctest.Wait()
+		for i := range uint64(50) {
+			w.mustHang(who{200 + i, 1}, nonce(9))
+		}
+		w.pass(time.Minute)
+		if st := w.Stats(); st.Wires != 4 || st.Places != 4 || st.Full != 0 || st.Evicted != 99-1 || st.Dead != 0 {
+			t.Errorf("stats %+v", st)
+		}
+		e.Close()
+		w.pass(time.Minute)
+		d.Close()
+		w.pass(time.Minute)
+		w.wantDead(readerE, readerD)
+	})
 }
 
 // The memory that Dead writes to may go once Close has returned.

@@ -27,7 +27,7 @@ type peer struct {
 	disputed bool // a rank has heard another nonce as well: somebody lies, and the lease decides
 	fell     bool // its last wire was closed by the peer
 	grace    *time.Timer
-	line     *list.List // of those without a wire, in which it stands
+	line     *list.List // mute, quiet or fallen, in which it stands; nil: none
 	elem     *list.Element
 }
 
@@ -39,6 +39,7 @@ type table struct {
 	places int // wires open, and peers in their grace, which keep one
 	peers  map[name]*peer
 	voices map[who]*peer // the heard ones
+	mute   list.List     // with a wire, not heard; oldest first: they give way when there is no place
 	quiet  list.List     // heard, without a wire, not in grace; oldest first
 	fallen list.List     // not heard, without a wire; oldest first
 }
@@ -53,6 +54,7 @@ func (t *table) clear() {
 		p.calm()
 	}
 	t.peers, t.voices, t.places = map[name]*peer{}, map[who]*peer{}, 0
+	t.mute.Init()
 	t.quiet.Init()
 	t.fallen.Init()
 }
@@ -100,8 +102,11 @@ func (t *table) open(n name) (p *peer, back bool) {
 		p = &peer{name: n}
 		t.peers[n] = p
 	}
-	p.unline()
-	p.wires++
+	if p.wires++; p.wires == 1 {
+		if p.unline(); !p.heard {
+			p.enline(&t.mute)
+		}
+	}
 	p.left, p.fell = false, false // a new wire speaks for itself
 	return p, back
 }
@@ -120,6 +125,14 @@ func (t *table) closed(p *peer, byPeer bool) (grace bool) {
 	t.places--
 	t.settle(p)
 	return false
+}
+
+// oldestMute gives the peer that has had a wire for the longest without being heard; nil: there is none.
+func (t *table) oldestMute() *peer {
+	if e := t.mute.Front(); e != nil {
+		return e.Value.(*peer)
+	}
+	return nil
 }
 
 // counts reports that the end of the last wire is a death, unless it returns.
@@ -168,6 +181,9 @@ func (t *table) hear(n name) (p *peer, disputed bool) {
 	}
 	p.heard = true
 	t.voices[n.who] = p
+	if p.wires > 0 {
+		p.unline() // no longer mute
+	}
 	if p.counts() {
 		p.unline()
 		t.places++ // may pass max for as long as a grace: by at most fallenMax
