@@ -7,6 +7,8 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 )
 
 // awake registers a node's memory again.
@@ -60,6 +62,51 @@ func TestAContextThatRegistersAgainIsAnotherEngineForItsPeers(t *testing.T) {
 	}
 	if freed := l.p.take(record.EvFreed); len(freed) != 1 || freed[0].Handle != uint64(lease) || freed[0].Status != record.FreedCompleted {
 		t.Errorf("freed: %+v", freed)
+	}
+}
+
+// A transport does not go while a peer has to take what it asked for. The engine has a core that steps and serves, and calls again.
+func TestAnUnregisterThatTheTransportRefusesIsCalledAgain(t *testing.T) {
+	l := newLab(t, `{}`)
+	there, here := blocks(3, 8), blocks(40, 8)
+	lease, remote := l.grant("r1", 7, there)
+	l.track(remote, "d-r1", 70)
+	l.run(time.Second, 30*time.Millisecond)
+	before := *l.p.core.mem.Control
+	between := []record.Handle{lease}
+	for n := range uint64(3) {
+		agent(t, l.p).FailNext(loopback.OpClose, transport.ErrUntaken)
+		if err := l.p.core.Unregister(); !errors.Is(err, ErrTransport) || !errors.Is(err, transport.ErrUntaken) {
+			t.Fatalf("Unregister = %v, want ErrTransport and ErrUntaken", err)
+		}
+		if err := l.p.core.Register(l.p.regions); !errors.Is(err, ErrState) {
+			t.Errorf("Register = %v, want ErrState", err)
+		}
+		l.run(time.Second, 30*time.Millisecond)
+		freed := l.p.take(record.EvFreed)
+		if len(freed) != 1 || freed[0].Handle != uint64(between[n]) || freed[0].Status != record.FreedClosed {
+			t.Fatalf("freed: %+v", freed)
+		}
+		lease, _ := l.grant("between", 100+n, there)
+		between = append(between, lease)
+		l.step(30 * time.Millisecond)
+	}
+	if now := *l.p.core.mem.Control; now.Era != before.Era || now.Epoch != before.Epoch {
+		t.Errorf("era %d, epoch %#x after %d, %#x", now.Era, now.Epoch, before.Era, before.Epoch)
+	}
+	if err := l.p.core.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	l.step(30 * time.Millisecond)
+	l.p.take(record.EvFreed)
+	l.awake(l.p)
+	l.connect(l.d, l.p)
+	l.run(time.Second, 30*time.Millisecond)
+	_, remote = l.grant("r2", 8, there)
+	l.read(l.track(remote, "d-r2", 71), here, there)
+	l.run(time.Second, 30*time.Millisecond)
+	if done := l.d.take(record.EvReadDone); len(done) != 1 || done[0].User != 71 || l.d.wrong(8, here) != 0 {
+		t.Errorf("read in the next era: %+v, left %+v", done, l.d.evs)
 	}
 }
 

@@ -348,6 +348,9 @@ func (a *Agent) Close() error {
 			return fmt.Errorf("close with a read in flight: %w", transport.ErrInvalid)
 		}
 	}
+	if err := a.failing(OpClose); err != nil {
+		return err
+	}
 	a.closed, a.alive = true, false
 	if a.hub.agents[a.name] == a {
 		delete(a.hub.agents, a.name)

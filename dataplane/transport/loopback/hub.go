@@ -90,6 +90,7 @@ const (
 	OpSend
 	OpPostRead
 	OpRead // the read itself: PollReads reports Failed
+	OpClose
 	opsMax
 )
 

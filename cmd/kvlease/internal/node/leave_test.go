@@ -64,6 +64,28 @@ func TestAnEngineLeavesInTimeAlthoughATransferNeverEnds(t *testing.T) {
 	}
 }
 
+func TestAnEngineLeavesAlthoughAPeerThatStandsStillHasToTakeItsAnswers(t *testing.T) {
+	var agent *loopback.Agent
+	p := newRigOver(t, Config{Role: "prefill", EngineID: "P"}, func(_ *core.Config, name string) (transport.Transport, error) {
+		var err error
+		agent, err = loopback.NewHub().New(name, loopback.Config{})
+		return agent, err
+	})
+	p.must(jsonl.Command{Cmd: "handshake"})
+	agent.FailNext(loopback.OpClose, transport.ErrUntaken)
+	if answer := p.ask(jsonl.Command{Cmd: "unregister"}); !answer.Refused() || !strings.Contains(answer.Error, transport.ErrUntaken.Error()) {
+		t.Errorf("unregister: %+v", answer)
+	}
+	agent.FailNext(loopback.OpClose, transport.ErrUntaken)
+	p.raw(`{"cmd":"quit"}`)
+	if bye := p.event("bye"); !strings.Contains(bye.Error, transport.ErrUntaken.Error()) {
+		t.Errorf("bye: %+v", bye)
+	}
+	if err := <-p.ended; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAReaderThatDoesNotReadStopsNoHeartbeats(t *testing.T) {
 	hub := loopback.NewHub()
 	p := newRig(t, hub, Config{Role: "prefill", EngineID: "P", Lease: 1200 * time.Millisecond, Watch: true})

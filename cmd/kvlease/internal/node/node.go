@@ -15,6 +15,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
 // Node is the stand-in while it runs.
@@ -308,7 +309,7 @@ func (n *Node) say(r jsonl.Report) {
 }
 
 // leave goes in order: peers are told, the ends are heard, then the context closes. What does not end in time is said and left
-// to the end of the process: a transfer from a peer that is dead may never end.
+// to the end of the process: a transfer from a peer that is dead may never end, and one that stands still may not take ours.
 func (n *Node) leave() error {
 	var left []string
 	err := n.engine.core.Drain(drainMax)
@@ -317,7 +318,7 @@ func (n *Node) leave() error {
 	}
 	n.poll()
 	closed := n.engine.core.Close(closeMax)
-	if errors.Is(closed, core.ErrBusy) {
+	if errors.Is(closed, core.ErrBusy) || errors.Is(closed, transport.ErrUntaken) {
 		left, closed = append(left, closed.Error()), nil
 	}
 	n.say(jsonl.Report{Ev: "bye", Error: strings.Join(left, "; ")})
