@@ -55,6 +55,7 @@ func (c *Core) wake() error {
 	}
 	c.mem.Control.BeginEra(next.epoch, next.secret)
 	c.mem.Epoch, c.mem.Secret, c.mem.Base = next.epoch, next.secret, next.base
+	c.side.Begin(next.epoch, next.secret) // the hellos that Wake makes have the nonces of the wires to come
 	c.tr = tr
 	c.agent.Transport = tr
 	c.now = max(c.now, c.clock())

@@ -50,12 +50,12 @@ type sideChannel struct {
 
 	watch watch
 	epoch atomic.Uint64 // of the era in which readers may come; 0: nothing is registered
+	life  atomic.Pointer[life]
 
 	mu      sync.Mutex
 	closed  bool
 	ranks   []ownRank
 	whole   bool // the maps of all our ranks are known
-	life    life
 	peers   map[uint64]*sidePeer
 	running bool
 
@@ -82,6 +82,7 @@ func newSideChannel(cfg *Config, sink peerSink, now func() clock.Instant) (*side
 		ranks: make([]ownRank, cfg.Ranks()), peers: map[uint64]*sidePeer{},
 		stop: make(chan struct{}), news: make(chan struct{}, 1),
 	}
+	s.life.Store(new(life))
 	s.watch.init(cfg.EnginesMax)
 	var err error
 	s.client, err = handshake.NewClient(handshake.Config{

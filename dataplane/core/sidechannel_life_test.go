@@ -257,3 +257,40 @@ func TestAReaderThatUnregistersLetsItsWireFallWithoutAWord(t *testing.T) {
 		t.Errorf("%d readers have said that they go on purpose", n)
 	}
 }
+
+// The nonce of a hello is that of the wire in every era.
+func TestAReaderThatHasRegisteredAgainIsKnownDead(t *testing.T) {
+	noLeaks(t)
+	l := newSideLab(t)
+	p, d, engine := l.met()
+	if err := d.core.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	l.until("its former life is over", func() bool { return p.core.Held() == 0 && p.stat("side_readers_dead") == 1 }, p, d)
+	p.take(record.EvFreed)
+	if err := d.core.Register(d.regions); err != nil {
+		t.Fatal(err)
+	}
+	l.until("P is connected again", func() bool { return d.view(engine).State == heartbeat.Connected }, p, d)
+	beats := p.stat("beats_applied")
+	l.handOver(p, d, engine, "s", 2)
+	l.until("a beat was applied", func() bool { return p.stat("beats_applied") > beats && p.stat("side_readers_wires") == 1 }, p, d)
+	stop(d)
+	l.until("D is known dead", func() bool { return p.stat("side_readers_dead") == 2 && p.core.Held() == 0 }, p)
+	if evs := p.take(record.EvFreed); len(evs) != 1 || evs[0].Status != record.FreedReleased {
+		t.Errorf("freed %+v", evs)
+	}
+}
+
+// The tracker asks for nonces under its lock, and what the side channel tells the tracker is told under the side channel's.
+func TestANonceIsHadWhileThePeersAreLookedAfter(t *testing.T) {
+	l := newSideLab(t)
+	d := l.node("D", `{}`)
+	d.core.side.mu.Lock()
+	defer d.core.side.mu.Unlock()
+	within(t, "nonce", func() {
+		if d.core.nonce("P") == d.core.nonce("Q") {
+			t.Error("two owners get one nonce")
+		}
+	})
+}

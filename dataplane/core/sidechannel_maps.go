@@ -103,11 +103,9 @@ func (s *sideChannel) Map(rank uint32) []byte {
 	return s.ranks[rank].served
 }
 
-// Begin says which life of our engine speaks from now on, before its maps.
+// Begin says which life of our engine speaks from now on, before its maps and its hellos.
 func (s *sideChannel) Begin(epoch uint64, secret [2]uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.life = life{epoch, secret}
+	s.life.Store(&life{epoch, secret})
 }
 
 // Withdraw takes all our maps back, those that the engine has set among them, and ends what was begun for this life of it:

@@ -229,9 +229,10 @@ func (s *sideChannel) keepWire(p *sidePeer, h *wire.Handshake) {
 		s.owners.Drop(p.engine)
 		return
 	}
+	own := s.life.Load()
 	w := deathwire.Wire{
 		Addr:  p.addr,
-		Self:  deathwire.Frame{Engine: s.hash, Epoch: s.life.epoch, Nonce: deathwire.Nonce(s.life.secret, p.id)},
+		Self:  deathwire.Frame{Engine: s.hash, Epoch: own.epoch, Nonce: deathwire.Nonce(own.secret, p.id)},
 		Owner: p.hash, OwnersEpoch: h.Lease.Epoch,
 	}
 	if err := s.owners.Keep(p.engine, w); errors.Is(err, deathwire.ErrFull) {
@@ -239,14 +240,13 @@ func (s *sideChannel) keepWire(p *sidePeer, h *wire.Handshake) {
 	}
 }
 
-// nonce is that of our wire to an owner; zeros: we have none.
+// nonce is that of our wire to an owner; zeros: we have none. Without our lock: the tracker asks under its own, and what we tell
+// the tracker is told under ours.
 func (s *sideChannel) nonce(owner string) (n [16]byte) {
 	if s.owners == nil {
 		return n
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return deathwire.Nonce(s.life.secret, owner)
+	return deathwire.Nonce(s.life.Load().secret, owner)
 }
 
 // ownerDead is the word of a wire. It may come late: what is in force now may be the owner's next life.
