@@ -98,8 +98,12 @@ func (p *pump) run() {
 	}
 }
 
-// poisonWait is how long the pump of a broken host goes on telling its ranks to close their rows.
-const poisonWait = time.Second
+// Of a broken context the pump goes on telling the others: soon at first, and then for as long as it is open, since one that stands
+// still hears it when it goes on, and a stream may lose it.
+const (
+	poisonSoon  = time.Second
+	poisonLater = 50 * time.Millisecond
+)
 
 func (p *pump) tellPoison() {
 	told := func() bool {
@@ -107,12 +111,12 @@ func (p *pump) tellPoison() {
 		defer p.core.mu.Unlock()
 		return atomic.LoadUint32(&p.core.mem.Control.Poisoned) == 0 || p.core.tellPoison()
 	}
-	for end := time.Now().Add(poisonWait); !told() && time.Now().Before(end); {
+	for end := time.Now().Add(poisonSoon); !told() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	for p.core.ranked != nil && !p.stop.Load() { // a host that stands still hears it when it goes on
+	for p.core.cfg.Role != "engine" && !p.stop.Load() {
 		told()
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(poisonLater)
 	}
 }
 

@@ -319,3 +319,26 @@ func TestABrokenRankBreaksNoOther(t *testing.T) {
 		t.Errorf("close: %v", err)
 	}
 }
+
+// The message that a broken host's ranks must hear is lost on its way, like any other.
+func TestABrokenHostTellsItsRanksAgainWhatAStreamHasLost(t *testing.T) {
+	f := newFleet(t, stream.KindDelta)
+	p := f.team("P", 2, 1)
+	p.grant("r", 7, blocks(3, 4))
+	f.until("both hold it", func() bool { return p.ranks[0].core.Held()+p.ranks[1].core.Held() == 2 })
+	f.turns(50)
+	carry := f.carry
+	lost := 0
+	f.carry = func(from, _ *Core, rank uint32) {
+		var buf [stream.MessageBytesMin]byte
+		if n, _ := from.DeltaTake(rank, buf[:]); n > 0 && from == p.core {
+			lost++
+		}
+	}
+	ctl := p.core.mem.Control
+	ctl.PoisonNs = uint64(f.now())
+	atomic.StoreUint32(&ctl.Poisoned, 1)
+	f.until("it was lost", func() bool { return lost >= 2 })
+	f.carry = carry
+	f.until("the ranks have closed their rows", func() bool { return p.ranks[0].core.fenced() && p.ranks[1].core.fenced() })
+}

@@ -330,17 +330,19 @@ func (g *Group) DrainLeft() int {
 	return n
 }
 
-// Poison tells the ranks, once each, to close every row for ever: kvl_fence_all was called here, or the core broke. No step runs
-// after that; call it until it reports true. It touches no slot and no event: C tells the ends from the slots, one lease duration
+// Poison tells the ranks to close every row for ever, each until a stream has taken it and again when that has lost something:
+// kvl_fence_all was called here, or the core broke. No step runs after that; call it again and again. It reports whether all that are
+// attached were told. It touches no slot and no event: C tells the ends from the slots, one lease duration
 // later, when every rank has had the time to hear it.
 func (g *Group) Poison() bool {
 	done := true
 	for i := range g.ranks {
 		r := &g.ranks[i]
-		if g.poisonTold&r.bit != 0 || r.carrier.State() == stream.Lost {
+		gap := r.carrier.Gap()
+		if g.poisonTold&r.bit != 0 && !gap || r.carrier.State() == stream.Lost {
 			continue
 		}
-		if r.carrier.Gap() { // a new run of records: the mark alone begins it
+		if gap { // a new run of records: the mark alone begins it
 			r.carrier.Begin()
 		}
 		if !r.carrier.Fits(record.PoisonLen) {
