@@ -140,10 +140,13 @@ func (c *Client) drop(l *link) {
 	l.cancel()
 }
 
-// Leave tells all owners, now and when they are met later, that we go on purpose.
+// Leave tells all owners, now and when they are met later, once each that we go on purpose.
 func (c *Client) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.leaving {
+		return
+	}
 	c.leaving = true
 	for _, l := range c.wires {
 		if l.conn != nil {

@@ -318,13 +318,14 @@ func (s *Server) startGrace(p *peer) {
 // lateLeast is a delay of a timer that a busy machine explains.
 const lateLeast = 200 * time.Millisecond
 
-// Leave tells all readers that we go on purpose. Their wires stay up for as long as we serve.
+// Leave tells all readers, once, that we go on purpose. Their wires stay up for as long as we serve.
 func (s *Server) Leave() {
 	engine, epoch := s.cfg.Self()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	was := s.leaving
 	s.leaving = true
-	if epoch == 0 {
+	if was || epoch == 0 {
 		return
 	}
 	for w := range s.open {

@@ -430,3 +430,26 @@ func TestCloseWaitsForTheDeathThatIsBeingTold(t *testing.T) {
 		w.conn.Wait()
 	})
 }
+
+// A host drains again and again; its readers need not take anything from their wires.
+func TestLeavingIsSaidOnceAWire(t *testing.T) {
+	inWorld(t, ServerConfig{}, func(w *world) {
+		d := w.mustHang(readerD, nonce(1))
+		said := make(chan int)
+		go func() {
+			n := 0
+			for f := readFrame(d); f != nil; f = readFrame(d) {
+				n++
+			}
+			said <- n
+		}()
+		for range 5 {
+			w.Leave()
+		}
+		w.pass(time.Second)
+		d.Close()
+		if n := <-said; n != 1 {
+			t.Errorf("said %d times", n)
+		}
+	})
+}
