@@ -116,3 +116,43 @@ func TestL8TheSecondLookWaitsForWhatHadArrivedAndForNothingLater(t *testing.T) {
 	r.run(at(50.5))
 	r.wantEnded(record.FreedExpired, b)
 }
+
+// Between the looks a heartbeat comes, and a stall that outlives what it gave. The lease is past its deadline then, but that is
+// another deadline than the one that was looked at: a heartbeat may be among what arrived meanwhile, or on its way.
+func TestL8ALeaseThatWasRenewedBetweenItsLooksHasTwoLooksAtTheNewDeadline(t *testing.T) {
+	for _, native := range []bool{false, true} {
+		for _, noted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("native=%v, noted=%v", native, noted), func(t *testing.T) {
+				r := newRig(t, 4, func(c *Config) { c.StockLinger = 10 * time.Second })
+				a := r.grant("a")
+				r.run(at(30.02)) // the first look
+				beat := func() {
+					if native {
+						r.want(r.t.Renew(r.entry(a), engineD, r.now), Applied)
+					} else {
+						r.want(r.beat("a"), Applied)
+					}
+				}
+				if noted {
+					r.arrived += 3 // and not applied: the second look waits for them
+					r.run(at(30.2))
+				}
+				beat()
+				r.now, r.applied = r.now.Add(21*time.Second), r.arrived // extension 20 s
+				r.step()
+				r.wantHeld(a)
+				beat() // it had arrived meanwhile
+				r.run(r.now.Add(19 * time.Second))
+				r.wantHeld(a)
+				last := r.now.Add(time.Second)
+				if !native {
+					r.run(last.Add(9 * time.Second))
+					r.wantHeld(a) // L9
+					last = last.Add(10 * time.Second)
+				}
+				r.run(last.Add(6 * time.Second))
+				r.wantEnded(record.FreedExpired, a)
+			})
+		}
+	}
+}

@@ -99,6 +99,9 @@ func (m *model) checkHeld() {
 			l.look, l.noted = -1, false
 			continue
 		}
+		if l.look >= 0 && l.look < first { // a look at an earlier deadline
+			l.look, l.noted = -1, false
+		}
 		if l.look < 0 { // at the latest this step has looked first
 			l.look = m.r.now
 		}

@@ -49,7 +49,7 @@ func (t *Table) secondLooks(now clock.Instant, past, arrived, applied uint64, en
 			break
 		}
 		*ends--
-		t.endOrSave(s, now)
+		t.endOrSave(s, now, past, ends)
 	}
 	for r, wait := range [2]uint64{ringDue: t.settle, ringStalled: t.interval} {
 		for *ends > 0 {
@@ -59,7 +59,7 @@ func (t *Table) secondLooks(now clock.Instant, past, arrived, applied uint64, en
 			}
 			*ends--
 			if applied >= arrived {
-				t.endOrSave(s, now)
+				t.endOrSave(s, now, past, ends)
 				continue
 			}
 			k := &t.hot[s]
@@ -71,15 +71,24 @@ func (t *Table) secondLooks(now clock.Instant, past, arrived, applied uint64, en
 	}
 }
 
-// endOrSave ends a lease whose second look is over, or puts it back if a heartbeat came between.
-func (t *Table) endOrSave(s uint32, now clock.Instant) {
+// endOrSave ends a lease whose second look is over, or puts it back if a heartbeat came between. If what that heartbeat gave has
+// passed meanwhile, too, as after a stall, the lease has two looks at its new deadline, and the linger of a stock reader, as any other.
+func (t *Table) endOrSave(s uint32, now clock.Instant, past uint64, ends *int) {
 	k := &t.hot[s]
-	if at, _ := t.deadline(s, k); at > unitsPast(now) {
-		t.Counters.DueSaved++
+	at, _ := t.deadline(s, k)
+	if at == 0 {
+		t.end(s, k, record.FreedExpired, now)
+		return
+	}
+	t.Counters.DueSaved++
+	if at > past {
 		t.hold(s, k, at)
 		return
 	}
-	t.end(s, k, record.FreedExpired, now)
+	t.timed.drop(s)
+	k.a &^= isDue | isNoted
+	k.setEnd(at)
+	t.look(s, now, past, ends)
 }
 
 // hold puts a lease back into the wheel.
@@ -98,7 +107,8 @@ func (t *Table) hold(s uint32, k *hot, at uint64) {
 	t.timed.push(t.wheel.bucket(at), s)
 }
 
-// deadline gives the end of a lease, from the grant and the heartbeats of both kinds, and whether a stock reader renewed last.
+// deadline gives the end of a lease, from the grant and the heartbeats of both kinds, and whether a stock reader renewed last. Of a
+// lease that was looked at only what renewed it since counts: 0, nothing has.
 func (t *Table) deadline(s uint32, k *hot) (at uint64, stockLast bool) {
 	at = k.beat()
 	if !k.is(isDue | isNoted) { // past, and its place taken by another number
@@ -175,6 +185,7 @@ func (t *Table) look(s uint32, now clock.Instant, past uint64, ends *int) {
 		return
 	}
 	t.Counters.Due++
+	t.forgetBeats(s, k)
 	k.a |= isDue
 	k.setEnd(units(now))
 	if stockLast {
@@ -186,6 +197,20 @@ func (t *Table) look(s uint32, now clock.Instant, past uint64, ends *int) {
 		return
 	}
 	t.timed.push(t.ring(ringDue), s)
+}
+
+// forgetBeats takes away deadlines that have passed, so that a later one is known to be of a heartbeat since.
+func (t *Table) forgetBeats(s uint32, k *hot) {
+	k.setBeat(0)
+	if k.is(noIndex) {
+		return
+	}
+	if i := t.index.find(t.tag(t.long.id(&t.mem.Slots[s]))); i >= 0 {
+		if word := &t.index.entries[i].word; *word>>lowBits != 0 {
+			k.a |= namedStock // which the deadline told so far
+			*word &= lowMask
+		}
+	}
 }
 
 // lapse ends an expectation whose grant did not come. A grant that the host has said meanwhile wins.
