@@ -212,17 +212,25 @@ static void forget_regions(agent_t *a)
 	a->regions_n = 0;
 }
 
+int32_t kvlx_may_close(int32_t handle)
+{
+	agent_t *a = kvlx_agent(handle);
+	for (uint32_t i = 0; a != NULL && i < a->reads_max; i++) {
+		read_t *r = &a->reads[i];
+		if (r->used && kvlx_read_pending(a, r))
+			return KVLX_INVALID;
+	}
+	return KVLX_OK;
+}
+
 int32_t kvlx_close(int32_t handle)
 {
 	agent_t *a = kvlx_agent(handle);
 	if (a == NULL)
 		return KVLX_OK;
 	const nixl_api_t *api = a->api;
-	for (uint32_t i = 0; i < a->reads_max; i++) {
-		read_t *r = &a->reads[i];
-		if (r->used && kvlx_read_pending(a, r))
-			return KVLX_INVALID;
-	}
+	if (kvlx_may_close(handle) != KVLX_OK)
+		return KVLX_INVALID;
 	__atomic_store_n(&a->open, 0, __ATOMIC_RELEASE);
 	for (uint32_t i = 0; i < a->reads_max; i++) {
 		read_t *r = &a->reads[i];

@@ -269,10 +269,14 @@ func (a *Agent) progress() {
 // flight; ErrUntaken while a peer over TCP, one that stands still, does not take the answers to its reads, for which Close waits
 // 0.2 s. Nothing has changed then, and peers are served on.
 func (a *Agent) Close() error {
-	if err := a.settle(); err != nil {
-		return err
+	st := C.kvlx_may_close(a.handle)
+	if st == C.KVLX_OK {
+		if err := a.settle(); err != nil {
+			return err
+		}
+		st = C.kvlx_close(a.handle)
 	}
-	if st := C.kvlx_close(a.handle); st != C.KVLX_OK {
+	if st != C.KVLX_OK {
 		return fmt.Errorf("close agent %s with a read in flight: %w", a.name, errorOf(st))
 	}
 	a.backlog, a.sets = 0, nil

@@ -78,6 +78,8 @@ const char *kvlx_symbol(uint32_t i);
 
 /* Makes an agent with a UCX backend. Takes 0.5 s of a core the first time in a process, 50 ms later. */
 int32_t kvlx_open(int32_t library, const char *name, const kvlx_config_t *config, int32_t *agent_out, char *text, size_t text_cap);
+/* KVLX_INVALID: a read is in flight. */
+int32_t kvlx_may_close(int32_t agent);
 /* KVLX_INVALID while a read is in flight: nothing was changed. Unregisters what is still registered. */
 int32_t kvlx_close(int32_t agent);
 
