@@ -172,3 +172,24 @@ func TestL9BlocksOfAStockReaderLinger(t *testing.T) {
 		r.wantEmpty()
 	})
 }
+
+// One of ours renews it while it lingers, and what that gave has passed, too, when it is looked at next: the linger of the stock reader
+// says nothing about that deadline.
+func TestL9PressureLeavesOneThatOursRenewedLastUntilItsSecondLook(t *testing.T) {
+	r := newRig(t, 4, func(c *Config) { c.StockLinger = time.Minute })
+	a := r.grant("a")
+	r.run(at(15))
+	r.beat("a") // its extension is over at 35, its linger at 95
+	r.run(at(95.02))
+	r.want(r.t.Renew(r.entry(a), engineD, r.now), Applied)
+	r.now = at(116) // a stall: its extension was over at 115.02
+	r.step()
+	if got := r.t.Pressure(1, r.now); got != 0 {
+		t.Errorf("pressure freed %d blocks before the second look", got)
+	}
+	r.run(at(120.9))
+	r.wantHeld(a)
+	r.run(at(121.1)) // one interval after the first look
+	r.wantEnded(record.FreedExpired, a)
+	r.wantEmpty()
+}

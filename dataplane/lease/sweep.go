@@ -95,16 +95,22 @@ func (t *Table) endOrSave(s uint32, now clock.Instant, past uint64, ends *int) {
 func (t *Table) hold(s uint32, k *hot, at uint64) {
 	t.timed.drop(s)
 	k.a &^= isDue | isNoted
-	if k.is(isLingering) {
-		t.Counters.LingerHeld++
-		t.unlist(s, k)
-		if !k.is(isUnchecked) {
-			k.a |= isRevocable
-			t.worth.push(ringRevocable, s)
-		}
-	}
+	t.unlinger(s, k)
 	k.setEnd(at)
 	t.timed.push(t.wheel.bucket(at), s)
+}
+
+// unlinger says of a lease that lingered that it was renewed.
+func (t *Table) unlinger(s uint32, k *hot) {
+	if !k.is(isLingering) {
+		return
+	}
+	t.Counters.LingerHeld++
+	t.unlist(s, k)
+	if !k.is(isUnchecked) {
+		k.a |= isRevocable
+		t.worth.push(ringRevocable, s)
+	}
 }
 
 // deadline gives the end of a lease, from the grant and the heartbeats of both kinds, and whether a stock reader renewed last. Of a
@@ -183,6 +189,9 @@ func (t *Table) look(s uint32, now clock.Instant, past uint64, ends *int) {
 		k.setEnd(at)
 		t.timed.push(t.wheel.bucket(at+t.linger), s)
 		return
+	}
+	if !stockLast { // one of ours renewed it while it lingered: pressure takes the linger off the first look (passed)
+		t.unlinger(s, k)
 	}
 	t.Counters.Due++
 	t.forgetBeats(s, k)
