@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -137,5 +138,32 @@ func TestNextDueIsNeverLate(t *testing.T) {
 	}
 	if r.now > at(30.2) {
 		t.Errorf("ended at %v by following NextDue", time.Duration(r.now))
+	}
+}
+
+// A rank whose memory goes drops its expectations, and may have no room to tell ends for a while. The host knows nothing of that: it
+// grants what it has expected, or cancels it and uses the slot again.
+func TestL3AGrantOfWhatHasLapsedEndsAlthoughItsLapseWaitsToBeTold(t *testing.T) {
+	for _, next := range []uint32{0, 1} {
+		t.Run(fmt.Sprintf("uses later=%d", next), func(t *testing.T) {
+			r := newRig(t, 4, func(c *Config) { c.ExpectMax = -1 })
+			old := record.NewHandle(2, 1)
+			if o := r.t.Expect(old, []byte("old"), r.now); o != Applied {
+				t.Fatalf("expect: %d", o)
+			}
+			r.t.FenceAll()
+			r.t.EndAll(record.FreedClosed, r.now)
+			h := record.NewHandle(2, 1+next)
+			g := record.Grant{Lease: h, Key: Key(r.secret, 2, 1+next), User: 7, Blocks: 3}
+			r.want(r.t.Grant(&g, []byte("new"), r.now), Ended)
+			r.want(r.t.Grant(&g, []byte("new"), r.now), Ended) // said again
+			r.drain()
+			want := End{Handle: h, User: 7, Blocks: 3, Reason: record.FreedClosed}
+			if len(r.ends) != 1 || r.ends[0] != want {
+				t.Errorf("ends %+v, want %+v", r.ends, want)
+			}
+			r.want(r.t.Grant(&g, []byte("new"), r.now), Late)
+			r.wantEmpty()
+		})
 	}
 }

@@ -35,13 +35,19 @@ func (t *Table) submitted(h record.Handle, bit uint32) (s uint32, k *hot, o Outc
 	case at == use && k.phase() == phaseEnded:
 		t.Counters.Again++
 		return s, k, Ended, false
-	case k.phase() == phaseHeld, k.phase() == phaseEnded:
+	case k.phase() == phaseHeld, k.phase() == phaseEnded && !(at < use && k.is(hasLapsed)):
 		t.Counters.BadHandle++ // L11: no use of a slot begins before the end of the one before was told
 		return s, k, Misfit, false
 	case at < use:
-		if k.phase() == phaseExpected { // the word that cancelled it was lost
+		switch k.phase() {
+		case phaseExpected: // the word that cancelled it was lost
 			t.Counters.Cancelled++
 			t.drop(s, k)
+		case phaseEnded: // the host has cancelled what lapsed here, and waits for no word about it
+			t.Counters.Cancelled++
+			t.timed.drop(s)
+			t.ended--
+			t.long.drop(&t.mem.Slots[s])
 		}
 		t.forget(k) // what was kept was for a use that never came here
 		atomic.StoreUint64(&t.mem.Slots[s].State, record.State(use, bit))
@@ -115,8 +121,11 @@ func (t *Table) tag(id []byte) uint64 { return max(maphash.Bytes(t.seed, id), 1)
 func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 	s, k, o, ok := t.submitted(g.Lease, record.Granted)
 	if !ok {
-		if o == Repeated {
+		switch {
+		case o == Repeated:
 			t.again(s, k, now.Add(t.ttl(g)))
+		case o == Ended && k.is(hasLapsed):
+			t.lapsedBefore(s, k, g)
 		}
 		return o
 	}
@@ -192,6 +201,18 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 		return Ended
 	}
 	return Applied
+}
+
+// lapsedBefore makes the end of an expectation that waits to be told that of its lease. Only a rank has one: its host could not see
+// that the expectation went with the memory.
+func (t *Table) lapsedBefore(s uint32, k *hot, g *record.Grant) {
+	slot := &t.mem.Slots[s]
+	t.Counters.Grants++
+	t.Counters.Freed[record.FreedClosed]++
+	k.a &^= hasLapsed
+	t.granted[s] = 0
+	slot.User, slot.Blocks, slot.Reason = g.User, g.Blocks, record.FreedClosed
+	atomic.StoreUint64(&slot.State, record.State(g.Lease.Use(), record.Ended))
 }
 
 // ttl is how long a grant stands from now on if nobody extends it.
