@@ -236,6 +236,28 @@ func TestALoadThatHangsDoesNotHoldUpAStep(t *testing.T) {
 	}
 }
 
+func TestNIXLIsNotAskedToLoadAnAgentOverItself(t *testing.T) {
+	l := newLinked(t)
+	if err := l.b.Register([]transport.Region{{Addr: address(l.memB) + 64, Bytes: 64}}); err != nil {
+		t.Fatal(err)
+	}
+	blob, err := l.b.Metadata()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := l.do("count load_remote_md")
+	if _, err := l.a.Load(blob); !errors.Is(err, transport.ErrInvalid) {
+		t.Errorf("load of a loaded agent with other regions: %v, want ErrInvalid", err)
+	}
+	if n := l.do("count load_remote_md") - before; n != 0 {
+		t.Errorf("NIXL was asked %d times: it would drop the keys of what is loaded", n)
+	}
+	x, err := l.a.PostRead(l.spec(2))
+	if err != nil || status(l.a, x, 0) != transport.Done || l.a.Release(x) != nil {
+		t.Errorf("a read of the loaded agent after it: %v", err)
+	}
+}
+
 func TestAPollThatNIXLRefusesLosesNothing(t *testing.T) {
 	l := newLinked(t)
 	if err := l.a.Send(l.toB, []byte("x")); err != nil {

@@ -197,10 +197,12 @@ int32_t kvlx_alias(int32_t handle, const void *name, size_t len)
 			invalidate(a, &a->peers[i]);
 	}
 	int32_t n = 0;
-	if (!is_loaded(a, alias, len)) {
-		while (in_use(a, alias)) /* ends: there are only so many peers */
-			snprintf(alias + len, sizeof alias - len, "~%d", (int)++n);
-	}
+	/* NIXL must not be asked: a second blob under a name that differs in one key takes all keys of the first from it, under reads
+	 * that use them. */
+	if (is_loaded(a, alias, len))
+		n = KVLX_INVALID;
+	while (n >= 0 && in_use(a, alias)) /* ends: there are only so many peers */
+		snprintf(alias + len, sizeof alias - len, "~%d", (int)++n);
 	pthread_mutex_unlock(&a->peers_lock);
 	return n;
 }

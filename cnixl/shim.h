@@ -88,7 +88,7 @@ int32_t kvlx_unregister(int32_t agent, const kvlx_region_t *regions, size_t n);
 /* The metadata's length in len_out; copied if it fits into cap. */
 int32_t kvlx_metadata(int32_t agent, void *buf, size_t cap, size_t *len_out);
 /* The number of the alias under which an agent of that name is to be loaded: 0, its own name; n: name~n, since NIXL still has
- * the name for reads of an abandoned one. Gives back what abandoned agents no longer need. */
+ * the name for reads of an abandoned one. KVLX_INVALID: it is loaded. Gives back what abandoned agents no longer need. */
 int32_t kvlx_alias(int32_t agent, const void *name, size_t len);
 /* The first base bytes of the name in the blob are the agent's own. */
 int32_t kvlx_load(int32_t agent, const void *blob, size_t len, uint32_t base, uint32_t *peer_out);
