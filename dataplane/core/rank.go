@@ -62,7 +62,7 @@ func (c *Core) enterEra() {
 	case r.told.Era == r.in:
 		r.mapDue = r.mapDue || c.handshake == nil && r.blob != nil && r.in != r.spent
 		return
-	case c.handshake != nil:
+	case c.handshake != nil, c.leases.Held() > 0: // some are granted before we register, too
 		c.handshake = nil
 		c.leases.FenceAll()
 		c.leases.EndAll(record.FreedClosed, max(c.now, c.clock()))

@@ -157,3 +157,24 @@ func TestARankWhoseMapNoPeerWouldTakeIsToldWhenItRegisters(t *testing.T) {
 		m.register(0) // nothing is left of the first
 	}
 }
+
+// One rank has come and gone before the other registers, which holds a lease already: the next era begins there, too.
+func TestARankThatHoldsLeasesBeforeItRegistersEntersTheNextEra(t *testing.T) {
+	f := newFleet(t, stream.KindProcess)
+	p := f.open("P", 2, 1)
+	f.until("it has an era", func() bool { return p.ranks[0].core.ranked.told.Era != 0 && p.ranks[1].core.ranked.told.Era != 0 })
+	p.register(0)
+	h, _ := p.grant("a", 1, []uint32{1})
+	f.until("both hold it", func() bool { return p.ranks[0].core.leases.Held()+p.ranks[1].core.leases.Held() == 2 })
+	if err := p.ranks[0].core.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	f.until("the next era begins", func() bool { return p.core.hosted.eras == 2 && p.ranks[1].core.ranked.told.Era == 2 })
+	p.register(0)
+	p.register(1)
+	f.until("P has all its maps", p.whole)
+	f.until("the lease is over", func() bool { return p.of(record.EvFreed, h) == 1 })
+	if ev := p.event(record.EvFreed, h); ev.Status != record.FreedClosed {
+		t.Errorf("freed %+v", ev)
+	}
+}
