@@ -89,20 +89,21 @@ static int proven(const kvl_ctx_t *ctx, const kvl_slot_t *s)
 static uint32_t scan(kvl_ctx_t *ctx, kvl_event_t *events, uint32_t n, int unchecked, uint64_t now)
 {
 	uint32_t got = 0;
-	for (; got < n && ctx->report_slot < ctx->sizes.leases; ctx->report_slot++) {
+	while (got < n && ctx->report_slot < ctx->sizes.leases) {
 		kvl_slot_t *s = &ctx->slots[ctx->report_slot];
 		uint64_t seen = __atomic_load_n(&s->state, __ATOMIC_SEQ_CST), use = seen >> 32;
 		uint32_t state = seen & KVL_S_MASK;
-		if (state != KVL_S_GRANTED && state != KVL_S_ENDED)
-			continue;
-		if (!unchecked && state == KVL_S_GRANTED && !proven(ctx, s)) {
+		if (state == KVL_S_GRANTED && !unchecked && !proven(ctx, s)) {
 			ctx->report_left++;
-			continue;
-		}
-		event_of_slot(ctx, &events[got], ctx->report_slot, (uint32_t)use, now);
-		if (__atomic_compare_exchange_n(&s->state, &seen, (use + 1) << 32 | KVL_S_FREE, 0, __ATOMIC_SEQ_CST,
-						__ATOMIC_RELAXED))
+		} else if (state == KVL_S_GRANTED || state == KVL_S_ENDED) {
+			event_of_slot(ctx, &events[got], ctx->report_slot, (uint32_t)use, now);
+			/* A producer that passed the gate before the poisoning may just say its bit, once: look again. */
+			if (!__atomic_compare_exchange_n(&s->state, &seen, (use + 1) << 32 | KVL_S_FREE, 0, __ATOMIC_SEQ_CST,
+							 __ATOMIC_RELAXED))
+				continue;
 			got++;
+		}
+		ctx->report_slot++;
 	}
 	return got;
 }

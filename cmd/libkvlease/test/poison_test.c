@@ -335,6 +335,51 @@ static void every_grant_ends_once_when_fenced_in_the_middle(void)
 	}
 }
 
+/* Producers that passed the gate before the poisoning: they go on saying bits in state words while the report walks over them. */
+static void *saying(void *arg)
+{
+	kvl_slot_t *slots = fake_last()->args.slots;
+	(void)arg;
+	while (!__atomic_load_n(&race.stop, __ATOMIC_ACQUIRE)) {
+		for (uint32_t i = 0; i < RACE_LEASES; i++) {
+			uint64_t seen = __atomic_load_n(&slots[i].state, __ATOMIC_RELAXED);
+			if ((seen & KVL_S_MASK) == KVL_S_GRANTED)
+				__atomic_compare_exchange_n(&slots[i].state, &seen, seen ^ KVL_S_REVOKE, 0, __ATOMIC_ACQ_REL,
+							    __ATOMIC_RELAXED);
+		}
+	}
+	return NULL;
+}
+
+static void a_word_that_changes_under_the_report_is_told_all_the_same(void)
+{
+	for (int round = 0; round < 10; round++) {
+		static kvl_event_t evs[RACE_LEASES + 1];
+		kvl_grant_t g = grant_of("r", &blocks, 1, 5);
+		pthread_t a;
+		uint32_t ends = 0;
+		uint64_t give_up;
+		race.ctx = open_ctx("{\"leases\":512,\"duration_ms\":1,\"ring_bytes\":1048576}");
+		race.p = open_producer(race.ctx);
+		race.stop = 0;
+		for (uint32_t i = 0; i < RACE_LEASES; i++)
+			CHECK_STATUS(kvl_grant(race.p, &g, &race.granted[i]), KVL_OK);
+		pthread_create(&a, NULL, saying, NULL);
+		while ((__atomic_load_n(&fake_last()->args.slots[RACE_LEASES - 1].state, __ATOMIC_RELAXED) & KVL_S_REVOKE) == 0)
+			;
+		CHECK_STATUS(kvl_fence_all(race.ctx), KVL_OK);
+		for (give_up = boot_ns() + 10000000000u; ends < RACE_LEASES && boot_ns() < give_up;) {
+			int32_t n = poll(race.ctx, evs, RACE_LEASES + 1);
+			for (int32_t i = 0; i < n; i++)
+				ends += evs[i].kind == KVL_EV_FREED;
+		}
+		__atomic_store_n(&race.stop, 1, __ATOMIC_RELEASE);
+		pthread_join(a, NULL);
+		CHECK_EQ(ends, RACE_LEASES);
+		CHECK_STATUS(kvl_close(race.ctx, 0), KVL_OK);
+	}
+}
+
 int main(void)
 {
 	RUN(ends_are_told_once_and_unchecked_ones_one_duration_later);
@@ -347,5 +392,6 @@ int main(void)
 	RUN(a_completion_ring_that_makes_no_sense_poisons);
 	RUN(a_signal_handler_may_fence);
 	RUN(every_grant_ends_once_when_fenced_in_the_middle);
+	RUN(a_word_that_changes_under_the_report_is_told_all_the_same);
 	return 0;
 }
