@@ -1,12 +1,17 @@
 package group_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane"
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/group"
+	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
+	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -69,5 +74,62 @@ func TestAPeerThatDiesIsReadNoMoreUntilItComesBack(t *testing.T) {
 	l.until("lost", func() bool { return d.count(record.EvReadFailed) > 0 })
 	if failed := d.take(record.EvReadFailed); failed[0].Status != record.ReadLost {
 		t.Errorf("status %d", failed[0].Status)
+	}
+}
+
+// The engine of a request is gone when a rank is told of the request once more, and another engine's clock has become known meanwhile:
+// each request is told as its own.
+func TestARequestOfARemovedEngineIsToldAsItIs(t *testing.T) {
+	mem := memory(t, 1, 1<<12)
+	out, err := dataplane.NewEvents(mem.Events, nil)
+	must(t, err)
+	w := &wireEnd{room: 1 << 20, gap: true, lose: func() bool { return false }}
+	g, err := group.New(group.Config{Self: topology.Shape{TP: 1, PP: 1}, Duration: duration, Engines: 128, MapMax: 64}, mem, []stream.Carrier{w}, out)
+	must(t, err)
+	h, err := host.New(mem, nil)
+	must(t, err)
+	now := clock.Instant(time.Hour)
+	step := func() {
+		now = now.Add(time.Millisecond)
+		g.Step(now)
+	}
+	var off clock.Offset
+	off.Observe(clock.Sample{Sent: now, Received: now, Stamp: clock.RemoteInstant(now)})
+	engine := func(id string) uint64 {
+		e, err := g.AddEngine(group.EngineDesc{ID: id})
+		must(t, err)
+		return e
+	}
+	ids := map[record.Handle]string{}
+	track := func(e uint64, id string) {
+		u, err := h.Track(e, &host.Remote{ID: []byte(id), Native: true, Epoch: 1, ExpiresNs: uint64(now) + 1e12}, []byte("local"), 1, now)
+		must(t, err)
+		ids[u] = id
+		step()
+	}
+	gone, late := engine("gone"), engine("late")
+	must(t, g.SetOffset(gone, off))
+	step()
+	track(late, "b") // of a lower slot: told when the clock becomes known
+	track(gone, "a")
+	must(t, g.RemoveEngine(gone))
+	step()
+	for i := range 64 { // as many as a step takes news of before it speaks
+		must(t, g.SetOffset(engine(fmt.Sprint(i)), off))
+	}
+	must(t, g.SetOffset(late, off))
+	w.gap, w.down = true, nil
+	step()
+	step()
+	for _, r := range w.down {
+		if q, id, _, ok := record.AsTrack(r.b); r.tag == record.TagTrack {
+			if !ok || ids[q.Track] != string(id) {
+				t.Errorf("request %x is told as %q, it is %q", uint64(q.Track), id, ids[q.Track])
+			}
+			delete(ids, q.Track)
+		}
+	}
+	if len(ids) != 0 {
+		t.Errorf("not told: %v", ids)
 	}
 }

@@ -207,7 +207,7 @@ func (g *Group) settle(u uint32, t *track) {
 	if t.phase != trackEnded || t.pend != 0 || t.inNews.in || t.retired|g.dead != g.all || t.heldSaid && !t.backSaid {
 		return
 	}
-	if e := g.engineOf(t.req.Engine); e != nil {
+	if _, e := g.placeOf(t.req.Engine); e != nil {
 		e.tracked--
 		if t.req.ExpiresNs != 0 {
 			e.fixed--
@@ -284,7 +284,7 @@ func (g *Group) sendTrack(r *rank, t *track) bool {
 	}
 	if g.req.ExpiresNs != 0 {
 		g.req.LeftNs = 1
-		if e := g.engineOf(t.req.Engine); e != nil {
+		if _, e := g.placeOf(t.req.Engine); e != nil { // no news now: they may tell of other requests
 			if at, bound, ok := e.offset.Local(clock.RemoteInstant(min(t.req.ExpiresNs, 1<<62))); ok {
 				from := g.now // where its time of arrival is all that a rank has
 				if g.req.SaidNs != 0 {
