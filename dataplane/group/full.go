@@ -80,12 +80,7 @@ func (g *Group) send() {
 
 // tellHead tells what is not about one object.
 func (g *Group) tellHead(r *rank, now clock.Instant) {
-	if r.eraDue && r.carrier.Fits(record.EraLen) {
-		if rec := g.room(r, record.TagEra, record.EraLen); rec != nil {
-			record.PutEra(rec, g.era)
-			r.eraDue = false
-		}
-	}
+	g.tellEra(r)
 	if r.drainDue && r.carrier.Fits(record.DrainLen) {
 		if rec := g.room(r, record.TagDrain, record.DrainLen); rec != nil {
 			record.PutDrain(rec, uint64(max(g.drainEnd.Sub(now), 0)))
@@ -102,6 +97,15 @@ func (g *Group) tellHead(r *rank, now clock.Instant) {
 	}
 	if r.full.at == fullHead && !r.eraDue && !r.drainDue && !r.pauseDue {
 		r.full.at = fullEngines
+	}
+}
+
+func (g *Group) tellEra(r *rank) {
+	if r.eraDue && r.carrier.Fits(record.EraLen) {
+		if rec := g.room(r, record.TagEra, record.EraLen); rec != nil {
+			record.PutEra(rec, g.era)
+			r.eraDue = false
+		}
 	}
 }
 

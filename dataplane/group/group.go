@@ -184,6 +184,9 @@ func (g *Group) Step(now clock.Instant) {
 		g.listen(&g.ranks[i], now)
 	}
 	g.takeRegistry(now)
+	for i := range g.ranks {
+		g.tellEra(&g.ranks[i]) // before the grants of it that are drained now
+	}
 	g.sources.Drain(g.cfg.RecordsStepMax, (*said)(g), now)
 	g.lapse(now)
 	g.stopWaiting(now)

@@ -1,12 +1,17 @@
 package group_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane"
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/group"
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
+	"github.com/kvlease/kvlease/dataplane/topology"
 )
 
 func TestARankRegistersUnregistersAndRegistersAgain(t *testing.T) {
@@ -98,5 +103,35 @@ func TestADrainIsOverWhenEveryRankHasToldItsOwners(t *testing.T) {
 	}
 	if gone := d.take(record.EvLeaseGone); len(gone) != 1 || gone[0].Handle != uint64(track) {
 		t.Errorf("gone %+v", gone)
+	}
+}
+
+func TestAnEraIsToldBeforeTheGrantsOfIt(t *testing.T) {
+	mem := memory(t, 1, 1<<12)
+	out, err := dataplane.NewEvents(mem.Events, nil)
+	must(t, err)
+	w := &wireEnd{room: 1 << 16, gap: true, lose: func() bool { return false }}
+	g, err := group.New(group.Config{Self: topology.Shape{TP: 1, PP: 1}, Duration: duration, Engines: 4, MapMax: 64}, mem, []stream.Carrier{w}, out)
+	must(t, err)
+	h, err := host.New(mem, nil)
+	must(t, err)
+	now := clock.Instant(time.Hour)
+	for era := range uint64(3) {
+		mem.Control.BeginEra(era+1, [2]uint64{era, 2})
+		g.SetEra(record.Era{Era: era + 1, Epoch: era + 1, Secret: [2]uint64{era, 2}})
+		_, err := h.Grant(host.Grant{ID: []byte{byte(era)}, Blocks: 1}, now)
+		must(t, err)
+		w.down = nil
+		now = now.Add(time.Millisecond)
+		g.Step(now)
+		var tags []uint32
+		for _, r := range w.down {
+			if r.tag == record.TagEra || r.tag == record.TagGrant {
+				tags = append(tags, r.tag)
+			}
+		}
+		if want := []uint32{record.TagEra, record.TagGrant}; !slices.Equal(tags, want) {
+			t.Errorf("era %d: told %v, want %v", era+1, tags, want)
+		}
 	}
 }
