@@ -76,31 +76,41 @@ func (t *Tracker) LoadHandshake(engine uint64, rank uint32, h *wire.Handshake) e
 		return fmt.Errorf("rank %d of engine %q, this rank talks to %d: %w", rank, e.desc.ID, e.reach, ErrRank)
 	}
 	desc, reach, readers := e.desc, e.reach, e.readers
-	maps := slices.Clone(e.kept())
 	r.mu.Unlock()
 	if _, err := t.factsOf(&desc, reach[at:at+1], readers[at:at+1], nil, []*wire.Handshake{h}); err != nil {
 		return err
 	}
+	maps, err := r.merge(engine, at, h)
+	if err != nil || slices.Index(maps, nil) >= 0 {
+		return err
+	}
+	ranks := make([]PeerRank, len(maps))
+	for i, m := range maps {
+		ranks[i] = PeerRank{Rank: reach[i], Map: m}
+	}
+	return t.LoadEngine(engine, ranks)
+}
+
+// merge puts a handshake beside those that are kept, without those of other boots. They are kept so if one is still missing; else
+// LoadEngine keeps them. Under one lock: what another goroutine hands in meanwhile must not be lost.
+func (r *registry) merge(engine uint64, at int, h *wire.Handshake) ([]*wire.Handshake, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.lookup(engine)
+	if e == nil {
+		return nil, ErrStale
+	}
+	maps := slices.Clone(e.kept())
 	for i, m := range maps {
 		if m != nil && (m.Native != h.Native || m.Lease.Epoch != h.Lease.Epoch) {
 			maps[i] = nil
 		}
 	}
 	maps[at] = h
-	if slices.Index(maps, nil) < 0 {
-		ranks := make([]PeerRank, len(maps))
-		for i, m := range maps {
-			ranks[i] = PeerRank{Rank: reach[i], Map: m}
-		}
-		return t.LoadEngine(engine, ranks)
+	if slices.Index(maps, nil) >= 0 {
+		copy(e.maps, maps)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if e = r.lookup(engine); e == nil {
-		return ErrStale
-	}
-	copy(e.kept(), maps)
-	return nil
+	return maps, nil
 }
 
 // kept are the handshakes handed in so far.

@@ -439,6 +439,30 @@ func TestHandshakesOfAnEngineAreASetOfOneBoot(t *testing.T) {
 	}
 }
 
+func TestHandshakesOfAllRanksMayBeHandedInAtOnce(t *testing.T) {
+	for round := range 50 {
+		r := newRig(t, nil)
+		p := r.party("P", topology.Shape{TP: 8, PP: 1}, false, blockLen/8)
+		e := p.add()
+		var all sync.WaitGroup
+		start := make(chan struct{})
+		for _, m := range p.maps() {
+			all.Go(func() {
+				<-start
+				if err := r.k.LoadHandshake(e, m.Rank, m.Map); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		close(start)
+		all.Wait()
+		r.run(sec(1), 100*time.Millisecond)
+		if s := r.k.View(e).State; s != Connected {
+			t.Fatalf("round %d: state %v, want connected", round, s)
+		}
+	}
+}
+
 func TestAnEngineOfAnotherShapeIsRefused(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Engines, c.Links = 4, 5 })
 	for _, d := range []EngineDesc{{ID: "a", TP: 3, PP: 40}, {ID: "b", TP: 100}} {
