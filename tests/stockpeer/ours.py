@@ -10,9 +10,11 @@ import os
 import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "peer"), os.path.join(HERE, "..", "..", "cmd", "libkvlease", "test")]
 import cache  # noqa: E402
 import lines  # noqa: E402
+from kvl import Blocks, Bytes, Desc, Event, Grant, Read, Region, Remote  # noqa: E402
 
 faulthandler.enable()
 KINDS = {1: "freed", 2: "read_done", 3: "read_failed", 4: "blocks_back", 5: "lease_gone", 6: "at_risk", 7: "engine_up", 8: "engine_down",
@@ -20,48 +22,6 @@ KINDS = {1: "freed", 2: "read_done", 3: "read_failed", 4: "blocks_back", 5: "lea
 REASONS = {1: "completed", 2: "released", 3: "revoked", 4: "expired", 5: "poisoned", 6: "duplicate", 7: "closed"}
 OUTCOMES = {0: "ok", 1: "stale", 2: "unproven", 3: "failed", 4: "timeout", 5: "cancelled", 6: "lost"}
 PASS = 0.005
-
-
-class Bytes(c.Structure):
-    _fields_ = [("data", c.c_char_p), ("len", c.c_size_t)]
-
-
-class Blocks(c.Structure):
-    _fields_ = [("ids", c.POINTER(c.c_uint32)), ("n", c.c_uint32), ("first", c.c_uint32)]
-
-
-class Event(c.Structure):
-    _fields_ = [("kind", c.c_uint16), ("reserved", c.c_uint16), ("flags", c.c_uint32), ("status", c.c_int32),
-                ("rank", c.c_uint32), ("handle", c.c_uint64), ("user", c.c_uint64), ("value0", c.c_uint64),
-                ("value1", c.c_uint64), ("time_ns", c.c_uint64), ("reasons", c.c_uint64)]
-
-
-class Region(c.Structure):
-    _fields_ = [("addr", c.c_uint64), ("bytes", c.c_uint64), ("block_len", c.c_uint64), ("block_stride", c.c_uint64),
-                ("blocks", c.c_uint32), ("group", c.c_int32), ("device", c.c_uint32), ("mem", c.c_uint32), ("name", Bytes),
-                ("parts", c.c_uint32), ("flags", c.c_uint32)]
-
-
-class Grant(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("flags", c.c_uint32), ("id", Bytes), ("groups", c.POINTER(Blocks)),
-                ("groups_n", c.c_uint32), ("tokens", c.c_uint32), ("ttl_ns", c.c_uint64), ("expected", c.c_uint64),
-                ("ready_event", c.c_uint64), ("user", c.c_uint64)]
-
-
-class Remote(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("native", c.c_uint32), ("id", Bytes), ("engine_id", Bytes), ("host", Bytes),
-                ("port", c.c_uint32), ("tp_size", c.c_uint32), ("tokens", c.c_uint32), ("groups_n", c.c_uint32),
-                ("groups", c.POINTER(Blocks)), ("epoch", c.c_uint64), ("slot", c.c_uint32), ("generation", c.c_uint32),
-                ("key", c.c_uint64), ("expires_ns", c.c_uint64), ("pp_size", c.c_uint32), ("reserved", c.c_uint32)]
-
-
-class Desc(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("ranks", c.c_uint32), ("engine_id", Bytes), ("host", Bytes), ("port", c.c_uint32),
-                ("pp_size", c.c_uint32), ("user", c.c_uint64)]
-
-
-class Read(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("groups_n", c.c_uint32), ("local", c.POINTER(Blocks)), ("remote", c.POINTER(Blocks))]
 
 
 def text(s):

@@ -10,6 +10,8 @@ import random
 import sys
 import time
 
+from kvl import Blocks, Bytes, Event, Grant, Region
+
 OK, FULL, INVALID, STALE, POISONED = 0, -1, -2, -3, -6
 FREED, RANK_UP, RANK_DOWN = 1, 11, 12
 REVOKED = 3
@@ -22,32 +24,6 @@ print("seed", seed)
 chance = random.Random(seed)
 lib = c.CDLL(sys.argv[1])
 lib.kvl_last_error.restype = lib.kvl_status_name.restype = c.c_char_p
-
-
-class Bytes(c.Structure):
-    _fields_ = [("data", c.c_char_p), ("len", c.c_size_t)]
-
-
-class Blocks(c.Structure):
-    _fields_ = [("ids", c.POINTER(c.c_uint32)), ("n", c.c_uint32), ("first", c.c_uint32)]
-
-
-class Event(c.Structure):
-    _fields_ = [("kind", c.c_uint16), ("reserved", c.c_uint16), ("flags", c.c_uint32), ("status", c.c_int32),
-                ("rank", c.c_uint32), ("handle", c.c_uint64), ("user", c.c_uint64), ("value0", c.c_uint64),
-                ("value1", c.c_uint64), ("time_ns", c.c_uint64), ("reasons", c.c_uint64)]
-
-
-class Region(c.Structure):
-    _fields_ = [("addr", c.c_uint64), ("bytes", c.c_uint64), ("block_len", c.c_uint64), ("block_stride", c.c_uint64),
-                ("blocks", c.c_uint32), ("group", c.c_int32), ("device", c.c_uint32), ("mem", c.c_uint32), ("name", Bytes),
-                ("parts", c.c_uint32), ("flags", c.c_uint32)]
-
-
-class Grant(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("flags", c.c_uint32), ("id", Bytes), ("groups", c.POINTER(Blocks)),
-                ("groups_n", c.c_uint32), ("tokens", c.c_uint32), ("ttl_ns", c.c_uint64), ("expected", c.c_uint64),
-                ("ready_event", c.c_uint64), ("user", c.c_uint64)]
 
 
 lib.kvl_register.argtypes = [c.c_void_p, c.POINTER(Region), c.c_size_t, c.c_uint32]
