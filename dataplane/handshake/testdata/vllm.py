@@ -7,97 +7,14 @@ vllm.py strange HOST PORT                 requests that no vLLM sends; prints an
 All but listen print "ok" last.
 """
 
-import struct
+import os
 import sys
 import time
 
 import zmq
 
-
-def pack(v):
-    if v is None:
-        return b"\xc0"
-    if isinstance(v, int):
-        if v < 0x80:
-            return bytes([v])
-        for tag, form, top in ((0xCC, ">B", 8), (0xCD, ">H", 16), (0xCE, ">I", 32), (0xCF, ">Q", 64)):
-            if v < 1 << top:
-                return bytes([tag]) + struct.pack(form, v)
-    if isinstance(v, float):
-        return b"\xcb" + struct.pack(">d", v)
-    if isinstance(v, bytes):
-        for tag, form, top in ((0xC4, ">B", 8), (0xC5, ">H", 16), (0xC6, ">I", 32)):
-            if len(v) < 1 << top:
-                return bytes([tag]) + struct.pack(form, len(v)) + v
-    if isinstance(v, str):
-        b = v.encode()
-        if len(b) < 32:
-            return bytes([0xA0 + len(b)]) + b
-        for tag, form, top in ((0xD9, ">B", 8), (0xDA, ">H", 16)):
-            if len(b) < 1 << top:
-                return bytes([tag]) + struct.pack(form, len(b)) + b
-    if isinstance(v, (list, tuple)):
-        head = bytes([0x90 + len(v)]) if len(v) < 16 else b"\xdc" + struct.pack(">H", len(v))
-        return head + b"".join(pack(x) for x in v)
-    if isinstance(v, dict):
-        head = bytes([0x80 + len(v)]) if len(v) < 16 else b"\xde" + struct.pack(">H", len(v))
-        return head + b"".join(pack(k) + pack(x) for k, x in v.items())
-    raise TypeError(v)
-
-
-class Reader:
-    def __init__(self, b):
-        self.b, self.at = b, 0
-
-    def take(self, n):
-        if self.at + n > len(self.b):
-            raise ValueError("truncated")
-        self.at += n
-        return self.b[self.at - n : self.at]
-
-    def num(self, form):
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
-
-    def value(self):
-        c = self.take(1)[0]
-        if c < 0x80 or c >= 0xE0:
-            return c if c < 0x80 else c - 256
-        if c < 0x90:
-            return self.map(c & 15)
-        if c < 0xA0:
-            return [self.value() for _ in range(c & 15)]
-        if c < 0xC0:
-            return self.take(c & 31).decode()
-        forms = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
-        lens = {0: ">B", 1: ">H", 2: ">I"}
-        if c in (0xC0, 0xC2, 0xC3):
-            return {0xC0: None, 0xC2: False, 0xC3: True}[c]
-        if c in forms:
-            return self.num(forms[c])
-        if 0xC4 <= c <= 0xC6:
-            return self.take(self.num(lens[c - 0xC4]))
-        if 0xD9 <= c <= 0xDB:
-            return self.take(self.num(lens[c - 0xD9])).decode()
-        if c in (0xDC, 0xDD):
-            return [self.value() for _ in range(self.num(lens[c - 0xDB]))]
-        if c in (0xDE, 0xDF):
-            return self.map(self.num(lens[c - 0xDD]))
-        raise ValueError(f"byte {c:#x}")
-
-    def map(self, n):
-        out = {}
-        for _ in range(n):
-            key = self.value()
-            out[key] = self.value()
-        return out
-
-
-def unpack(b):
-    r = Reader(b)
-    v = r.value()
-    if r.at != len(b):
-        raise ValueError("trailing bytes")
-    return v
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 3, "tests", "stockpeer", "peer"))
+from wire import pack, unpack  # noqa: E402
 
 
 def metadata(engine, pp, rank):
