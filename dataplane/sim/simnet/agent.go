@@ -43,18 +43,20 @@ var _ transport.Transport = (*Agent)(nil)
 type conn struct {
 	live     bool
 	from, to int32 // agents; to is none for an agent that never was
+	toName   int32
 	peer     transport.Peer
 	hash     uint64
 	link     *Link
 	regions  []transport.Region // of the peer's metadata
 	tally    tally
 
-	up, gone  bool // used before; dropped or abandoned
-	lost, cut bool // until Drop and Load; partitioned
-	notice    instant
-	event     uint64  // when it is lost if nothing gets through, 0: nothing waits
-	floor     instant // arrival of the latest notification that keeps the order
-	free      instant // when its rate allows the next read
+	up            bool // used before
+	gone, dropped bool // dropped or abandoned; dropped
+	lost, cut     bool // until Drop and Load; partitioned
+	notice        instant
+	event         uint64  // when it is lost if nothing gets through, 0: nothing waits
+	floor         instant // arrival of the latest notification that keeps the order
+	free          instant // when its rate allows the next read
 
 	open         int32 // reads not released
 	refs         int32 // notifications and reads that know of it
@@ -79,7 +81,7 @@ func (a *Agent) OnArrival(f func()) { a.onArrival = f }
 
 // Register adds regions, all or none.
 func (a *Agent) Register(regions []transport.Region) error {
-	if a.closed {
+	if !a.alive {
 		return transport.ErrClosed
 	}
 	for i, r := range regions {
@@ -93,7 +95,7 @@ func (a *Agent) Register(regions []transport.Region) error {
 
 // Unregister removes regions that Register has added, all or none.
 func (a *Agent) Unregister(regions []transport.Region) error {
-	if a.closed {
+	if !a.alive {
 		return transport.ErrClosed
 	}
 	left := append([]transport.Region(nil), a.regions...)
@@ -116,7 +118,7 @@ func (a *Agent) Unregister(regions []transport.Region) error {
 
 // Metadata is the blob for Load: name, epoch and the regions of now.
 func (a *Agent) Metadata() ([]byte, error) {
-	if a.closed {
+	if !a.alive {
 		return nil, transport.ErrClosed
 	}
 	return appendBlob(nil, string(a.nameBytes), uint64(a.index)+1, a.regions), nil
@@ -128,7 +130,7 @@ func (a *Agent) Load(metadata []byte) (transport.Peer, error) {
 	if err != nil {
 		return 0, err
 	}
-	if a.closed {
+	if !a.alive {
 		return 0, transport.ErrClosed
 	}
 	n := a.net
@@ -138,7 +140,7 @@ func (a *Agent) Load(metadata []byte) (transport.Peer, error) {
 	}
 	i, c := n.conns.take()
 	*c = conn{
-		live: true, from: a.index, to: none, peer: transport.Peer(len(a.peers)),
+		live: true, from: a.index, to: none, toName: id, peer: transport.Peer(len(a.peers)),
 		hash: mix(n.seed ^ n.named[a.name].hash ^ mix(n.named[id].hash)), link: n.linkOf(a.name, id),
 		cut: n.cuts[[2]int32{a.name, id}], parked: none, stalled: none, stalledLast: none,
 	}
@@ -159,13 +161,14 @@ func (a *Agent) Load(metadata []byte) (transport.Peer, error) {
 
 // Drop forgets a peer. What is under way goes on, except notifications that a partition holds back.
 func (a *Agent) Drop(p transport.Peer) error {
-	if a.closed {
+	if !a.alive {
 		return transport.ErrClosed
 	}
 	i, c := a.conn(p)
 	if c == nil || c.open > 0 {
 		return transport.ErrInvalid
 	}
+	c.dropped = true
 	a.net.dropStalled(c)
 	a.forget(i, c)
 	return nil
@@ -173,7 +176,7 @@ func (a *Agent) Drop(p transport.Peer) error {
 
 // Abandon forgets a peer under its reads, which go on.
 func (a *Agent) Abandon(p transport.Peer) error {
-	if a.closed {
+	if !a.alive {
 		return transport.ErrClosed
 	}
 	i, c := a.conn(p)
@@ -193,12 +196,7 @@ func (a *Agent) conn(p transport.Peer) (int32, *conn) {
 
 func (a *Agent) forget(i int32, c *conn) {
 	a.peers[c.peer] = none
-	for id, at := range a.loaded {
-		if at == i {
-			delete(a.loaded, id)
-			break
-		}
-	}
+	delete(a.loaded, c.toName)
 	c.gone = true
 	a.net.settle(i, c)
 }

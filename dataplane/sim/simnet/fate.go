@@ -19,34 +19,51 @@ func hashText(s string) uint64 {
 	return mix(h)
 }
 
-// kinds of what has a fate.
+// Classes of what has a fate: a message's class has its first three bytes above it, which tell a heartbeat from a completion.
 const (
-	kindMessage = iota
-	kindRead
-	kindAttached
-	kindsMax
+	classMessage = iota
+	classAttached
+	classRead
+	classSmallRead // of rows and words
 )
+
+func classOf(class uint32, msg []byte) uint32 {
+	for i := range min(len(msg), 3) {
+		class |= uint32(msg[i]) << (8 * (i + 1))
+	}
+	return class
+}
 
 // bucketBits makes the millisecond in which something is posted: 2^20 ns.
 const bucketBits = 20
 
-// tally counts what one connection has posted in the present millisecond.
+// tally counts what one connection has posted in the present millisecond. Classes beyond its room share the last counter.
 type tally struct {
 	bucket int64
-	n      [kindsMax]uint32
+	class  [4]uint32
+	n      [4]uint32 // 0: this one and those behind it are free
+}
+
+func (t *tally) count(bucket int64, class uint32) uint32 {
+	if bucket != t.bucket {
+		*t = tally{bucket: bucket}
+	}
+	i := 0
+	for i < len(t.n)-1 && t.n[i] != 0 && t.class[i] != class {
+		i++
+	}
+	t.class[i] = class
+	t.n[i]++
+	return t.n[i]
 }
 
 // draws is the fate of one message or read: as many numbers as are asked for, each by its own key.
 type draws uint64
 
-// fate draws the next fate of a kind on a connection.
-func (n *Net) fate(c *conn, kind int) draws {
+// fate draws the next fate of a class on a connection.
+func (n *Net) fate(c *conn, class uint32) draws {
 	bucket := int64(n.now) >> bucketBits
-	if bucket != c.tally.bucket {
-		c.tally = tally{bucket: bucket}
-	}
-	c.tally.n[kind]++
-	return draws(mix(c.hash ^ mix(uint64(bucket)<<8|uint64(kind))*3 ^ uint64(c.tally.n[kind])<<40))
+	return draws(mix(mix(c.hash^uint64(bucket)) ^ uint64(c.tally.count(bucket, class))<<32 ^ uint64(class)))
 }
 
 // Keys of draws.

@@ -54,7 +54,7 @@ func (n *Net) cut(c *conn, on bool) {
 func (n *Net) eachConn(pair [2]int32, visit func(int32, *conn)) {
 	for i := range n.conns.items {
 		c := &n.conns.items[i]
-		if c.live && n.agents[c.from].name == pair[0] && c.to != none && n.agents[c.to].name == pair[1] {
+		if c.live && n.agents[c.from].name == pair[0] && c.toName == pair[1] {
 			visit(int32(i), c)
 		}
 	}
@@ -180,21 +180,19 @@ func (n *Net) end(a *Agent, killed bool) {
 				n.takeOut(int32(i), r, c)
 				r.phase = ended
 			}
-			if !r.released {
-				r.released = true
-				c.open--
-			}
+			r.released = true
 			n.tidy(int32(i), r)
 		case c.to == a.index && r.phase == going:
 			n.takeOut(int32(i), r, c)
 			n.schedule(int32(i), r, n.now)
 		}
 	}
-	for i := range n.conns.items {
-		c := &n.conns.items[i]
-		if c.live && c.from == a.index {
+	for _, i := range a.peers {
+		if i != none {
+			c := n.conns.at(i)
 			c.gone = true
-			n.settle(int32(i), c)
+			n.settle(i, c)
 		}
 	}
+	a.peers, a.loaded, a.regions, a.open = nil, nil, nil, 0
 }

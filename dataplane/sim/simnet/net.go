@@ -4,8 +4,8 @@
 // copied piece by piece at seeded times, and goes on whatever becomes of its handle, its peer or its agent. A peer that was
 // killed is noticed late, one that is stopped never.
 //
-// Chance is no stream: what happens to a message or read is a hash of the seed, both names, the kind, the millisecond in which
-// it was posted, and how many of that kind these two had in it. So one action less in a schedule changes nothing for all others.
+// Chance is no stream: what happens to a message or read is a hash of the seed, both names, its class, the millisecond in which
+// it was posted, and how many of that class these two had in it. So one action less in a schedule changes nothing for all others.
 package simnet
 
 import (

@@ -1,6 +1,7 @@
 package simnet
 
 import (
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -55,7 +56,7 @@ func (r *read) moving(now instant) bool { return r.phase == going && r.event != 
 
 // PostRead starts a read. Ranges that are not registered here, or not in the peer's metadata, are ErrInvalid.
 func (a *Agent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
-	if a.closed {
+	if !a.alive {
 		return 0, transport.ErrClosed
 	}
 	ci, c := a.conn(spec.Peer)
@@ -83,9 +84,13 @@ func (a *Agent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	if a.open >= a.cfg.ReadsMax {
 		return 0, transport.ErrFull
 	}
+	class := uint32(classRead)
+	if total <= SmallRead {
+		class = classSmallRead
+	}
 	i, r := n.reads.take()
 	*r = read{
-		live: true, gen: r.gen + 1, reader: a.index, conn: ci, next: none, fate: n.fate(c, kindRead), total: total,
+		live: true, gen: r.gen + 1, reader: a.index, conn: ci, next: none, fate: n.fate(c, class), total: total,
 		failAt: none, notif: none, need: c.sent,
 	}
 	if len(spec.Notif) > 0 {
@@ -213,7 +218,7 @@ func (n *Net) move(i int32, r *read) {
 		n.fail(i, r, c, false)
 		return
 	case n.silent(c):
-		if c.lost || r.status == transport.Failed && c.gone {
+		if c.lost || c.dropped {
 			n.fail(i, r, c, false)
 			return
 		}
@@ -269,7 +274,9 @@ func (n *Net) move(i int32, r *read) {
 		return
 	}
 	n.tell(EvLanded, c, int(r.total))
-	reader.wake()
+	if !n.rushing {
+		reader.wake()
+	}
 }
 
 func (n *Net) lostOf(c *conn) {
@@ -355,7 +362,9 @@ func (n *Net) fail(i int32, r *read, c *conn, goesOn bool) {
 	if first {
 		n.counters.ReadsFailed++
 		n.tell(EvFailed, c, int(r.total))
-		n.agents[r.reader].wake()
+		if !n.rushing {
+			n.agents[r.reader].wake()
+		}
 	}
 	n.tidy(i, r)
 }
@@ -394,30 +403,45 @@ func (n *Net) unpark(list *int32) {
 	*list = none
 }
 
-// PollReads reports where reads stand. If none has ended, those that end within spinNs of virtual time end now: a step does
-// not let the clock go on.
+// PollReads reports where reads stand. A step does not let the clock go on, so spinning is this: if none has ended, those that
+// end next, within spinNs of virtual time, end now.
 func (a *Agent) PollReads(xfers []transport.Xfer, out []transport.Status, spinNs int64) {
-	any := false
+	n, next := a.net, clock.Never
+	ended := a.rush(xfers, n.now)
 	for k, x := range xfers {
 		out[k] = a.look(x)
-		any = any || out[k] != transport.Pending
+		ended = ended || out[k] != transport.Pending
+		if _, r := a.read(x); r != nil && r.event != 0 && r.status == transport.Pending {
+			next = min(next, r.end)
+		}
 	}
-	if any || spinNs <= 0 {
+	if ended || spinNs <= 0 || next > n.now.Add(timeOf(spinNs)) || !a.rush(xfers, next) {
 		return
 	}
-	n := a.net
-	n.rushing, n.rushTo = true, n.now.Add(timeOf(spinNs))
 	for k, x := range xfers {
-		i, r := a.read(x)
-		for r.event != 0 && r.due <= n.rushTo && r.end <= n.rushTo && (r.phase == going || r.phase == failing) {
-			n.move(i, r)
-		}
-		if r.event == rushed { // something moved it past the time
-			r.event = n.heap.push(r.due, evRead, i)
-		}
 		out[k] = a.look(x)
 	}
+}
+
+// rush carries out what is left of the reads that end by a time, and reports whether one did.
+func (a *Agent) rush(xfers []transport.Xfer, to clock.Instant) bool {
+	n, any := a.net, false
+	n.rushing, n.rushTo = true, to
+	for _, x := range xfers {
+		i, r := a.read(x)
+		if r == nil || r.event == 0 || r.end > to || r.status != transport.Pending {
+			continue
+		}
+		for r.event != 0 && r.due <= to && r.status == transport.Pending { // at most its steps
+			n.move(i, r)
+		}
+		if r.event == rushed { // it failed, and goes on
+			r.event = n.heap.push(r.due, evRead, i)
+		}
+		any = any || r.event == 0
+	}
 	n.rushing = false
+	return any
 }
 
 func (a *Agent) read(x transport.Xfer) (int32, *read) {
@@ -445,7 +469,7 @@ func (a *Agent) look(x transport.Xfer) transport.Status {
 	if r.notif != none {
 		n.scratch = n.scratch[:r.notifLen]
 		n.bytes.get(r.notif, n.scratch)
-		switch c := n.conns.at(r.conn); n.send(r.conn, c, n.scratch, kindAttached) {
+		switch c := n.conns.at(r.conn); n.send(r.conn, c, n.scratch, classAttached) {
 		case nil:
 		case transport.ErrFull:
 			return transport.Pending

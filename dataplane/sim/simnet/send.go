@@ -18,42 +18,41 @@ type message struct {
 
 // Send posts one notification. The first one after the peer's death still succeeds.
 func (a *Agent) Send(p transport.Peer, msg []byte) error {
-	if a.closed {
+	if !a.alive {
 		return transport.ErrClosed
 	}
 	i, c := a.conn(p)
 	if c == nil {
 		return transport.ErrInvalid
 	}
-	return a.net.send(i, c, msg, kindMessage)
+	return a.net.send(i, c, msg, classMessage)
 }
 
-func (n *Net) send(i int32, c *conn, msg []byte, kind int) error {
+func (n *Net) send(i int32, c *conn, msg []byte, class uint32) error {
 	if n.lost(c) {
 		return transport.ErrPeer
 	}
-	d := n.fate(c, kind)
 	to := n.owner(c)
-	if to == nil {
-		n.unheard(i, c)
-		n.counters.Sent++
-		n.counters.SentBytes += uint64(len(msg))
-		n.counters.Lost++
-		return nil
-	}
-	if to.cfg.NotifsMax > 0 && to.coming+to.queued >= to.cfg.NotifsMax {
+	if to != nil && to.cfg.NotifsMax > 0 && to.coming+to.queued >= to.cfg.NotifsMax {
 		return transport.ErrFull
 	}
 	n.counters.Sent++
 	n.counters.SentBytes += uint64(len(msg))
-	l := c.link
+	n.tell(EvSent, c, len(msg))
+	if to == nil {
+		n.unheard(i, c)
+		n.counters.Lost++
+		n.tell(EvLost, c, len(msg))
+		return nil
+	}
+	l, d := c.link, n.fate(c, classOf(class, msg))
 	lose, copies := d.chance(drawLoss, l.Loss), 0
 	if d.chance(drawDup, l.Dup) {
 		copies++
 	}
 	delay := l.Delay + d.span(drawDelay, l.Jitter)
 	if n.intercept != nil {
-		n.sent = Sent{From: n.text(c.from), To: n.named[to.name].text, Body: msg, Attached: kind == kindAttached}
+		n.sent = Sent{From: n.text(c.from), To: n.named[to.name].text, Body: msg, Attached: class == classAttached}
 		f := n.intercept(&n.sent)
 		lose = lose || f.Lose
 		copies += min(max(f.Copies, 0), copiesMax)
@@ -63,7 +62,6 @@ func (n *Net) send(i int32, c *conn, msg []byte, kind int) error {
 		c.up = true
 		delay += l.Connect
 	}
-	n.tell(EvSent, c, len(msg))
 	if lose {
 		n.counters.Lost++
 		n.tell(EvLost, c, len(msg))
@@ -151,7 +149,7 @@ func (n *Net) arrive(mi int32) {
 	to := n.owner(c)
 	switch {
 	case n.silent(c):
-		if c.lost || c.gone {
+		if c.lost || c.dropped {
 			n.discard(mi, m, c)
 			return
 		}
@@ -205,7 +203,7 @@ func (n *Net) drop(mi int32, m *message, c *conn) {
 	n.msgs.give(mi)
 	c.refs--
 	c.polled++
-	if c.parked != none && c.polled >= c.sent {
+	if c.parked != none && c.link.Flush { // those that still wait for something come back
 		n.unpark(&c.parked)
 	}
 	n.settle(m.conn, c)
@@ -224,7 +222,7 @@ func (n *Net) dropStalled(c *conn) {
 // Poll moves what has arrived into in.
 func (a *Agent) Poll(in *transport.Inbox) int {
 	a.backlog = 0
-	if a.closed || a.stopped || !a.alive {
+	if a.stopped || !a.alive {
 		return 0
 	}
 	n, moved := a.net, 0
