@@ -102,6 +102,23 @@ func TestWhatOverflowedComesBehindWhatWasInTheRingBeforeIt(t *testing.T) {
 	}
 }
 
+// A producer may write into both rings after the step has found the first one empty and before it looks at the second.
+func TestAnOverflowEntryWaitsForWhatTheRingShowsOnlyLater(t *testing.T) {
+	s, rings, overs, _ := producers(t, 1)
+	var got log
+	record.PutHandle(rings[0].Reserve(record.TagCancel, 8), record.NewHandle(1, 0)) // not seen yet
+	overflow(rings[0], overs[0], record.TagUntrack, 1)
+	s.Drain(8, &got, 0)
+	if len(got) > 0 || !s.Pending() {
+		t.Errorf("taken before what was said before it: %v", got)
+	}
+	rings[0].Publish()
+	s.Drain(8, &got, 0)
+	if diff := cmp.Diff(log{"cancel 1", "untrack 1"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestACutDoesNotAlwaysHitTheSameProducer(t *testing.T) {
 	s, rings, _, _ := producers(t, 3)
 	for i, r := range rings {
