@@ -148,6 +148,15 @@ test-c test-asan test-tsan: test-%: $(BUILD)/%/CMakeCache.txt | $(BUILD)/test
 $(BUILD)/test:
 	mkdir -p $@
 
+# ---- mutations -------------------------------------------------------------------------------------------------------
+
+.PHONY: mutate
+# Of one kind only: WHAT=named, WHAT=drawn; others than those of the docs: SEED=2.
+WHAT ?= all
+SEED ?= 1
+mutate: ## break the code on purpose, named and drawn, and see which test notices; writes docs/mutations.md
+	$(GO) run ./internal/mutate/cmd -what $(WHAT) -seed $(SEED) -workers $(JOBS) -results $(BUILD)/mutate.json
+
 # ---- care ------------------------------------------------------------------------------------------------------------
 
 .PHONY: lint

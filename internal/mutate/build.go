@@ -1,0 +1,192 @@
+package mutate
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Verdict is what became of a mutation.
+type Verdict string
+
+// Verdicts.
+const (
+	WasCaught Verdict = "caught"
+	TimedOut  Verdict = "caught by time-out"
+	Survived  Verdict = "survived"
+	Broken    Verdict = "does not compile"
+)
+
+// Caught says that tests have noticed.
+func (v Verdict) Caught() bool { return v == WasCaught || v == TimedOut }
+
+// memoryMax bounds what a mutated test may map: a loop that no longer ends must not take the machine's memory.
+const memoryMax = 16 << 30
+
+// tests is one package's test binary.
+type tests struct {
+	root, pkg, bin string
+}
+
+// buildTests builds the tests of a package, with an overlay unless that is empty. ok is false if it does not compile.
+func buildTests(ctx context.Context, root, pkg, overlay, bin string) (b tests, ok bool, err error) {
+	args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", bin}
+	if overlay != "" {
+		args = append(args, "-overlay", overlay)
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./"+pkg)...)
+	cmd.Dir = root
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return b, false, ctx.Err()
+	case errors.As(err, &exit) && overlay != "":
+		return b, false, nil
+	case err != nil:
+		return b, false, fmt.Errorf("build the tests of %s: %w: %s", pkg, err, out)
+	}
+	return tests{root: root, pkg: pkg, bin: bin}, true, nil
+}
+
+// ran is one run of a test binary.
+type ran struct {
+	ok       bool
+	timedOut bool
+	test     string // the first that failed, or that ran out of time; empty: the process ended otherwise
+	out      []byte
+	took     time.Duration
+}
+
+var (
+	failLine = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
+	passLine = regexp.MustCompile(`(?m)^--- PASS: (\S+)`)
+	runLine  = regexp.MustCompile(`(?m)^=== RUN   (\S+)`)
+)
+
+// limit is what a run may take. A loop that no longer ends runs out of processor time, also on a busy machine; what waits for
+// ever runs out of the other.
+type limit struct{ processor, wall time.Duration }
+
+// limitOf is what the tests of a package may take when they are mutated.
+func (r *Runner) limitOf(pkg string) limit {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	normal, slack := r.normal[pkg], cmp.Or(r.Slack, 10*time.Second)
+	return limit{3*normal + slack, 5*normal + 3*slack}
+}
+
+// run runs the tests that match run (all: ""). They find their files as under go test.
+func (b tests) run(ctx context.Context, run string, most limit, more ...string) (ran, error) {
+	args := append([]string{"-test.v", "-test.short", "-test.failfast", "-test.timeout=0"}, more...)
+	if run != "" {
+		args = append(args, "-test.run="+run)
+	}
+	return limited(ctx, filepath.Join(b.root, filepath.FromSlash(b.pkg)), most, b.bin, args...)
+}
+
+// limited runs a program in a process group of its own, with bounded time and memory.
+func limited(ctx context.Context, dir string, most limit, bin string, args ...string) (ran, error) {
+	line := fmt.Sprintf(`ulimit -v %d -t %d; exec "$0" "$@"`, memoryMax>>10, int(most.processor.Seconds()+0.999))
+	timed, cancel := context.WithTimeout(ctx, most.wall)
+	defer cancel()
+	cmd := exec.CommandContext(timed, "sh", append([]string{"-c", line, bin}, args...)...)
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	// What a test says at its start and at its end is enough; one that loops may say much.
+	out := &ends{}
+	cmd.Stdout, cmd.Stderr = out, out
+	began := time.Now()
+	err := cmd.Run()
+	if cmd.Process != nil {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // children that a test has left
+	}
+	r := ran{ok: err == nil, out: out.bytes(), took: time.Since(began)}
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return r, ctx.Err()
+	case err != nil && !errors.As(err, &exit) && timed.Err() == nil && !errors.Is(err, exec.ErrWaitDelay):
+		return r, fmt.Errorf("run %s: %w", bin, err)
+	}
+	r.timedOut = timed.Err() != nil || bytes.Contains(r.out, []byte("SIGXCPU")) || signalOf(exit) == syscall.SIGXCPU
+	if m := failLine.FindSubmatch(r.out); m != nil {
+		r.test = string(m[1])
+	} else if all := runLine.FindAllSubmatch(r.out, -1); len(all) > 0 && !r.ok {
+		r.test = string(all[len(all)-1][1])
+	}
+	r.test, _, _ = strings.Cut(r.test, "/")
+	return r, nil
+}
+
+func signalOf(exit *exec.ExitError) syscall.Signal {
+	if exit == nil {
+		return 0
+	}
+	return exit.Sys().(syscall.WaitStatus).Signal()
+}
+
+// ends keeps the first and the last part of what is written to it.
+type ends struct{ head, tail []byte }
+
+const endsMax = 256 << 10
+
+func (e *ends) Write(b []byte) (int, error) {
+	n := len(b)
+	if room := endsMax - len(e.head); room > 0 {
+		k := min(room, len(b))
+		e.head, b = append(e.head, b[:k]...), b[k:]
+	}
+	if e.tail = append(e.tail, b...); len(e.tail) > 2*endsMax {
+		e.tail = append([]byte(nil), e.tail[len(e.tail)-endsMax:]...)
+	}
+	return n, nil
+}
+
+func (e *ends) bytes() []byte { return append(e.head[:len(e.head):len(e.head)], e.tail...) }
+
+// buildC copies the ring's C half, changed, and builds one of its test programs. ok is false if it does not compile.
+func buildC(ctx context.Context, root, pkg, test, dir string, changes []Change) (bin string, ok bool, err error) {
+	half := filepath.Dir(pkg) // holds include/ and ctest/
+	if err := os.CopyFS(filepath.Join(dir, half), os.DirFS(filepath.Join(root, half))); err != nil {
+		return "", false, fmt.Errorf("copy %s: %w", half, err)
+	}
+	for _, c := range changes {
+		path := filepath.Join(dir, filepath.FromSlash(c.File))
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return "", false, fmt.Errorf("%w: %w", ErrApply, err)
+		}
+		if text, err = c.Apply(text); err != nil {
+			return "", false, err
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			return "", false, fmt.Errorf("change %s: %w", c.File, err)
+		}
+	}
+	bin = filepath.Join(dir, test)
+	cmd := exec.CommandContext(ctx, "cc", "-std=c11", "-O1", "-g", "-Wall", "-I"+filepath.Join(dir, half, "include"),
+		filepath.Join(dir, pkg, test+".c"), "-o", bin, "-pthread")
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return "", false, ctx.Err()
+	case errors.As(err, &exit) && len(changes) > 0:
+		return "", false, nil
+	case err != nil:
+		return "", false, fmt.Errorf("build %s: %w: %s", test, err, out)
+	}
+	return bin, true, nil
+}
