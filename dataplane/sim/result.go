@@ -101,6 +101,7 @@ type Result struct {
 	Freed      [16]int     // leases that ended, by record.Freed*
 	Granted    int
 	Compared   int // blocks of accepted reads that were compared
+	StockWrong int // reads of stock owners, or by stock readers, that were accepted wrong: nothing proves those
 	Steps      int
 	Log        Log // nil unless Options.Log
 }

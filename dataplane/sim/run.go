@@ -1,7 +1,11 @@
 package sim
 
 import (
+	"fmt"
+	"slices"
 	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
 )
 
 // Options of a run that change nothing of what happens in it.
@@ -10,55 +14,97 @@ type Options struct {
 	Probes []Probe // looks at the world, in order of time
 }
 
-// Probe looks at the world at a time, behind what is due then.
+// Probe looks at the world at a time, behind what is due then. One behind the end of the run is not carried out.
 type Probe struct {
 	At   time.Duration
 	Look func(*World)
 }
 
+// startInstant is true time at the start: late enough for every offset of an engine's clock.
+const startInstant = clock.Instant(100 * time.Hour)
+
 // Run carries a schedule out. An error says that the schedule is none: an unknown engine, a verb without its fields.
 func Run(s Schedule, o Options) (*Result, error) {
-	return nil, nil
+	w, err := newWorld(&s, o)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	for i := range s.Actions {
+		a := &s.Actions[i]
+		w.at(startInstant.Add(a.At), func() { w.act(a) })
+	}
+	for _, p := range o.Probes {
+		w.at(startInstant.Add(p.At), func() {
+			w.at(w.now, func() { p.Look(w) }) // behind all that was due before it was
+		})
+	}
+	w.runUntil(startInstant.Add(s.Span))
+	if s.Settle >= 0 {
+		w.settle()
+	}
+	return &w.res, nil
 }
 
-// World is a run in progress, for probes.
-type World struct{}
-
-// Time is the true time since the start.
-func (w *World) Time() time.Duration { return 0 }
-
-// LeaseView is what is known of a grant.
-type LeaseView struct {
-	Named   bool // an expectation or grant of this name was made
-	Held    bool // granted, and the engine has not polled its end
-	Freed   bool
-	Reason  int // record.Freed*
-	FreedAt time.Duration
-	Held1st []bool // by rank: the rank's table holds it
+// check holds what a schedule must be.
+func (s *Schedule) check() error {
+	if len(s.Engines) == 0 {
+		return fmt.Errorf("sim: a schedule without engines")
+	}
+	for i := range s.Engines {
+		e := &s.Engines[i]
+		switch {
+		case e.ID == "":
+			return fmt.Errorf("sim: engine %d has no id", i)
+		case slices.IndexFunc(s.Engines, func(o Engine) bool { return o.ID == e.ID }) != i:
+			return fmt.Errorf("sim: two engines have the id %q", e.ID)
+		case !e.Host && (max(e.TP, 1) > 1 || max(e.PP, 1) > 1) && !e.Stock:
+			return fmt.Errorf("sim: engine %q has several ranks: it needs host: true", e.ID)
+		case e.Carrier != "" && e.Carrier != "process" && e.Carrier != "delta":
+			return fmt.Errorf("sim: engine %q: carrier %q, allowed: process, delta", e.ID, e.Carrier)
+		}
+		for _, k := range e.Known {
+			if s.engine(k) == nil || k == e.ID {
+				return fmt.Errorf("sim: engine %q knows %q, which is none", e.ID, k)
+			}
+		}
+	}
+	for i := range s.Actions {
+		a := &s.Actions[i]
+		if s.engine(a.Engine) == nil {
+			return fmt.Errorf("sim: action %d (%s at %v): no engine %q", i, a.Do, a.At, a.Engine)
+		}
+		if a.Peer != "" && s.engine(a.Peer) == nil {
+			return fmt.Errorf("sim: action %d (%s at %v): no engine %q", i, a.Do, a.At, a.Peer)
+		}
+		v, ok := verbs[a.Do]
+		if !ok {
+			return fmt.Errorf("sim: action %d: unknown verb %q", i, a.Do)
+		}
+		if v.peer && a.Peer == "" || v.req && a.Req == "" && a.As == "" {
+			return fmt.Errorf("sim: action %d (%s at %v) lacks its peer or its req", i, a.Do, a.At)
+		}
+	}
+	return nil
 }
 
-// Lease tells of the latest grant with this name.
-func (w *World) Lease(req string) LeaseView { return LeaseView{} }
-
-// TrackView is what is known of a request at a reader.
-type TrackView struct {
-	Named      bool
-	Tracked    bool // the reader beats for it
-	Read       bool // read was called
-	Done       bool // data accepted
-	Failed     bool
-	Status     int // of Failed: record.Read*
-	At         time.Duration
-	BlocksHeld bool // failed, and its blocks are still set aside
-	Gone       bool // told that the lease is gone
-	AtRisk     bool
+func (s *Schedule) engine(id string) *Engine {
+	for i := range s.Engines {
+		if s.Engines[i].ID == id {
+			return &s.Engines[i]
+		}
+	}
+	return nil
 }
 
-// Track tells of the latest request of this name (As) at an engine.
-func (w *World) Track(engine, as string) TrackView { return TrackView{} }
-
-// Counter gives a counter or gauge of an engine, summed over its ranks; the names are those of Counters.
-func (w *World) Counter(engine, name string) (int64, bool) { return 0, false }
-
-// Counters lists the names that Counter knows.
-func Counters() []string { return nil }
+// verbs are what actions can do, and whether they need a peer and a request.
+var verbs = map[Verb]struct{ peer, req bool }{
+	Expect: {req: true}, Grant: {req: true}, Cancel: {req: true}, Revoke: {req: true}, Pressure: {},
+	Track: {peer: true, req: true}, Read: {req: true}, Untrack: {req: true}, Reject: {peer: true, req: true},
+	Heartbeat: {peer: true}, Completion: {peer: true}, Renew: {peer: true}, Complete: {peer: true}, Release: {peer: true},
+	Leaving: {peer: true}, Bytes: {peer: true},
+	Lose: {peer: true}, Double: {peer: true}, Hold: {peer: true}, FailRead: {}, HoldRead: {},
+	SetLink: {peer: true}, Partition: {peer: true}, Reset: {peer: true}, Handshake: {}, WireCut: {peer: true},
+	Stop: {}, Stall: {}, SetPass: {}, Kill: {}, Start: {}, Clock: {}, Suspend: {}, Poison: {}, Drain: {}, Unregister: {}, Register: {},
+	LoseDelta: {}, DoubleDelta: {}, SwapDelta: {}, LoseRank: {}, AddEngine: {peer: true}, RemoveEngine: {peer: true},
+}

@@ -31,6 +31,7 @@ type Engine struct {
 	Pass    time.Duration `yaml:"pass,omitempty"`    // from the begin of a step to the next one; 20 ms
 	Offset  time.Duration `yaml:"offset,omitempty"`  // what its clock is ahead of the true one at the start
 	Drift   int           `yaml:"drift,omitempty"`   // parts per million that its clock runs fast
+	Ranks   time.Duration `yaml:"ranks,omitempty"`   // what its ranks' clocks are ahead of its host's (delta: they run on other machines)
 	Blocks  uint32        `yaml:"blocks,omitempty"`  // of its cache; 64
 	Slots   uint32        `yaml:"slots,omitempty"`   // leases at once, and requests tracked; 64
 	Known   []string      `yaml:"known,omitempty"`   // engines that it is told of at the start
@@ -51,9 +52,14 @@ type Link struct {
 	Loss      float64       `yaml:"loss,omitempty"`       // share of notifications that vanish
 	Dup       float64       `yaml:"dup,omitempty"`        // share that arrives twice
 	Reorder   float64       `yaml:"reorder,omitempty"`    // share that others may overtake
+	Spread    time.Duration `yaml:"spread,omitempty"`     // how much later a second copy, or what is overtaken, may be; 1 ms
 	ReadDelay time.Duration `yaml:"read_delay,omitempty"` // of a read's first block
 	DescTime  time.Duration `yaml:"desc_time,omitempty"`  // of each block of it, up to this
 	ReadFail  float64       `yaml:"read_fail,omitempty"`  // share of reads that end in an error while parts still land
+	Late      time.Duration `yaml:"late,omitempty"`       // how much later they land than without the error, up to this
+	Torn      float64       `yaml:"torn,omitempty"`       // share of reads of rows that are copied byte by byte at different times
+	Rate      float64       `yaml:"rate,omitempty"`       // bytes a second; 0: no limit
+	Break     time.Duration `yaml:"break,omitempty"`      // what gets nothing through for so long is a lost connection; 20 s
 	RDMA      bool          `yaml:"rdma,omitempty"`       // memory answers reads without its process
 }
 

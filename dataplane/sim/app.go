@@ -1,0 +1,582 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/sim/simnet"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// app is the engine itself: it gives out blocks of its cache, says the hooks and polls. Blocks of a lease are written over in the
+// moment in which they are freed, blocks of a read in which they are given back: whatever is accepted must still be what was granted.
+type app struct {
+	w      *World
+	life   *life
+	host   *host.Host
+	free   []uint32 // the last is taken first, so that a block is used again soon
+	blocks []blockState
+	leases map[record.Handle]*grant
+	tracks map[record.Handle]*request
+	order  []*request // all that were tracked
+	grants []*grant
+	broken bool // EvPoisoned was polled
+}
+
+type blockUse uint8
+
+const (
+	blockFree    blockUse = iota // and holds its mark
+	blockLeased                  // nobody may write
+	blockReading                 // a transfer may
+	blockKept                    // accepted, and used by the engine
+)
+
+type blockState struct {
+	use  blockUse
+	mark uint64
+}
+
+// grant is a lease, or an expectation, as the engine knows it.
+type grant struct {
+	life    *life
+	name    string
+	id      string
+	handle  record.Handle
+	serial  uint64
+	epoch   uint64 // that the parameters name
+	blocks  []uint32
+	params  []byte
+	fixed   bool
+	granted bool
+	ended   bool
+	reason  int
+	at      clock.Instant // true time of the grant, of the end once ended
+	cancel  bool          // said
+	revoke  bool
+	ttl     time.Duration
+	stock   bool // granted by a stock engine
+}
+
+// request is what a reader tracks.
+type request struct {
+	life    *life
+	name    string
+	of      *grant
+	handle  record.Handle
+	from    uint32   // position of blocks[0]
+	blocks  []uint32 // of the reader
+	read    bool
+	untrack bool
+	outcome bool
+	done    bool
+	held    bool
+	back    bool
+	gone    bool
+	risk    bool
+	status  int
+	at      clock.Instant
+}
+
+func newApp(l *life) *app {
+	a := &app{w: l.w, life: l, leases: map[record.Handle]*grant{}, tracks: map[record.Handle]*request{}}
+	n := l.place.blocks()
+	a.blocks = make([]blockState, n)
+	for b := range n {
+		a.free = append(a.free, n-1-b)
+	}
+	return a
+}
+
+func (a *app) who() string { return a.life.place.spec.ID }
+
+// take gives n blocks, each of which must be as it was left.
+func (a *app) take(n uint32, use blockUse) []uint32 {
+	if int(n) > len(a.free) {
+		return nil
+	}
+	out := make([]uint32, 0, n)
+	for range n {
+		b := a.free[len(a.free)-1]
+		a.free = a.free[:len(a.free)-1]
+		a.whole(b, "is given out")
+		a.blocks[b] = blockState{use: use}
+		out = append(out, b)
+	}
+	return out
+}
+
+// whole checks that nobody wrote into a free block.
+func (a *app) whole(b uint32, when string) {
+	s := a.blocks[b]
+	if s.mark == 0 {
+		return
+	}
+	for _, r := range a.life.ranks {
+		if !r.gone && !r.cache.holds(b, s.mark) && r.blob != nil {
+			a.w.broke(Aside, a.who(), "", "rank %d: block %d was written to while it was free; seen when it %s", r.n, b, when)
+			return
+		}
+	}
+}
+
+// give takes blocks back and writes over them.
+func (a *app) give(blocks []uint32) {
+	for _, b := range blocks {
+		a.w.junk++
+		m := junkMark | a.w.junk
+		for _, r := range a.life.ranks {
+			r.cache.mark(b, m)
+		}
+		a.blocks[b] = blockState{mark: m}
+		a.free = append(a.free, b)
+	}
+}
+
+// scrubbed says that all memory of a rank was written over: marks mean nothing any more.
+func (a *app) scrubbed() {
+	for b := range a.blocks {
+		a.blocks[b].mark = 0
+	}
+}
+
+func (a *app) set(blocks []uint32, use blockUse) {
+	for _, b := range blocks {
+		a.blocks[b] = blockState{use: use}
+	}
+}
+
+// expect says that a request has begun to run.
+func (a *app) expect(name, id string) error {
+	h, err := a.host.Expect([]byte(id))
+	if err != nil {
+		return err
+	}
+	g := &grant{life: a.life, name: name, id: id, handle: h, at: a.w.now}
+	a.leases[h] = g
+	a.w.grants[name] = g
+	return nil
+}
+
+// grant holds blocks under a lease and makes the parameters.
+func (a *app) grant(name, id string, n uint32, ttl time.Duration, fixed bool) error {
+	l := a.life
+	blocks := a.take(n, blockLeased)
+	if blocks == nil {
+		return fmt.Errorf("%d blocks are free, %d wanted", len(a.free), n)
+	}
+	a.w.handed++
+	g := &grant{
+		life: l, name: name, id: id, serial: uint64(a.w.handed), blocks: blocks, fixed: fixed, granted: true, at: a.w.now, ttl: ttl,
+	}
+	for _, r := range l.ranks {
+		for i, b := range blocks {
+			r.cache.fill(g.serial, uint32(i), b)
+		}
+	}
+	spec := host.Grant{ID: []byte(id), Blocks: n, Tokens: 16 * n, TTL: ttl, Fixed: fixed, User: g.serial}
+	if e := a.w.grants[name]; e != nil && e.life == l && !e.granted && !e.ended && !e.cancel {
+		spec.Expected = e.handle
+	}
+	now := l.place.local(a.w.now)
+	h, err := a.host.Grant(spec, now)
+	if err != nil {
+		a.give(blocks)
+		a.refused(err)
+		return err
+	}
+	if spec.Expected != 0 && spec.Expected != h { // the expectation had lapsed: its event is still to come
+		a.leases[spec.Expected].ended = true
+	}
+	g.handle = h
+	if old := a.leases[h]; old != nil && old.granted {
+		a.w.broke(OneEnd, a.who(), name, "a grant has the handle %#x of %q", uint64(h), old.name)
+	}
+	a.leases[h] = g
+	a.w.grants[name] = g
+	a.grants = append(a.grants, g)
+	a.w.res.Granted++
+	a.checkSlot(g)
+	epoch, key, _ := a.host.Era(h)
+	g.epoch = epoch
+	p := &wire.Params{
+		DoRemotePrefill: true, EngineID: l.id, RequestID: id, Host: l.place.spec.ID, Port: 5600, TPSize: l.place.shape().TP, DCPSize: 1,
+		PPSize: l.place.shape().PP, NumTokens: 16 * n, Groups: [][]uint32{blocks}, TransferMode: "pull", Native: true,
+		Lease: wire.ParamsLease{Version: wire.LeaseVersion, Epoch: epoch, Slot: h.Slot(), Generation: h.Use(), Key: key},
+	}
+	if fixed {
+		left := ttl
+		if left == 0 {
+			left = l.blocksTTL()
+		}
+		s := float64(l.place.monotonic(a.w.now).Add(left)) / 1e9
+		p.ExpiryTime = &s
+	}
+	g.params = wire.AppendParams(nil, p)
+	return nil
+}
+
+func (l *life) blocksTTL() time.Duration {
+	switch {
+	case l.place.spec.BlocksTTL > 0:
+		return l.place.spec.BlocksTTL
+	case l.host != nil:
+		return 480 * time.Second
+	}
+	return 16 * l.place.lease()
+}
+
+// refused checks a grant that found no room (L7).
+func (a *app) refused(err error) {
+	if err != host.ErrFull {
+		return
+	}
+	open := 0
+	for _, g := range a.leases {
+		if !g.ended {
+			open++
+		}
+	}
+	c := a.life.contexts()[0]
+	if open < a.life.place.slots() && c.stopped == 0 && a.w.now.Sub(c.last) <= a.life.place.pass*2 && !a.broken {
+		a.w.broke("L7", a.who(), "", "a grant was refused as full with %d of %d slots in use", open, a.life.place.slots())
+	}
+}
+
+// checkSlot looks whether every rank has ended the former use of a slot that is granted (L11).
+func (a *app) checkSlot(g *grant) {
+	for _, r := range a.life.ranks {
+		if r.gone || r.poisoned {
+			continue
+		}
+		s := r.mem.Slots[g.handle.Slot()].State
+		if use, bits := uint32(s>>32), uint32(s)&record.Mask; a.life.host != nil && use < g.handle.Use() && bits == record.Granted && r.in == a.life.host.eras {
+			a.w.broke("L11", a.who(), g.name, "slot %d is granted for use %d while rank %d holds use %d", g.handle.Slot(), g.handle.Use(), r.n, use)
+		}
+	}
+}
+
+// track starts heartbeats for a grant of another engine, with its parameters as they come from the router.
+func (a *app) track(name string, g *grant) error {
+	p := new(wire.Params)
+	if err := wire.ParseParams(g.params, p); err != nil {
+		return err
+	}
+	at := a.w.byID[p.Host]
+	if at == nil {
+		return fmt.Errorf("no engine at %q", p.Host)
+	}
+	engine, err := a.life.side.add(p.EngineID, at)
+	if err != nil {
+		return err
+	}
+	h, err := a.host.Track(engine, remoteOf(p), []byte(name), uint64(len(a.order)), a.life.place.local(a.w.now))
+	if err != nil {
+		return err
+	}
+	q := &request{life: a.life, name: name, of: g, handle: h, at: a.w.now}
+	a.tracks[h] = q
+	a.order = append(a.order, q)
+	a.w.requests[a.who()+"/"+name] = q
+	return nil
+}
+
+// remoteOf is what a reader's hooks take of the parameters.
+func remoteOf(p *wire.Params) *host.Remote {
+	r := &host.Remote{ID: []byte(p.RequestID)}
+	if p.Native {
+		r.Native, r.Epoch, r.Key, r.Slot, r.Generation = true, p.Lease.Epoch, p.Lease.Key, p.Lease.Slot, p.Lease.Generation
+	}
+	if p.ExpiryTime != nil {
+		r.ExpiresNs = uint64(*p.ExpiryTime * 1e9)
+	}
+	return r
+}
+
+// reject tells the owner that nobody here will read.
+func (a *app) reject(g *grant) error {
+	p := new(wire.Params)
+	if err := wire.ParseParams(g.params, p); err != nil {
+		return err
+	}
+	engine, err := a.life.side.add(p.EngineID, a.w.byID[p.Host])
+	if err != nil {
+		return err
+	}
+	return a.host.Reject(engine, remoteOf(p), a.life.place.local(a.w.now))
+}
+
+// read asks for n blocks from a position on.
+func (a *app) read(q *request, from, n uint32) error {
+	switch {
+	case q.read || q.untrack:
+		return fmt.Errorf("it was read or untracked")
+	case int(from+n) > len(q.of.blocks):
+		return fmt.Errorf("positions %d to %d of %d", from, from+n, len(q.of.blocks))
+	}
+	var blocks []uint32
+	if n > 0 {
+		if blocks = a.take(n, blockReading); blocks == nil {
+			return fmt.Errorf("%d blocks are free, %d wanted", len(a.free), n)
+		}
+	}
+	var runs []record.Run
+	for i, b := range blocks {
+		runs = append(runs, record.Run{Group: 0, Local: b, Remote: q.of.blocks[int(from)+i], N: 1})
+	}
+	if err := a.host.Read(q.handle, runs); err != nil {
+		a.give(blocks)
+		return err
+	}
+	q.read, q.from, q.blocks = true, from, blocks
+	return nil
+}
+
+func (a *app) untrack(q *request) error {
+	if q.untrack || q.outcome {
+		return fmt.Errorf("it is over")
+	}
+	if err := a.host.Untrack(q.handle); err != nil {
+		return err
+	}
+	q.untrack = true
+	return nil
+}
+
+// poll takes what the context tells.
+func (a *app) poll() {
+	var buf [32]record.Event
+	for {
+		n := a.host.Poll(buf[:], a.life.place.local(a.w.now))
+		for i := range buf[:n] {
+			a.told(&buf[i])
+		}
+		if n < len(buf) {
+			return
+		}
+	}
+}
+
+func (a *app) told(ev *record.Event) {
+	h := record.Handle(ev.Handle)
+	name := ""
+	switch ev.Kind {
+	case record.EvFreed, record.EvExpectLapsed:
+		if g := a.leases[h]; g != nil {
+			name = g.name
+		}
+	case record.EvReadDone, record.EvReadFailed, record.EvBlocksBack, record.EvLeaseGone, record.EvAtRisk:
+		if q := a.tracks[h]; q != nil {
+			name = q.name
+		}
+	}
+	if a.w.o.Log {
+		a.w.log(Entry{Kind: Told, Engine: a.who(), Rank: -1, Req: name, Event: ev.Kind, Status: int(ev.Status), What: eventText(ev)})
+	}
+	switch ev.Kind {
+	case record.EvFreed:
+		a.freed(h, ev)
+	case record.EvExpectLapsed:
+		if g := a.leases[h]; g == nil || g.granted {
+			a.w.broke(OneEnd, a.who(), name, "an expectation %#x lapsed that is none", ev.Handle)
+		} else {
+			g.ended = true
+		}
+	case record.EvReadDone, record.EvReadFailed:
+		a.outcome(h, ev)
+	case record.EvBlocksBack:
+		q := a.tracks[h]
+		if q == nil || !q.held || q.back {
+			a.w.broke(OneEnd, a.who(), name, "blocks came back that were not held: %#x", ev.Handle)
+			return
+		}
+		q.back, q.held = true, false
+		a.give(q.blocks)
+	case record.EvLeaseGone:
+		q := a.tracks[h]
+		if q == nil || q.gone {
+			a.w.broke(OneEnd, a.who(), name, "a lease that is gone was told for nothing, or twice: %#x", ev.Handle)
+			return
+		}
+		q.gone = true
+		if !q.read && !q.untrack {
+			_ = a.untrack(q)
+		}
+	case record.EvAtRisk:
+		if q := a.tracks[h]; q != nil {
+			q.risk = true
+		}
+	case record.EvPoisoned:
+		a.broken = true
+	}
+}
+
+// freed takes the end of a lease: its blocks are somebody else's from this moment on.
+func (a *app) freed(h record.Handle, ev *record.Event) {
+	g := a.leases[h]
+	if g == nil || !g.granted || g.ended {
+		a.w.broke("L3", a.who(), "", "freed %#x as %d: unknown, or told before", ev.Handle, ev.Status)
+		return
+	}
+	if ev.Status < record.FreedCompleted || ev.Status > record.FreedLost {
+		a.w.broke("L3", a.who(), g.name, "freed without a reason: %d", ev.Status)
+	}
+	g.ended, g.reason = true, int(ev.Status)
+	if int(ev.Status) < len(a.w.res.Freed) {
+		a.w.res.Freed[ev.Status]++
+	}
+	for _, r := range a.life.ranks {
+		reason := int(ev.Reasons >> (4 * min(r.n, 15)) & 15)
+		r.view.freed(g, reason)
+	}
+	g.at = a.w.now
+	a.give(g.blocks)
+}
+
+// outcome takes the end of a read.
+func (a *app) outcome(h record.Handle, ev *record.Event) {
+	q := a.tracks[h]
+	if q == nil || !q.read || q.outcome {
+		a.w.broke(OneEnd, a.who(), "", "an outcome %d of a read that was not asked for, or a second one: %#x", ev.Kind, ev.Handle)
+		return
+	}
+	q.outcome, q.status, q.at = true, int(ev.Status), a.w.now
+	if ev.Kind == record.EvReadFailed {
+		a.w.res.Failed[ev.Status&7]++
+		if q.held = ev.Flags&record.FlagBlocksHeld != 0; !q.held {
+			a.give(q.blocks)
+		}
+		return
+	}
+	a.w.res.Done++
+	q.done = true
+	a.compare(q, "accepted")
+	a.set(q.blocks, blockKept)
+	keep := within(a.w.hash("keep", a.who(), uint64(h)), 2*time.Second)
+	life := a.life
+	a.w.after(keep, func() {
+		if !life.dead {
+			a.compare(q, "used")
+			a.give(q.blocks)
+		}
+	})
+}
+
+// compare holds what was accepted against what was granted.
+func (a *app) compare(q *request, when string) {
+	for i, b := range q.blocks {
+		for _, r := range a.life.ranks {
+			if r.gone || r.poisoned || r.blob == nil {
+				continue
+			}
+			a.w.res.Compared++
+			if n := r.cache.wrong(q.of.serial, q.from+uint32(i), b); n > 0 {
+				if q.of.stock {
+					a.w.res.StockWrong++ // the time guard is a filter and not a proof
+					return
+				}
+				a.w.broke(WrongData, a.who(), q.name, "rank %d: block %d at position %d has %d wrong words when it is %s", r.n, b, q.from+uint32(i), n, when)
+				return
+			}
+		}
+	}
+}
+
+// written is called with each piece that lands: only where a read may write.
+func (w *World) written(p *simnet.Write) {
+	r := w.agents[p.Reader]
+	if r == nil || r.gone || r.life.dead {
+		return
+	}
+	b, ok := r.cache.blockAt(p.Local)
+	if !ok {
+		return // a row
+	}
+	if s := &r.life.app.blocks[b]; s.use != blockReading {
+		w.broke(Aside, r.who(), "", "rank %d: a transfer writes into block %d, which is %s", r.n, b, [...]string{"free", "leased", "being read", "in use"}[s.use])
+		s.mark = 0 // said once
+	}
+}
+
+// eventText is an event for the log.
+func eventText(ev *record.Event) string {
+	names := [...]string{
+		record.EvFreed: "freed", record.EvReadDone: "read done", record.EvReadFailed: "read failed", record.EvBlocksBack: "blocks back",
+		record.EvLeaseGone: "lease gone", record.EvAtRisk: "at risk", record.EvEngineUp: "engine up", record.EvEngineDown: "engine down",
+		record.EvPoisoned: "poisoned", record.EvExpectLapsed: "expectation lapsed", record.EvRankUp: "rank up", record.EvRankDown: "rank down",
+		record.EvHostDown: "host down", record.EvEngineDrains: "engine drains",
+	}
+	what := fmt.Sprintf("event %d", ev.Kind)
+	if int(ev.Kind) < len(names) && names[ev.Kind] != "" {
+		what = names[ev.Kind]
+	}
+	switch ev.Kind {
+	case record.EvFreed:
+		what += ": " + freedNames[ev.Status&15]
+		if ev.Reasons != uint64(ev.Status) {
+			what += fmt.Sprintf(" (ranks %x)", ev.Reasons)
+		}
+	case record.EvReadFailed:
+		what += ": " + readNames[ev.Status&7]
+		if ev.Flags&record.FlagBlocksHeld != 0 {
+			what += ", blocks held"
+		}
+	}
+	return what
+}
+
+var freedNames = [16]string{
+	"", "completed", "released", "revoked", "expired", "poisoned", "duplicate", "closed", "lost",
+}
+
+var readNames = [8]string{"ok", "stale", "unproven", "failed", "timeout", "cancelled", "lost"}
+
+// done reports that nothing of the engine is left open. Blocks of reads that a broken context will not end stay aside.
+func (a *app) done() string {
+	if a.broken || a.host == nil {
+		return ""
+	}
+	for _, g := range a.grants {
+		if !g.ended {
+			return fmt.Sprintf("grant %q has no end", g.name)
+		}
+	}
+	for _, q := range a.order {
+		if q.read && !q.outcome {
+			return fmt.Sprintf("the read of %q has no outcome", q.name)
+		}
+		if q.held {
+			return fmt.Sprintf("the blocks of %q are not back", q.name)
+		}
+	}
+	return ""
+}
+
+// endAll takes back what only the engine can end.
+func (a *app) endAll(reads bool) {
+	if a.host == nil {
+		return
+	}
+	for _, q := range a.order {
+		if !q.untrack && !q.outcome && (reads || !q.read) {
+			_ = a.untrack(q)
+		}
+	}
+	for _, h := range a.handles() {
+		if g := a.leases[h]; !g.granted && !g.ended && !g.cancel && a.host.Cancel(g.handle) == nil {
+			g.cancel, g.ended = true, true // of a cancelled expectation nothing is heard
+		}
+	}
+}
+
+func (a *app) handles() (all []record.Handle) {
+	for h := range a.leases {
+		all = append(all, h)
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,471 @@
+package sim
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/lease"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// ledger is what the checker knows of one rank's leases by what the rank was told and has taken: from it follows what may and what must
+// have become of each. It looks at the table from outside only: slots, rows, and what is told.
+type ledger struct {
+	r     *rankCtx
+	w     *World
+	slots []entry
+	past  []entry           // the use before, of each slot
+	ids   map[string]uint32 // slot of the latest use that was granted or expected under an id
+	last  clock.Instant     // time of the last step
+	again uint64            // grants that were repeated
+}
+
+// entry is one use of a slot at one rank.
+type entry struct {
+	use      uint32
+	name, id string
+	state    uint32 // as in the slot's state word
+	fixed    bool
+	least    clock.Instant // deadline: no earlier
+	most     clock.Instant // and no later
+	lastBeat clock.Instant // what the latest heartbeat gave
+	stock    bool          // it was a stock one
+	anyStock bool          // one has ever been
+	native   bool          // named by a native message
+	first    uint64        // the engine that it was
+	shared   bool
+	named    bool   // by a stock message
+	row      uint64 // deadline that the row showed
+	reports  []report
+	complete bool // all readers of one engine have reported
+	open     int  // steps that found it held all the same
+	releases int
+	isGone   bool
+
+	passed    clock.Instant // first step behind least, since the last heartbeat
+	passedGap time.Duration
+	looked    clock.Instant // first step behind most
+	lookedGap time.Duration
+	over      int // steps that should have found it ended
+
+	ended    clock.Instant // 0: it has not
+	doubtful bool          // something is not known: no bound is held against it
+}
+
+type report struct {
+	engine, epoch uint64
+	rank          uint32
+	agent         string
+	n             uint32
+}
+
+func newLedger(r *rankCtx) *ledger {
+	return &ledger{r: r, w: r.life.w, slots: make([]entry, len(r.mem.Slots)), past: make([]entry, len(r.mem.Slots)), ids: map[string]uint32{}}
+}
+
+// over begins another era: what is known is void.
+func (l *ledger) over() {
+	copy(l.past, l.slots)
+	for i := range l.past {
+		l.past[i].doubtful = true
+	}
+	clear(l.slots)
+	clear(l.ids)
+}
+
+// poisoned says that the rank's core is broken: no bound holds any more.
+func (l *ledger) poisoned() {
+	for i := range l.slots {
+		l.slots[i].doubtful = true
+	}
+}
+
+func (l *ledger) extension() time.Duration { return l.r.life.place.lease() * 2 / 3 }
+func (l *ledger) interval() time.Duration  { return l.r.life.place.lease() / 6 }
+
+// word is a slot's use and state now.
+func (l *ledger) word(slot uint32) (use, bits uint32) {
+	s := atomic.LoadUint64(&l.r.mem.Slots[slot].State)
+	return uint32(s >> 32), uint32(s) & record.Mask
+}
+
+// heard takes a message that the plane takes now.
+func (l *ledger) heard(agent, body []byte) {
+	now := l.r.now()
+	if len(body) > 0 && body[0] == wire.NativeMagic {
+		l.native(body, now)
+		return
+	}
+	if l.r.life.place.spec.StockOff {
+		return
+	}
+	msg, st := wire.ParseStock(body)
+	if st != wire.OK {
+		return
+	}
+	switch msg.Kind {
+	case wire.Heartbeat:
+		ids := wire.NewIDs(msg.Body, wire.RunMax)
+		any := false
+		for id, _, ok := ids.Next(); ok; id, _, ok = ids.Next() {
+			if e := l.byID(string(id)); e != nil {
+				any = true
+				e.stockBeat(l, now)
+			}
+		}
+		if any || len(msg.ID) == 0 {
+			return
+		}
+		fallthrough
+	case wire.Completion:
+		e := l.byID(string(msg.ID))
+		if e == nil || msg.N == 0 {
+			return
+		}
+		e.named = true
+		e.report(report{agent: string(agent), n: uint32(msg.N)}, true)
+	}
+}
+
+// byID gives the use that a stock message names: granted or expected, and not ended.
+func (l *ledger) byID(id string) *entry {
+	s, ok := l.ids[id]
+	if !ok {
+		return nil
+	}
+	e := &l.slots[s]
+	if use, bits := l.word(s); use != e.use || bits != record.Granted && bits != record.Expected {
+		return nil
+	}
+	return e
+}
+
+func (e *entry) stockBeat(l *ledger, now clock.Instant) {
+	e.named = true
+	if !e.fixed {
+		e.beat(now.Add(l.extension()), true)
+	}
+}
+
+func (e *entry) beat(until clock.Instant, stock bool) {
+	e.least, e.most = max(e.least, until), max(e.most, until)
+	if until >= e.lastBeat {
+		e.lastBeat, e.stock = until, stock
+	}
+	e.anyStock = e.anyStock || stock
+	e.passed, e.looked, e.over = 0, 0, 0
+}
+
+func (l *ledger) native(body []byte, now clock.Instant) {
+	h, entries, st := wire.ParseNative(body)
+	if st != wire.OK || h.Kind == wire.Hello || h.Kind == wire.Leaving {
+		return
+	}
+	for i := range int(h.Count) {
+		slot, g, key := wire.Entry(entries, i)
+		if int(slot) >= len(l.slots) || lease.Key(l.r.secret, slot, g) != key {
+			continue
+		}
+		use, bits := l.word(slot)
+		if use != g || bits != record.Granted && bits != record.Expected && bits != record.Free {
+			continue
+		}
+		e := &l.slots[slot]
+		if e.use != g {
+			continue
+		}
+		who := h.Engine ^ mix64(h.Epoch)
+		if e.native && e.first != who {
+			e.shared = true
+		}
+		e.native, e.first = true, who
+		switch h.Kind {
+		case wire.Renew:
+			if !e.fixed {
+				e.beat(now.Add(l.extension()), false)
+			}
+		case wire.Complete:
+			e.report(report{engine: h.Engine, epoch: h.Epoch, rank: h.Rank, n: uint32(h.Readers)}, false)
+		case wire.Release:
+			e.releases++
+		}
+	}
+}
+
+// report adds a reader's report (L5).
+func (e *entry) report(in report, stock bool) {
+	for i := range e.reports {
+		k := &e.reports[i]
+		if k.engine == in.engine && k.epoch == in.epoch && k.rank == in.rank && k.agent == in.agent {
+			k.n = max(k.n, in.n)
+			in.n = 0
+		}
+	}
+	if in.n != 0 {
+		e.reports = append(e.reports, in)
+	}
+	have, want := uint32(0), uint32(0)
+	for _, k := range e.reports {
+		if stock && k.agent != "" || !stock && k.agent == "" && k.engine == in.engine && k.epoch == in.epoch {
+			have++
+			want = max(want, k.n)
+		}
+	}
+	if have > 0 && have >= want {
+		e.complete = true
+	}
+}
+
+// gone is the word of a reader's death wire.
+func (l *ledger) gone(engine, epoch uint64) {
+	for i := range l.slots {
+		if e := &l.slots[i]; e.native && e.first == engine^mix64(epoch) {
+			e.isGone = true
+		}
+	}
+}
+
+// look compares the table with what is known, behind each step.
+func (l *ledger) look(now clock.Instant) {
+	gap := time.Duration(0)
+	if l.last != 0 {
+		gap = now.Sub(l.last)
+	}
+	l.last = now
+	again := false
+	if l.r.link != nil {
+		n := l.r.link.Counters.Repeated + l.r.leases.Counters.Again
+		again, l.again = n != l.again, n
+	}
+	_, rows := record.Board(l.r.mem.Board)
+	for s := range l.slots {
+		use, bits := l.word(uint32(s))
+		e := &l.slots[s]
+		if use == 0 && bits == record.Free && e.state == record.Free {
+			continue
+		}
+		if e.use > use {
+			l.broke("L2", e, "slot %d went from use %d back to %d", s, e.use, use)
+		}
+		if e.use != use {
+			if e.state == record.Granted && e.ended == 0 { // it ended, and its slot was given back, within the step
+				e.ended = now
+			}
+			l.past[s] = *e
+			*e = entry{use: use}
+		}
+		if bits != e.state {
+			l.moved(uint32(s), e, bits, now)
+		}
+		if bits != record.Granted {
+			continue
+		}
+		row := &rows[s]
+		if row.Fence == record.FenceClosed {
+			e.doubtful = true
+		}
+		if e.doubtful {
+			continue
+		}
+		if row.DeadlineUs < e.row {
+			l.broke("L1", e, "the row's deadline went from %d us back to %d", e.row, row.DeadlineUs)
+		}
+		e.row = row.DeadlineUs
+		if again { // the host has told a grant once more, with the time left, but an extension at least
+			e.most, e.looked, e.over = max(e.most, now.Add(l.extension()*9/8)), 0, 0
+		}
+		if e.complete && !(e.native && e.onlyStock()) {
+			if e.open++; e.open == 2 {
+				l.broke("L5", e, "all readers of one engine have reported, and it is held")
+			}
+		}
+		l.inTime(e, now, gap)
+	}
+}
+
+// moved takes a change of a slot's state within one use.
+func (l *ledger) moved(s uint32, e *entry, bits uint32, now clock.Instant) {
+	before := e.state
+	e.state = bits
+	switch bits {
+	case record.Granted, record.Expected:
+	default:
+		if before == record.Granted && e.ended == 0 {
+			e.ended = now
+		}
+		return
+	}
+	g := l.r.life.app.leases[record.NewHandle(s, e.use)]
+	if g == nil {
+		e.doubtful = true
+		return
+	}
+	e.name, e.fixed = g.name, g.fixed
+	if e.ended != 0 || before == record.Ended || before == record.Lapsed {
+		l.broke("L2", e, "use %d of slot %d came back after its end", e.use, s)
+	}
+	switch other := l.byID(g.id); {
+	case other == e:
+		e.id = g.id
+	case other == nil:
+		e.id, l.ids[g.id] = g.id, s
+	case other.state == record.Expected && bits == record.Granted: // what was kept for the id is this one's
+		e.id, l.ids[g.id] = g.id, s
+		e.named = e.named || other.named
+		if other.lastBeat > e.lastBeat {
+			e.beat(other.lastBeat, other.stock)
+		}
+		for _, k := range other.reports {
+			e.report(k, k.agent != "")
+		}
+	}
+	if bits == record.Expected {
+		return
+	}
+	ttl := g.ttl
+	switch {
+	case ttl == 0 && g.fixed:
+		ttl = l.r.life.blocksTTL()
+	case ttl == 0:
+		ttl = l.r.life.place.lease()
+	}
+	if e.fixed {
+		e.least, e.most = 0, 0
+	}
+	// The time left may run from when it was said, or from when this rank heard of it, and never from earlier.
+	first := now.Add(ttl)
+	if l.r.life.host != nil {
+		first = first.Add(-l.w.now.Sub(g.at))
+	}
+	e.least = max(e.least, first)
+	e.most = max(e.most, now.Add(ttl+l.extension()/8))
+	if l.r.life.host != nil {
+		e.most = max(e.most, now.Add(l.extension()*9/8))
+	}
+	e.passed, e.looked, e.over = 0, 0, 0
+	if e.complete && e.id != "" && !(e.native && e.onlyStock()) {
+		l.broke("L6", e, "all its readers had reported before the grant, and it is held")
+	}
+}
+
+// onlyStock reports that what has reported are stock readers, which end nothing once a native message named the lease (L12).
+func (e *entry) onlyStock() bool {
+	for _, k := range e.reports {
+		if k.agent == "" {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *ledger) broke(rule Rule, e *entry, format string, args ...any) {
+	l.w.broke(rule, l.r.who(), e.name, "rank %d: "+format, append([]any{l.r.n}, args...)...)
+}
+
+// unit is what the table counts time in, and more.
+const unit = time.Millisecond
+
+// expiry is the least time at which a lease may be looked at as expired.
+func (l *ledger) expiry(e *entry) clock.Instant {
+	if e.stock && e.lastBeat != 0 && !e.fixed {
+		return max(e.least, e.lastBeat.Add(l.linger()))
+	}
+	return e.least
+}
+
+// inTime notes the looks at a lease that still stands, and holds it against the time at which it must have ended (L4).
+func (l *ledger) inTime(e *entry, now clock.Instant, gap time.Duration) {
+	if e.passed == 0 && now >= l.expiry(e).Add(-unit) {
+		e.passed, e.passedGap = now, gap
+	}
+	until := e.most
+	if e.anyStock {
+		until = until.Add(l.linger())
+	}
+	if now < until.Add(max(l.r.life.place.lease()/256, 10*time.Millisecond)) {
+		return
+	}
+	if e.looked == 0 {
+		e.looked, e.lookedGap = now, gap
+		return
+	}
+	wait := time.Duration(settleWait)
+	if e.lookedGap > l.interval() {
+		wait = l.interval()
+	}
+	if now < e.looked.Add(wait+unit) {
+		return
+	}
+	if e.over++; e.over == 4 {
+		l.broke("L4", e, "still held %v after its deadline, which a step found passed %v ago", now.Sub(until), now.Sub(e.looked))
+	}
+}
+
+func (l *ledger) linger() time.Duration {
+	switch p := l.r.life.place.spec; {
+	case p.StockLinger < 0:
+		return 0
+	case p.StockLinger > 0:
+		return p.StockLinger
+	}
+	return l.extension()
+}
+
+// freed holds the reason that the engine was told for this rank against what is known.
+func (l *ledger) freed(g *grant, reason int) {
+	if l.r.gone || l.r.life.dead {
+		return
+	}
+	s := g.handle.Slot()
+	// L10: whoever reads the row now must see that the lease is over.
+	_, rows := record.Board(l.r.mem.Board)
+	if l.r.agent != nil && l.r.epoch == g.epoch && rows[s].Fence == record.FenceWord(l.r.base, g.handle.Use()) {
+		l.w.broke("L10", l.r.who(), g.name, "freed as %s while the row of rank %d says that it may be read", freedNames[reason&15], l.r.n)
+	}
+	if l.r.poisoned || l.r.life.app.broken {
+		return
+	}
+	e := &l.slots[s]
+	if e.use != g.handle.Use() {
+		e = &l.past[s]
+	}
+	if e.use != g.handle.Use() || e.ended == 0 || e.doubtful {
+		return // it never was here, or is no longer known
+	}
+	switch reason {
+	case record.FreedExpired:
+		until := l.expiry(e)
+		switch {
+		case e.ended < until.Add(-unit):
+			l.broke("L4", e, "expired %v before its time", until.Sub(e.ended))
+		case e.passed == 0 || e.ended.Sub(e.passed) < settleWait-unit:
+			l.broke("L8", e, "expired %v after the first look at its deadline", e.ended.Sub(max(e.passed, until)))
+		case e.passedGap > l.interval() && e.ended.Sub(e.passed) < l.interval()-unit:
+			l.broke("L8", e, "expired %v after a stall of %v", e.ended.Sub(e.passed), e.passedGap)
+		}
+	case record.FreedCompleted:
+		if !e.complete {
+			l.broke("L5", e, "completed, and not all readers of one engine have reported: %d reports", len(e.reports))
+		}
+	case record.FreedReleased:
+		switch {
+		case e.releases == 0 && !e.isGone:
+			l.broke("L12", e, "released, and nobody has said so")
+		case e.unchecked(l):
+			l.broke("L12", e, "released, and somebody may read who does not check the fence")
+		case e.shared && e.releases == 1 && !e.isGone:
+			l.broke("L12", e, "released by one of two engines that named it")
+		}
+	case record.FreedRevoked:
+		if e.unchecked(l) && !g.cancel && !(e.anyStock && e.ended >= e.least) {
+			l.broke("L12", e, "revoked, and somebody may read who does not check the fence")
+		}
+	}
+}
+
+// unchecked is L12's bit: set until a native message names the lease, and for good by a stock one.
+func (e *entry) unchecked(l *ledger) bool {
+	return e.named || !e.native && !l.r.life.place.spec.AllPeersCheck
+}

@@ -1,0 +1,504 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+
+	"github.com/kvlease/kvlease/dataplane"
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/deathwire"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/lease"
+	"github.com/kvlease/kvlease/dataplane/read"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/sim/simnet"
+	"github.com/kvlease/kvlease/dataplane/stream"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// enginesMax is how many engines a context knows at once.
+const enginesMax = 16
+
+// rankCtx is a context with an agent: of role rank, or of role engine, which is its own host. It is put together as dataplane/core
+// does it, without descriptors and goroutines.
+type rankCtx struct {
+	steps
+	life *life
+	n    uint32
+
+	mem     *record.Memory
+	epoch   uint64
+	secret  [2]uint64
+	base    uint64
+	leases  *lease.Table
+	tracker *heartbeat.Tracker
+	reads   *read.Machine
+	plane   *dataplane.Plane
+	link    *dataplane.Link // nil: role engine
+	carrier stream.Carrier  // likewise
+	agent   *simnet.Agent   // of the present era; nil: no memory is registered
+	tap     *tap
+	cache   *cache
+
+	blob     []byte // of the agent
+	map_     []byte // our own handshake map
+	told     record.Era
+	in       uint64 // the era in which we registered
+	spent    uint64 // the last that is over here
+	mapDue   bool
+	agents   int
+	poisoned bool
+	view     *ledger // what the checker knows of this rank's leases
+	sentTo   [2]int  // messages of a delta carrier
+	lanes    [2]lane
+	hurt     bool // memory of the transport may be written by nobody who is told
+}
+
+// now is this context's clock.
+func (r *rankCtx) now() clock.Instant {
+	t := r.life.place.local(r.w.now)
+	if r.link != nil {
+		t = t.Add(r.life.place.spec.Ranks)
+	}
+	return t
+}
+
+func (r *rankCtx) who() string { return r.life.place.spec.ID }
+
+// readConfig sizes the machine: small, since hundreds of them are made.
+func (l *life) readConfig() read.Config {
+	p := l.place
+	c := read.Config{
+		ReadsMax: 48, SourcesMax: 8, PartsMax: 4, RunsMax: 4096, PeersMax: 64, RowsMax: 128, RowsPeer: 64, DescsStepMax: 256,
+		ReadTimeout: 4 * p.lease(), QuarantineErrorWait: max(p.lease(), quarantineLeast), FenceSpin: 1, FenceSpinFast: 1,
+	}
+	if p.spec.ReadTimeout > 0 {
+		c.ReadTimeout = p.spec.ReadTimeout
+	}
+	return c
+}
+
+// buildRank makes a context of rank n; carrier is nil for role engine.
+func (l *life) buildRank(n uint32, carrier stream.Carrier) (*rankCtx, error) {
+	p, w := l.place, l.w
+	events, producers := 1<<12, 0
+	if carrier == nil {
+		events, producers = 1<<14, 1
+	}
+	r := &rankCtx{
+		life: l, n: n, carrier: carrier, mem: memory(p.slots(), producers, events, true),
+		epoch: l.era.epoch, secret: l.era.secret, base: l.base(n), cache: newCache(p, n),
+	}
+	r.mem.Epoch, r.mem.Secret, r.mem.Base = r.epoch, r.secret, r.base
+	r.mem.Control.BeginEra(r.epoch, r.secret)
+	r.mem.Control.DurationNs = uint64(p.lease())
+	r.tap = &tap{r: r}
+	if err := r.newAgent(r.epoch); err != nil {
+		return nil, err
+	}
+	rc := l.readConfig()
+	r.mem.Landing = words(read.LandingBytes(rc))
+	header, rows := record.Board(r.mem.Board)
+	lc := l.leaseConfig()
+	if carrier != nil {
+		lc.ExpectMax = -1 // the host cancels expectations
+	}
+	var err error
+	r.leases, err = lease.New(lc, lease.Memory{Control: r.mem.Control, Slots: r.mem.Slots, Header: header, Rows: rows}, r.secret, r.base, r.epoch)
+	if err != nil {
+		return nil, err
+	}
+	if r.reads, err = read.New(rc, r.tap, r.mem.Landing, nil); err != nil {
+		return nil, err
+	}
+	out, err := dataplane.NewEvents(r.mem.Events, nil)
+	if err != nil {
+		return nil, err
+	}
+	var events2 heartbeat.Events = out
+	if carrier != nil {
+		r.link = dataplane.NewLink(dataplane.LinkConfig{Rank: n, Engines: enginesMax, MapMax: 1 << 14, Era: r.eraTold}, r.mem, carrier)
+		events2 = r.link
+	}
+	r.tracker, err = heartbeat.New(heartbeat.Config{
+		Self:  heartbeat.Identity{EngineHash: wire.EngineHash([]byte(l.id)), Epoch: r.epoch, Rank: n},
+		Shape: p.shape(), KVHeads: headsN, Duration: p.lease(), Tracks: p.slots(), Engines: enginesMax, Links: enginesMax * 8, SourcesMax: 8,
+		Owed: 64, RunsMax: 4096, RowStates: 256, LongIDs: 64, ReadTimeout: rc.ReadTimeout, Nonce: r.nonce, Seed: r.epoch,
+	}, r.tap, r.reads, r.mem.Tracks, r.mem.Control, events2)
+	if err != nil {
+		return nil, err
+	}
+	pc := dataplane.Config{RecordsStepMax: 1 << 16, NotifsStepMax: 1024, ParseMax: 1 << 16, StockPeers: !p.spec.StockOff}
+	if carrier != nil {
+		r.plane, err = dataplane.NewRank(pc, r.mem, r.tap, r.leases, r.tracker, r.reads, out, r.link)
+	} else {
+		r.plane, err = dataplane.New(pc, r.mem, r.tap, r.leases, r.tracker, r.reads, out)
+		r.plane.SetWires(l.side)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.view = newLedger(r)
+	r.steps.init(l, int(n), r.turn, r.nextDue)
+	if carrier == nil {
+		r.rank = 0
+	}
+	_ = w
+	return r, nil
+}
+
+// leaseConfig is the configuration of a rank's table.
+func (l *life) leaseConfig() lease.Config {
+	p := l.place
+	c := lease.Config{
+		Duration: p.lease(), Extension: p.lease() * 2 / 3, Interval: p.lease() / 6, Settle: settleWait, StockLinger: p.lease() * 2 / 3,
+		ExpectMax: p.spec.ExpectMax, FixedTTL: p.spec.BlocksTTL, AllPeersCheck: p.spec.AllPeersCheck, StockPeers: !p.spec.StockOff,
+		Readers: 256, Seed: l.era.epoch,
+	}
+	switch {
+	case p.spec.StockLinger < 0:
+		c.StockLinger = 0
+	case p.spec.StockLinger > 0:
+		c.StockLinger = p.spec.StockLinger
+	}
+	return c
+}
+
+// nonce is that of our death wire to an owner.
+func (r *rankCtx) nonce(owner string) (n [16]byte) {
+	if r.life.place.spec.WireGrace < 0 {
+		return n
+	}
+	return deathwire.Nonce(r.secret, owner)
+}
+
+// newAgent makes the agent of an era.
+func (r *rankCtx) newAgent(epoch uint64) error {
+	name := fmt.Sprintf("%s.%d.%016x", r.life.id, r.n, epoch)
+	a, err := r.life.w.net.Agent(name, simnet.AgentConfig{ReadsMax: 512})
+	if err != nil {
+		return err
+	}
+	r.life.w.agents[name] = r
+	r.agent, r.tap.Transport = a, a
+	r.agents++
+	a.OnArrival(func() { r.wake() })
+	if r.stopped > 0 {
+		r.life.w.net.Stop(name)
+	}
+	return nil
+}
+
+// register makes the cache known to the transport: core.Register.
+func (r *rankCtx) register() error {
+	switch {
+	case r.blob != nil:
+		return errors.New("the memory is registered")
+	case r.poisoned:
+		return errors.New("poisoned")
+	case r.agent == nil:
+		if err := r.reopen(); err != nil {
+			return err
+		}
+	}
+	list := r.regions()
+	if err := r.agent.Register(list); err != nil {
+		return err
+	}
+	blob, err := r.agent.Metadata()
+	if err != nil {
+		return err
+	}
+	if err := r.reads.SetLocal(r.cache.layout()); err != nil {
+		return err
+	}
+	_ = r.tracker.SetLocal(r.cache.layout()) // an engine known already that does not fit is not read from
+	r.blob = blob
+	if r.link != nil { // the map needs the era, which the host tells
+		r.enterEra()
+		r.wake()
+		return nil
+	}
+	r.map_ = wire.AppendHandshake(nil, r.describe())
+	r.life.side.publish(0, r.map_)
+	r.wake()
+	return nil
+}
+
+func (r *rankCtx) regions() []transport.Region {
+	list := r.cache.regions()
+	return append(list,
+		transport.Region{Addr: record.Addr(r.mem.Board), Bytes: uint64(len(r.mem.Board))},
+		transport.Region{Addr: record.Addr(r.mem.Landing), Bytes: uint64(len(r.mem.Landing))})
+}
+
+// describe is what peers are told: core.describe.
+func (r *rankCtx) describe() *wire.Handshake {
+	p := r.life.place
+	h := &wire.Handshake{
+		EngineID: r.life.id, AgentMetadata: r.blob, Layout: "LBHNC", BlockSize: 16, AttnBackend: "FLASH_ATTN",
+		PhysicalPerLogical: 1, DCPSize: 1, PCPSize: 1, Native: true,
+		Lease: wire.HandshakeLease{
+			Version: wire.LeaseVersion, Epoch: r.epoch, Base: r.base, Board: record.Addr(r.mem.Board), Slots: uint32(len(r.mem.Slots)),
+			Duration: p.lease(), Agent: r.agent.Agent(), Rank: r.n, TP: p.shape().TP, PP: p.shape().PP, KVHeads: headsN,
+		},
+	}
+	r.cache.describe(h)
+	return h
+}
+
+// eraTold is called within the step that hears of a new era, before any grant of it.
+func (r *rankCtx) eraTold(e record.Era) {
+	r.told = e
+	r.enterEra()
+}
+
+// enterEra makes the host's era ours: core.enterEra.
+func (r *rankCtx) enterEra() {
+	switch {
+	case r.told.Era == 0:
+		return
+	case r.told.Era == r.in:
+		r.mapDue = r.mapDue || r.map_ == nil && r.blob != nil && r.in != r.spent
+		return
+	case r.map_ != nil, r.leases.Held() > 0:
+		r.map_ = nil
+		r.leases.FenceAll()
+		r.leases.EndAll(record.FreedClosed, r.now())
+	}
+	base := r.life.w.hash("base", r.who(), r.life.number, r.told.Era, r.n) >> 2
+	if r.told.Era == 1 {
+		base = r.base
+	}
+	r.view.over()
+	if err := r.leases.Reset(r.told.Secret, base, r.told.Epoch); err != nil {
+		return // poisoned
+	}
+	r.in = r.told.Era
+	r.epoch, r.secret, r.base = r.told.Epoch, r.told.Secret, base
+	r.mem.Epoch, r.mem.Secret, r.mem.Base = r.epoch, r.secret, r.base
+	r.mem.Control.BeginEra(r.epoch, r.secret)
+	r.tracker.Wake(r.epoch, r.now())
+	r.mapDue = r.blob != nil
+}
+
+// unregister ends the era: core.Unregister. An error: work is in flight, and nothing has changed.
+func (r *rankCtx) unregister() error {
+	if r.blob == nil {
+		return errors.New("nothing is registered")
+	}
+	if n := r.reads.Open(); n > 0 {
+		return fmt.Errorf("%d transfers have not ended", n)
+	}
+	now := r.now()
+	if !r.poisoned {
+		r.tracker.Sleep(now)
+	}
+	r.leases.FenceAll()
+	if !r.poisoned {
+		r.leases.EndAll(record.FreedClosed, now)
+		r.plane.PublishEnds()
+	}
+	return r.leave()
+}
+
+// leave destroys the agent: core.leave.
+func (r *rankCtx) leave() error {
+	if err := r.agent.Close(); err != nil {
+		return err
+	}
+	if r.link == nil {
+		r.life.side.withdraw()
+	}
+	r.agent, r.tap.Transport = nil, nobody{}
+	r.blob, r.mapDue = nil, false
+	if r.link != nil && r.map_ != nil {
+		r.spent = r.in
+		r.link.SetMap(nil)
+	}
+	r.map_ = nil
+	r.cache.scrub(r.life.w) // the memory is gone, and another's now
+	r.wake()
+	return nil
+}
+
+// reopen gives a context that has unregistered an agent, and one of role engine the next era: core.wake.
+func (r *rankCtx) reopen() error {
+	l, now := r.life, r.now()
+	r.leases.FenceAll()
+	r.leases.EndAll(record.FreedClosed, now) // grants that were said while there was no memory
+	r.plane.PublishEnds()
+	if r.link != nil {
+		r.in = r.spent // the board is closed: an era that was told meanwhile is entered anew
+		if err := r.newAgent(l.w.hash("agent", r.who(), l.number, r.n, r.agents)); err != nil {
+			return err
+		}
+		r.tracker.Wake(r.epoch, now)
+		return nil
+	}
+	l.era = l.nextEra()
+	base := l.base(r.n)
+	r.view.over()
+	if err := r.leases.Reset(l.era.secret, base, l.era.epoch); err != nil {
+		return err
+	}
+	if err := r.newAgent(l.era.epoch); err != nil {
+		return err
+	}
+	r.epoch, r.secret, r.base = l.era.epoch, l.era.secret, base
+	r.mem.Control.BeginEra(r.epoch, r.secret)
+	r.mem.Epoch, r.mem.Secret, r.mem.Base = r.epoch, r.secret, r.base
+	l.side.begin()
+	r.tracker.Wake(r.epoch, now)
+	return nil
+}
+
+// openEngine makes an engine of one context.
+func (l *life) openEngine() error {
+	r, err := l.buildRank(0, nil)
+	if err != nil {
+		return err
+	}
+	l.ranks = []*rankCtx{r}
+	if l.app.host, err = host.New(r.mem, r.wake); err != nil {
+		return err
+	}
+	r.mem.Control.Asleep = 1 // each submission wakes it
+	l.side.begin()
+	return r.register()
+}
+
+// turn is one step of the context.
+func (r *rankCtx) turn() {
+	if r.poisoned {
+		if r.link != nil {
+			r.link.Poisoned()
+			r.flushDelta()
+		}
+		r.settleReads()
+		if r.link == nil {
+			r.life.app.poll()
+		}
+		return
+	}
+	if r.step1() && r.link == nil {
+		r.life.app.poll()
+	}
+	if r.link != nil {
+		r.flushDelta()
+		if r.life.host != nil && r.life.host.pending() {
+			r.life.host.wake()
+		}
+	}
+}
+
+// step1 runs the plane; a panic poisons the context.
+func (r *rankCtx) step1() (ok bool) {
+	defer func() {
+		if what := recover(); what != nil {
+			r.w.broke(Broken, r.who(), "", "rank %d: panic in a step: %v\n%s", r.n, what, debug.Stack())
+			r.poison()
+		}
+	}()
+	now := r.now()
+	if r.link == nil {
+		r.life.side.step(now)
+	}
+	r.plane.Step(now)
+	r.view.look(now)
+	if r.link == nil {
+		return true
+	}
+	if r.mem.Control.Poisoned != 0 { // the host said so
+		r.poisoned = true
+		return true
+	}
+	if r.mapDue {
+		r.mapDue = false
+		r.map_ = wire.AppendHandshake(nil, r.describe())
+		r.link.SetMap(r.map_)
+		r.wake()
+	}
+	r.loadMaps()
+	return true
+}
+
+// loadMaps is what a rank's loader does off the step.
+func (r *rankCtx) loadMaps() {
+	for {
+		select {
+		case m := <-r.link.Maps():
+			h := new(wire.Handshake)
+			if wire.ParseHandshake(append([]byte(nil), m.Data...), h) == nil {
+				_ = r.tracker.LoadHandshake(m.Engine, m.Rank, h) // of an engine that is gone
+			}
+			r.link.Done(m)
+			r.wake()
+		default:
+			return
+		}
+	}
+}
+
+// poison is what core.failSafe does when a step has panicked.
+func (r *rankCtx) poison() {
+	if r.poisoned {
+		return
+	}
+	r.poisoned = true
+	r.leases.FenceAll()
+	r.mem.Control.PoisonNs = uint64(r.now())
+	atomic.StoreUint32(&r.mem.Control.Poisoned, 1)
+	r.plane.Flush()
+	if r.link != nil {
+		r.link.Poisoned()
+	}
+	r.view.poisoned()
+	r.wake()
+}
+
+// settleReads follows the transfers of a broken context to their ends, as core does when it is closed.
+func (r *rankCtx) settleReads() {
+	r.reads.Close(r.now())
+	r.reads.Step(r.now())
+}
+
+// kill ends the process without a word.
+func (r *rankCtx) kill() {
+	if r.steps.gone {
+		return
+	}
+	r.end()
+	if r.agent != nil {
+		r.w.net.Kill(r.agent.Agent())
+	}
+}
+
+// nextDue is when a step has something to do without anything new arriving.
+func (r *rankCtx) nextDue() clock.Instant {
+	if r.poisoned {
+		if r.link == nil {
+			return r.w.now.Add(r.life.place.lease() / 16)
+		}
+		return r.w.now.Add(r.life.place.lease() / 4)
+	}
+	now := r.now()
+	switch {
+	case r.plane.Pending(), r.reads.NeedsStep(), r.leases.Ending() > 0:
+		return r.w.now.Add(1)
+	case r.link != nil && r.carrier.Pending():
+		return r.w.now.Add(1)
+	}
+	due := min(r.tracker.NextDue(now), r.leases.NextDue(now))
+	if due == clock.Never {
+		return due
+	}
+	if r.link != nil {
+		due = due.Add(-r.life.place.spec.Ranks)
+	}
+	return r.life.place.truly(due)
+}

@@ -1,0 +1,490 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/deathwire"
+	"github.com/kvlease/kvlease/dataplane/group"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/topology"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// side is an engine's side channel, with the decisions of dataplane/core and of the handshake and death wire packages below it, and
+// messages in place of connections.
+type side struct {
+	w    *World
+	life *life
+
+	served [][]byte // maps of our ranks; nil: not registered
+	whole  bool
+	peers  []*sidePeer
+	began  eraOf // who our hellos and wires say that we are
+
+	// Death wires of readers to us.
+	names  map[wireName]*wirePeer
+	voices map[wireWho]*wirePeer
+	deaths []wireWho
+}
+
+// sidePeer is an engine that is asked over its side channel.
+type sidePeer struct {
+	s      *side
+	engine uint64 // handle
+	id     string
+	at     *place
+	ranks  []uint32
+	wanted bool
+
+	asking   bool
+	again    bool
+	asked    int // numbers attempts; those of before are void
+	failures int
+	refused  bool // incompatible
+	loadedAt clock.Instant
+	epoch    uint64 // of the maps handed on last
+	breaks   uint32
+	broken   bool
+	tracked  bool
+	fixed    bool
+	offset   clock.Offset
+	jumped   time.Duration // suspends of ours that the offset knows of
+	fresh    clock.Instant // true time of the last refresh
+	wire     *ownWire
+}
+
+// Times of the handshake client.
+const (
+	askTimeout = 5 * time.Second
+	askGap     = 100 * time.Millisecond
+	backoffMin = time.Second
+	backoffMax = time.Minute
+	slowAnswer = 4 * time.Second
+	sideEvery  = time.Second
+)
+
+func newSide(l *life) *side {
+	s := &side{w: l.w, life: l, served: make([][]byte, l.place.shape().Ranks()), names: map[wireName]*wirePeer{}, voices: map[wireWho]*wirePeer{}}
+	var tick func()
+	tick = func() {
+		if !l.dead {
+			s.tick()
+			l.w.after(sideEvery, tick)
+		}
+	}
+	l.w.after(sideEvery, tick)
+	return s
+}
+
+// up reports that the process with the side channel runs.
+func (s *side) up() bool {
+	c := s.life.contexts()
+	return !s.life.dead && len(c) > 0 && c[0].stopped == 0
+}
+
+// add names an engine: kvl_engine_add.
+func (s *side) add(id string, at *place) (uint64, error) {
+	l := s.life
+	if id == l.id {
+		return 0, errors.New("the engine's own id")
+	}
+	d := heartbeat.EngineDesc{ID: id, TP: at.shape().TP, PP: at.shape().PP}
+	var h uint64
+	var err error
+	if l.host != nil {
+		h, err = l.host.group.AddEngine(group.EngineDesc{ID: d.ID, TP: d.TP, PP: d.PP})
+		l.host.wake()
+	} else {
+		h, err = l.ranks[0].tracker.AddEngine(d)
+		l.ranks[0].wake()
+	}
+	if err != nil {
+		return 0, err
+	}
+	if p := s.peer(h); p != nil {
+		if p.at != at { // it has moved
+			s.unwant(p)
+			p.at = at
+			s.want(p)
+		}
+		return h, nil
+	}
+	p := &sidePeer{s: s, engine: h, id: id, at: at}
+	for r := range l.place.shape().Ranks() {
+		some, err := topology.Reach(l.place.shape(), at.shape(), r)
+		if err != nil {
+			return 0, err
+		}
+		p.ranks = append(p.ranks, some...)
+	}
+	slices.Sort(p.ranks)
+	p.ranks = slices.Compact(p.ranks)
+	s.peers = append(s.peers, p)
+	if s.whole {
+		s.want(p)
+	}
+	return h, nil
+}
+
+// remove forgets an engine: kvl_engine_remove.
+func (s *side) remove(id string) error {
+	at := slices.IndexFunc(s.peers, func(p *sidePeer) bool { return p.id == id })
+	if at < 0 {
+		return errors.New("it is not known")
+	}
+	p := s.peers[at]
+	var err error
+	if h := s.life.host; h != nil {
+		err = h.group.RemoveEngine(p.engine)
+		h.wake()
+	} else {
+		err = s.life.ranks[0].tracker.RemoveEngine(p.engine)
+		s.life.ranks[0].wake()
+	}
+	s.unwant(p)
+	s.peers = slices.Delete(s.peers, at, at+1)
+	return err
+}
+
+func (s *side) peer(engine uint64) *sidePeer {
+	for _, p := range s.peers {
+		if p.engine == engine {
+			return p
+		}
+	}
+	return nil
+}
+
+// begin says which life of our engine speaks from now on.
+func (s *side) begin() { s.began = s.life.era }
+
+// publish serves the map of one of our ranks. With the last one peers are asked.
+func (s *side) publish(rank uint32, m []byte) {
+	s.served[rank] = m
+	for _, m := range s.served {
+		if m == nil {
+			return
+		}
+	}
+	s.whole = true
+	for _, p := range s.peers {
+		s.want(p)
+	}
+}
+
+// withdraw takes our maps back: this life of our engine is over for peers.
+func (s *side) withdraw() {
+	s.whole = false
+	clear(s.served)
+	for _, p := range s.peers {
+		if p.wire != nil {
+			p.wire.drop(true) // without a word
+		}
+		s.unwant(p)
+	}
+	s.endEra()
+}
+
+func (s *side) want(p *sidePeer) {
+	if p.wanted {
+		return
+	}
+	p.wanted, p.failures, p.refused = true, 0, false
+	p.ask(0)
+}
+
+func (s *side) unwant(p *sidePeer) {
+	p.asked++
+	p.asking, p.again, p.wanted = false, false, false
+	if p.wire != nil {
+		p.wire.drop(false)
+	}
+	p.offset = clock.Offset{}
+}
+
+// ask begins an attempt after a while, unless one runs: then another one follows it.
+func (p *sidePeer) ask(in time.Duration) {
+	if p.asking {
+		p.again = true
+		return
+	}
+	p.asked++
+	n := p.asked
+	p.s.w.after(in, func() {
+		if p.asked == n && p.wanted && !p.s.life.dead {
+			p.attempt()
+		}
+	})
+}
+
+// attempt asks the owner's listener.
+func (p *sidePeer) attempt() {
+	s := p.s
+	w := s.w
+	p.asking, p.again = true, false
+	n := p.asked
+	trip := time.Millisecond + within(w.hash("ask", s.life.place.spec.ID, p.at.spec.ID, n, w.now), 20*time.Millisecond)
+	sent := s.life.place.local(w.now)
+	fail := func(in time.Duration, why string) {
+		w.after(in, func() {
+			if p.asked == n && p.asking {
+				w.say(Engines, s.life.place.spec.ID, -1, "", "handshake with %s failed: %s", p.id, why)
+				p.failed()
+			}
+		})
+	}
+	l := p.at.life
+	switch {
+	case w.cut(s.life.place, p.at), p.at.answers == Never:
+		fail(askTimeout, "no answer")
+		return
+	case p.at.answers == Refuse, l == nil, l.dead:
+		fail(trip, "refused")
+		return
+	case p.at.answers == Slow:
+		trip += slowAnswer
+	}
+	wait := time.Duration(0)
+	var answer func()
+	answer = func() {
+		if p.asked != n || !p.asking || s.life.dead {
+			return
+		}
+		l := p.at.life
+		switch {
+		case l == nil || l.dead:
+			p.failed()
+		case !l.sideUp() && wait < askTimeout: // its process stands still
+			wait += 100 * time.Millisecond
+			w.after(100*time.Millisecond, answer)
+		case !l.sideUp() || w.cut(s.life.place, p.at):
+			p.failed()
+		default:
+			p.answered(sent, l)
+		}
+	}
+	w.after(trip, answer)
+}
+
+// sideUp reports that the listener of a life answers.
+func (l *life) sideUp() bool {
+	if l.stock != nil {
+		return !l.dead && l.stock.stopped == 0
+	}
+	return l.side.up()
+}
+
+// maps are what a life's listener serves for some of its ranks; nil: not all are registered.
+func (l *life) maps(ranks []uint32) (maps [][]byte) {
+	for _, r := range ranks {
+		var m []byte
+		if l.stock != nil {
+			m = l.stock.maps[r]
+		} else if int(r) < len(l.side.served) {
+			m = l.side.served[r]
+		}
+		if m == nil {
+			return nil
+		}
+		maps = append(maps, m)
+	}
+	return maps
+}
+
+// answered takes an owner's answer.
+func (p *sidePeer) answered(sent clock.Instant, l *life) {
+	s, w := p.s, p.s.w
+	maps := l.maps(p.ranks)
+	if maps == nil {
+		p.failed()
+		return
+	}
+	var ranks []heartbeat.PeerRank
+	for i, m := range maps {
+		h := new(wire.Handshake)
+		if wire.ParseHandshake(m, h) != nil {
+			p.failed()
+			return
+		}
+		if h.EngineID != p.id {
+			w.say(Engines, s.life.place.spec.ID, -1, "", "handshake: %s answers in place of %s", h.EngineID, p.id)
+			s.engineDead(p)
+			p.failed()
+			return
+		}
+		if p.at.answers == Other {
+			h.Layout = "another"
+		}
+		if own := s.own(); own != nil && wire.Compatible(own, h) != nil {
+			w.say(Engines, s.life.place.spec.ID, -1, "", "handshake with %s: incompatible", p.id)
+			p.refused = true
+			p.failed()
+			return
+		}
+		ranks = append(ranks, heartbeat.PeerRank{Rank: p.ranks[i], Map: h})
+	}
+	p.asking, p.failures, p.refused = false, 0, false
+	first := ranks[0].Map
+	p.epoch = first.Lease.Epoch
+	if err := s.load(p, ranks); err != nil {
+		w.say(Engines, s.life.place.spec.ID, -1, "", "handshake with %s cannot be used: %v", p.id, err)
+		w.after(backoffMax, func() {
+			if p.wanted {
+				p.ask(0)
+			}
+		})
+		return
+	}
+	w.say(Engines, s.life.place.spec.ID, -1, "", "handshake with %s", p.id)
+	p.loadedAt = w.now
+	s.keepWire(p, first)
+	at := p.at
+	p.offset.Observe(clock.Sample{Sent: sent, Received: s.life.place.local(w.now), Stamp: clock.RemoteInstant(at.monotonic(w.now))})
+	p.fresh = w.now
+	s.setOffset(p)
+	if p.again {
+		p.again = false
+		p.ask(askGap)
+	}
+}
+
+// own is our own map, to hold peers' against; nil: nothing is registered.
+func (s *side) own() *wire.Handshake {
+	if s.served[0] == nil {
+		return nil
+	}
+	h := new(wire.Handshake)
+	if wire.ParseHandshake(s.served[0], h) != nil {
+		return nil
+	}
+	return h
+}
+
+func (p *sidePeer) failed() {
+	p.asking = false
+	p.failures++
+	in := min(backoffMin<<min(p.failures-1, 10), backoffMax)
+	switch {
+	case p.refused:
+		in = backoffMax
+	case p.tracked:
+		in = min(in, p.s.life.place.lease()/6)
+	}
+	if p.again {
+		in = askGap
+	}
+	p.ask(in)
+}
+
+func (s *side) load(p *sidePeer, ranks []heartbeat.PeerRank) error {
+	if h := s.life.host; h != nil {
+		var maps []group.PeerMap
+		for _, r := range ranks {
+			maps = append(maps, group.PeerMap{Rank: r.Rank, Data: wire.AppendHandshake(nil, r.Map)})
+		}
+		h.wake()
+		return h.group.LoadEngine(p.engine, maps)
+	}
+	r := s.life.ranks[0]
+	r.wake()
+	return r.tracker.LoadEngine(p.engine, ranks)
+}
+
+func (s *side) setOffset(p *sidePeer) {
+	if h := s.life.host; h != nil {
+		_ = h.group.SetOffset(p.engine, p.offset) // it was removed
+		h.wake()
+		return
+	}
+	_ = s.life.ranks[0].tracker.SetOffset(p.engine, p.offset)
+	s.life.ranks[0].wake()
+}
+
+func (s *side) engineDead(p *sidePeer) {
+	s.w.say(Engines, s.life.place.spec.ID, -1, "", "engine %s is dead", p.id)
+	if h := s.life.host; h != nil {
+		_ = h.group.EngineDead(p.engine)
+		h.wake()
+		return
+	}
+	_ = s.life.ranks[0].tracker.EngineDead(p.engine)
+	s.life.ranks[0].wake()
+}
+
+// step is the step's share: readers' deaths, and a look at how engines stand.
+func (s *side) step(now clock.Instant) {
+	for _, d := range s.deaths {
+		s.w.say(Engines, s.life.place.spec.ID, -1, "", "a reader has died")
+		if h := s.life.host; h != nil {
+			h.group.EngineDied(d.engine, d.epoch)
+			for _, r := range s.life.ranks {
+				r.view.gone(d.engine, d.epoch)
+			}
+		} else {
+			s.life.ranks[0].view.gone(d.engine, d.epoch)
+			s.life.ranks[0].leases.EngineGone(d.engine, d.epoch, now)
+		}
+	}
+	s.deaths = s.deaths[:0]
+	for _, p := range s.peers {
+		var v heartbeat.EngineView
+		if h := s.life.host; h != nil {
+			v = h.group.View(p.engine)
+		} else {
+			v = s.life.ranks[0].tracker.View(p.engine)
+		}
+		p.tracked, p.fixed = v.Tracked > 0, v.Fixed > 0
+		broken := v.State == heartbeat.Broken
+		if p.wanted && (v.Breaks != p.breaks || broken && !p.broken) {
+			s.w.after(20*time.Millisecond, func() {
+				if p.wanted {
+					p.ask(0)
+				}
+			})
+		}
+		p.breaks, p.broken = v.Breaks, broken
+	}
+}
+
+// tick keeps clocks: a jump of ours voids what was converted.
+func (s *side) tick() {
+	if !s.up() {
+		return
+	}
+	for _, p := range s.peers {
+		if p.jumped != s.life.place.suspended {
+			p.jumped = s.life.place.suspended
+			p.offset.Void()
+			s.setOffset(p)
+			p.fresh = 0
+		}
+		if every := min(max(s.life.place.lease()/6, time.Second), 30*time.Second); p.fixed && p.wanted && s.w.now.Sub(p.fresh) >= every {
+			p.fresh = s.w.now
+			p.refresh()
+		}
+	}
+}
+
+// refresh asks a known engine for its clock alone.
+func (p *sidePeer) refresh() {
+	s, w := p.s, p.s.w
+	l := p.at.life
+	if w.cut(s.life.place, p.at) || l == nil || l.dead || p.at.answers != Well || !l.sideUp() || l.id != p.id {
+		return
+	}
+	sent := s.life.place.local(w.now)
+	trip := time.Millisecond + within(w.hash("clock", s.life.place.spec.ID, p.at.spec.ID, w.now), 20*time.Millisecond)
+	stamp := clock.RemoteInstant(p.at.monotonic(w.now.Add(trip / 3)))
+	w.after(trip, func() {
+		if p.wanted && !s.life.dead {
+			p.offset.Observe(clock.Sample{Sent: sent, Received: s.life.place.local(w.now), Stamp: stamp})
+			s.setOffset(p)
+		}
+	})
+}
+
+// nonceOf is that of our wire to an owner.
+func (s *side) nonceOf(owner string) [16]byte { return deathwire.Nonce(s.began.secret, owner) }

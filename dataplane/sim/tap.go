@@ -1,0 +1,80 @@
+package sim
+
+import (
+	"github.com/kvlease/kvlease/dataplane/sim/simnet"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// tap is the transport that the parts of a plane hold: that of the present era, or nobody's. The checker hears of what the plane
+// takes, when it takes it.
+type tap struct {
+	transport.Transport
+	r    *rankCtx
+	in   *transport.Inbox
+	left []tapped // for which the plane had no room
+}
+
+type tapped struct{ agent, body []byte }
+
+// Poll is part of transport.Transport.
+func (t *tap) Poll(in *transport.Inbox) (n int) {
+	if t.in == nil {
+		t.in = transport.NewInbox(1024, 1<<17)
+	}
+	for len(t.left) > 0 {
+		if !in.Put(t.left[0].agent, t.left[0].body) {
+			return n
+		}
+		t.r.view.heard(t.left[0].agent, t.left[0].body)
+		t.left = t.left[1:]
+		n++
+	}
+	t.in.Reset()
+	t.Transport.Poll(t.in)
+	for agent, body, ok := t.in.Next(); ok; agent, body, ok = t.in.Next() {
+		if len(t.left) > 0 || !in.Put(agent, body) {
+			t.left = append(t.left, tapped{append([]byte(nil), agent...), append([]byte(nil), body...)})
+			continue
+		}
+		t.r.view.heard(agent, body)
+		n++
+	}
+	return n
+}
+
+// Backlog is part of transport.Transport.
+func (t *tap) Backlog() int { return len(t.left) + t.Transport.Backlog() }
+
+// nobody is the transport of a context without registered memory: nothing arrives, nobody can be reached.
+type nobody struct{}
+
+func (nobody) Name() string                                         { return "sim" }
+func (nobody) Agent() string                                        { return "nobody" }
+func (nobody) Register([]transport.Region) error                    { return transport.ErrClosed }
+func (nobody) Unregister([]transport.Region) error                  { return transport.ErrClosed }
+func (nobody) Metadata() ([]byte, error)                            { return nil, transport.ErrClosed }
+func (nobody) Load([]byte) (transport.Peer, error)                  { return 0, transport.ErrClosed }
+func (nobody) Drop(transport.Peer) error                            { return nil } // it went with the agent
+func (nobody) Abandon(transport.Peer) error                         { return nil }
+func (nobody) Send(transport.Peer, []byte) error                    { return transport.ErrPeer }
+func (nobody) Poll(*transport.Inbox) int                            { return 0 }
+func (nobody) Backlog() int                                         { return 0 }
+func (nobody) Release(transport.Xfer) error                         { return nil }
+func (nobody) FastFence() bool                                      { return false }
+func (nobody) Close() error                                         { return nil }
+func (nobody) PostRead(*transport.ReadSpec) (transport.Xfer, error) { return 0, transport.ErrPeer }
+func (nobody) PollReads(_ []transport.Xfer, out []transport.Status, _ int64) {
+	for i := range out {
+		out[i] = transport.Pending
+	}
+}
+
+var _ transport.Transport = nobody{}
+
+// fate is what becomes of the next n notifications between two engines.
+type fate struct {
+	from, to     string
+	rank, toRank int // -1: all
+	n            int
+	what         simnet.Fate
+}

@@ -1,0 +1,351 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// Death wires, with the rules of dataplane/deathwire: table.go of the owner's end, keep.go of the reader's.
+
+type wireWho struct{ engine, epoch uint64 }
+
+type wireName struct {
+	wireWho
+	nonce [16]byte
+}
+
+// wirePeer is what an owner knows under one name.
+type wirePeer struct {
+	wireName
+	wires    int
+	heard    bool
+	left     bool
+	disputed bool
+	fell     bool
+	grace    int // numbers graces; 0: none runs
+	graces   int
+}
+
+func (l *life) wireGrace() time.Duration {
+	switch g := l.place.spec.WireGrace; {
+	case g == 0:
+		return 500 * time.Millisecond
+	default:
+		return g
+	}
+}
+
+// wires reports that this engine has death wires.
+func (l *life) wires() bool { return l.stock == nil && l.wireGrace() >= 0 }
+
+func (s *side) named(n wireName) *wirePeer {
+	p := s.names[n]
+	if p == nil {
+		p = &wirePeer{wireName: n}
+		s.names[n] = p
+	}
+	return p
+}
+
+// openWire takes a reader's wire in.
+func (s *side) openWire(n wireName) *wirePeer {
+	p := s.named(n)
+	p.grace = 0
+	p.wires++
+	p.left, p.fell = false, false
+	return p
+}
+
+// closedWire takes it out.
+func (s *side) closedWire(p *wirePeer, byPeer bool) {
+	if p.wires--; p.wires > 0 {
+		return
+	}
+	p.fell = byPeer && !p.left
+	s.look(p)
+}
+
+// look begins the grace of a wire whose end is a death.
+func (s *side) look(p *wirePeer) {
+	if !p.fell || !p.heard || p.left || p.disputed || p.wires > 0 || p.grace != 0 || s.life.dead {
+		return
+	}
+	p.graces++
+	p.grace = p.graces
+	n := p.grace
+	s.w.after(s.life.wireGrace(), func() {
+		if p.grace != n || s.life.dead {
+			return
+		}
+		p.grace, p.fell = 0, false
+		s.deaths = append(s.deaths, p.wireWho)
+		s.wakeOwn()
+	})
+}
+
+func (s *side) wakeOwn() {
+	if c := s.life.contexts(); len(c) > 0 {
+		c[0].wake()
+	}
+}
+
+// Heard is dataplane.Wires: a rank has heard a reader's nonce.
+func (s *side) Heard(engine, epoch uint64, nonce [16]byte) {
+	if !s.life.wires() {
+		return
+	}
+	n := wireName{wireWho{engine, epoch}, nonce}
+	if v := s.voices[n.wireWho]; v != nil {
+		if v.nonce != nonce {
+			v.disputed, v.grace = true, 0
+		}
+		return
+	}
+	p := s.named(n)
+	p.heard = true
+	s.voices[n.wireWho] = p
+	s.look(p)
+}
+
+// Left is dataplane.Wires: a reader goes on purpose.
+func (s *side) Left(engine, epoch uint64) {
+	if p := s.voices[wireWho{engine, epoch}]; p != nil {
+		p.left, p.grace = true, 0
+	}
+}
+
+// endEra forgets all wires: we are another engine from now on. Readers see them fall.
+func (s *side) endEra() {
+	s.names, s.voices = map[wireName]*wirePeer{}, map[wireWho]*wirePeer{}
+	s.deaths = nil
+	s.dropReaders()
+}
+
+// dropReaders lets readers see the end of their wires to us.
+func (s *side) dropReaders() {
+	for _, p := range s.w.places {
+		if p.life == nil || p.life.side == nil || p.life == s.life {
+			continue
+		}
+		for _, k := range p.life.side.peers {
+			if k.wire != nil && k.wire.up && k.wire.owner == s {
+				k.wire.fall(time.Millisecond)
+			}
+		}
+	}
+}
+
+// ownWire is our wire to an owner.
+type ownWire struct {
+	p       *sidePeer
+	owner   *side     // it is up with
+	peer    *wirePeer // there
+	epoch   uint64    // of the owner's life that it is for
+	began   eraOf     // ours
+	up      bool
+	known   bool // it was up once
+	fell    clock.Instant
+	isDown  bool // fell, and nobody was met since
+	gone    bool
+	turn    int
+	fails   int
+	leaving bool
+}
+
+// keepWire has a death wire to an owner whose maps are known.
+func (s *side) keepWire(p *sidePeer, h *wire.Handshake) {
+	if !s.life.wires() {
+		return
+	}
+	if !h.Native {
+		if p.wire != nil {
+			p.wire.drop(false)
+		}
+		return
+	}
+	if k := p.wire; k != nil && !k.gone && k.epoch == h.Lease.Epoch && k.began == s.began {
+		return
+	}
+	if p.wire != nil {
+		p.wire.drop(false)
+	}
+	p.wire = &ownWire{p: p, epoch: h.Lease.Epoch, began: s.began, leaving: s.life.drains}
+	p.wire.dial(0)
+}
+
+// drop lets a wire go; quietly, or with a good-bye.
+func (k *ownWire) drop(quietly bool) {
+	k.gone = true
+	k.turn++
+	if k.up {
+		k.up = false
+		owner, peer := k.owner, k.peer
+		if !quietly {
+			peer.left = true
+		}
+		k.p.s.w.after(time.Millisecond, func() { owner.closedWire(peer, true) })
+	}
+	if k.p.wire == k {
+		k.p.wire = nil
+	}
+}
+
+// dial connects in a while.
+func (k *ownWire) dial(in time.Duration) {
+	k.turn++
+	n := k.turn
+	w := k.p.s.w
+	w.after(in, func() {
+		if k.turn != n || k.gone || k.p.s.life.dead {
+			return
+		}
+		if !k.p.s.up() {
+			k.dial(20 * time.Millisecond)
+			return
+		}
+		k.connect(n)
+	})
+}
+
+func (k *ownWire) connect(n int) {
+	s := k.p.s
+	w := s.w
+	grace := s.life.wireGrace()
+	over := k.isDown && w.now.Sub(k.fell) >= grace
+	l := k.p.at.life
+	switch {
+	case w.cut(s.life.place, k.p.at):
+		if over {
+			k.dead()
+		} else if k.isDown {
+			k.dial(20 * time.Millisecond)
+		} else {
+			k.retry()
+		}
+	case l == nil || l.dead || k.p.at.answers == Refuse:
+		if k.known {
+			k.dead()
+			return
+		}
+		k.retry()
+	case l.stock != nil, !l.wires():
+		k.retry()
+	case !l.sideUp() || k.p.at.answers == Never: // silent: it stands still
+		w.after(askTimeout, func() {
+			if k.turn == n && !k.gone {
+				k.isDown = false
+				k.retry()
+			}
+		})
+	case !l.side.whole: // it hangs up: nothing is held there
+		if over {
+			k.dead()
+		} else if k.isDown {
+			k.dial(20 * time.Millisecond)
+		} else {
+			k.retry()
+		}
+	case l.id != k.p.id || l.era.epoch != k.epoch:
+		if k.known {
+			k.dead()
+			return
+		}
+		s.changed(k.p)
+		k.retry()
+	default:
+		k.up, k.known, k.isDown, k.fails = true, true, false, 0
+		k.owner = l.side
+		k.peer = l.side.openWire(wireName{wireWho{wire.EngineHash([]byte(s.life.id)), k.began.epoch}, s.nonceOf(k.p.id)})
+		k.peer.left = k.leaving
+	}
+}
+
+func (k *ownWire) retry() {
+	k.isDown = false
+	k.dial(min(time.Second<<min(k.fails, 10), time.Minute))
+	k.fails++
+}
+
+// fall is the end of the connection, as this end sees it.
+func (k *ownWire) fall(in time.Duration) {
+	if !k.up {
+		return
+	}
+	w := k.p.s.w
+	w.after(in, func() {
+		if !k.up || k.gone {
+			return
+		}
+		k.up, k.isDown, k.fell = false, true, w.now
+		k.dial(0)
+	})
+}
+
+// dead is the owner's death.
+func (k *ownWire) dead() {
+	k.gone = true
+	k.turn++
+	s := k.p.s
+	if k.p.epoch == k.epoch { // what is in force now may be the owner's next life
+		s.engineDead(k.p)
+	}
+	s.changed(k.p)
+}
+
+// changed asks an engine anew that a wire has doubts about.
+func (s *side) changed(p *sidePeer) {
+	if p.wanted {
+		p.ask(0)
+	}
+}
+
+// died lets both ends of all wires of a process fall that has ended.
+func (s *side) died() {
+	for _, p := range s.peers {
+		k := p.wire
+		if k == nil || !k.up {
+			continue
+		}
+		k.up, k.gone = false, true
+		owner, peer, at := k.owner, k.peer, p.at
+		s.fin(at, func() { owner.closedWire(peer, true) })
+	}
+	for _, o := range s.w.places {
+		if o.life == nil || o.life == s.life {
+			continue
+		}
+		for _, k := range o.life.side.peers {
+			if k.wire != nil && k.wire.up && k.wire.owner == s {
+				wire := k.wire
+				s.fin(o, func() { wire.fall(0) })
+			}
+		}
+	}
+}
+
+// fin carries the end of a connection to another place, again and again while a partition keeps it back.
+func (s *side) fin(to *place, do func()) {
+	var try func()
+	try = func() {
+		if s.w.cut(s.life.place, to) {
+			s.w.after(time.Second, try)
+			return
+		}
+		do()
+	}
+	s.w.after(time.Millisecond, try)
+}
+
+// leaveWires says at all wires that we go on purpose.
+func (s *side) leaveWires() {
+	for _, p := range s.peers {
+		if p.wire != nil {
+			p.wire.leaving = true
+			if p.wire.up {
+				p.wire.peer.left = true
+			}
+		}
+	}
+}
