@@ -42,7 +42,7 @@ func TestTheFirstBackendErrorLosesThePeerUntilItIsLoadedAgain(t *testing.T) {
 					t.Fatalf("status %d: read: %v, want ErrPeer", st, err)
 				}
 			}
-			if n := l.do("count gen_notif"); n != 1 {
+			if n := l.do("count gen_notif"); n != 1 { // shows F4.1
 				t.Errorf("NIXL was asked %d times, want once: each failing send writes a line to stderr", n)
 			}
 			blob, err := l.b.Metadata()
@@ -108,7 +108,7 @@ func TestABackendErrorOfATransferFailsItAndLosesThePeer(t *testing.T) {
 			t.Fatalf("status %d, want Failed", got)
 		}
 	}
-	if err := l.a.Send(l.toB, []byte("x")); !errors.Is(err, transport.ErrPeer) {
+	if err := l.a.Send(l.toB, []byte("x")); !errors.Is(err, transport.ErrPeer) { // shows F4.1
 		t.Errorf("send after it: %v, want ErrPeer", err)
 	}
 	if err := l.a.Drop(l.toB); !errors.Is(err, transport.ErrInvalid) {
@@ -183,7 +183,7 @@ func TestRegisterIsUndoneWhenTheSecondKindOfMemoryFails(t *testing.T) {
 	if err := a.Register(both); !errors.Is(err, transport.ErrInvalid) {
 		t.Fatalf("%v, want ErrInvalid", err)
 	}
-	if s.do("count deregister_mem") != 1 {
+	if s.do("count deregister_mem") != 1 { // shows C65.1
 		t.Error("the first kind stayed registered")
 	}
 	if err := a.Register(both); err != nil {

@@ -102,7 +102,7 @@ func TestWithoutNIXLTheErrorSaysWhereItWasLookedFor(t *testing.T) {
 		t.Skip("the loader finds a NIXL on this machine")
 	}
 	for _, want := range []string{"KVLEASE_NIXL not set", "none mapped", "/opt/one, /opt/two", "loader: " + capiName} {
-		if !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), want) {
+		if !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), want) { // shows C72.1
 			t.Errorf("%v\nwant ErrUnavailable that says %q", err, want)
 		}
 	}
@@ -121,7 +121,7 @@ func TestTheSymbolListIsTheShims(t *testing.T) {
 	}
 	used := Symbols()
 	slices.Sort(used)
-	if diff := cmp.Diff(used, listed); diff != "" {
+	if diff := cmp.Diff(used, listed); diff != "" { // shows C72.3
 		t.Errorf("third_party/nixl_symbols.txt (-used +listed):\n%s", diff)
 	}
 }

@@ -281,7 +281,7 @@ func TestPeersComeAndGoBesideSteps(t *testing.T) {
 			reads := 0
 			begin := time.Now() // a busy machine gets more time to let the threads meet
 			met := func() bool { return loads.Load() >= 5 && reads >= 50 }
-			for took := time.Duration(0); took < 1500*time.Millisecond || !met() && took < waitMax; took = time.Since(begin) {
+			for took := time.Duration(0); took < 1500*time.Millisecond || !met() && took < waitMax; took = time.Since(begin) { // shows C73.1
 				reads++
 				s.send()
 				s.poll()

@@ -82,7 +82,7 @@ func TestAnAbortAtEveryStageLeavesNothingBehind(t *testing.T) {
 					}
 				}
 				ends = append(ends, w.d.take(record.EvReadFailed)...)
-				if len(ends) > 1 {
+				if len(ends) > 1 { // shows C17.3
 					t.Errorf("the read has ended %d times: %+v", len(ends), ends)
 				}
 				if w.track != 0 {
@@ -124,7 +124,7 @@ func TestALeaseLivesUntilTheLastLocalRequestThatNamesItIsOver(t *testing.T) {
 	if done := l.d.take(record.EvReadDone); len(done) != 1 || done[0].User != 73 || l.d.wrong(7, blocks(50, 8)) != 0 {
 		t.Errorf("read: %+v", done)
 	}
-	if freed := l.p.take(record.EvFreed); len(freed) != 1 || freed[0].Handle != uint64(lease) || freed[0].Status != record.FreedCompleted {
+	if freed := l.p.take(record.EvFreed); len(freed) != 1 || freed[0].Handle != uint64(lease) || freed[0].Status != record.FreedCompleted { // shows S07.1
 		t.Errorf("freed: %+v", freed)
 	}
 	if a := l.p.core.plane.Alive() + l.d.core.plane.Alive(); a != 0 {

@@ -71,7 +71,7 @@ func TestEachWrongKeyOrValueIsRefusedByName(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c, err := ParseConfig([]byte(tc.config))
-			if err == nil || !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), tc.want) {
+			if err == nil || !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), tc.want) { // shows C74.1, S17.1
 				t.Errorf("ParseConfig(%s) = %v, %v; want an ErrConfig with %q", tc.config, c, err, tc.want)
 			}
 		})

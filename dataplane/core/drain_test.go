@@ -45,15 +45,15 @@ func TestAnOwnerThatDrainsServesItsReadersUntilTheBound(t *testing.T) {
 	if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "2 leases are held") {
 		t.Fatalf("drain = %v, want a time-out that names 2 leases", err)
 	}
-	if _, err := l.p.host.Grant(host.Grant{ID: []byte("c"), Blocks: 1}, l.now); !errors.Is(err, host.ErrClosed) {
+	if _, err := l.p.host.Grant(host.Grant{ID: []byte("c"), Blocks: 1}, l.now); !errors.Is(err, host.ErrClosed) { // shows C51.1
 		t.Errorf("grant while draining: %v, want ErrClosed", err)
 	}
 	l.read(track, here, there)
 	l.run(300*time.Millisecond, 30*time.Millisecond)
-	if done := l.d.take(record.EvReadDone); len(done) != 1 || l.d.wrong(1, here) != 0 {
+	if done := l.d.take(record.EvReadDone); len(done) != 1 || l.d.wrong(1, here) != 0 { // shows C51.2
 		t.Errorf("a was not read whole while P drains: %+v", l.d.evs)
 	}
-	if err = l.p.core.Drain(0); !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "1 leases are held") {
+	if err = l.p.core.Drain(0); !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "1 leases are held") { // shows C51.3
 		t.Errorf("drain = %v, want a time-out that names 1 lease", err)
 	}
 	l.run(40*time.Second, 100*time.Millisecond)

@@ -86,7 +86,7 @@ func TestEachMalformedNotificationIsCountedAndChangesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			l.step(time.Millisecond)
-			if got := tc.count(); got != before+1 {
+			if got := tc.count(); got != before+1 { // shows C09.2, C16.3, S01.1, S02.1, S03.1
 				t.Errorf("the counter stands at %d, want %d; plane %+v; leases %+v", got, before+1, *c, *k)
 			}
 			if held := l.p.core.leases.Held(); held != 1 {
@@ -215,7 +215,7 @@ func TestAStockHeartbeatRenewsIdsWithCommas(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.step(time.Millisecond)
-	if now := [2]uint64{rowDeadline(l, plain), rowDeadline(l, odd)}; now[0] <= was[0] || now[1] <= was[1] {
+	if now := [2]uint64{rowDeadline(l, plain), rowDeadline(l, odd)}; now[0] <= was[0] || now[1] <= was[1] { // shows S04.1
 		t.Errorf("deadlines %v, before %v: both must have moved", now, was)
 	}
 	if err := a.Send(peer, []byte("x,y,z:1")); err != nil {
@@ -248,7 +248,7 @@ func TestADroppedMessageDoesNotHoldAnExpiredLease(t *testing.T) {
 	if freed := l.p.take(record.EvFreed); len(freed) != 1 || freed[0].Status != record.FreedExpired {
 		t.Errorf("freed: %+v; %d messages were too long", freed, l.p.core.plane.Counters.NotifsTooLong)
 	}
-	if l.p.core.plane.Counters.NotifsTooLong != 1 {
+	if l.p.core.plane.Counters.NotifsTooLong != 1 { // shows F2.1
 		t.Errorf("%d messages were too long, want 1", l.p.core.plane.Counters.NotifsTooLong)
 	}
 }

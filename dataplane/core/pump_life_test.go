@@ -39,7 +39,7 @@ func TestAnIdlePumpWakesAtMostTwentyTimesASecondAndCountsIt(t *testing.T) {
 		after, took = l.p.core.Pump(), time.Since(began)
 		return after.TurnsIdle-before.TurnsIdle == after.Turns-before.Turns && after.Woken == before.Woken
 	})
-	if least := 9 * pumpIdle; took < least {
+	if least := 9 * pumpIdle; took < least { // shows C68.1
 		t.Errorf("%d idle turns took %v, want at least %v", after.Turns-before.Turns, took, least)
 	}
 }

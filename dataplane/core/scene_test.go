@@ -77,7 +77,7 @@ func TestAStoppedDecodeEngineIsRefusedWhatWasReusedMeanwhile(t *testing.T) {
 	l.read(track, here, there)
 	l.run(time.Second, 30*time.Millisecond)
 	failed := l.d.take(record.EvReadFailed)
-	if len(failed) != 1 || failed[0].Status != record.ReadStale || failed[0].Flags&record.FlagBlocksHeld != 0 {
+	if len(failed) != 1 || failed[0].Status != record.ReadStale || failed[0].Flags&record.FlagBlocksHeld != 0 { // shows C26.2, S20.1
 		t.Fatalf("read of a lost lease: %+v, left %+v", failed, l.d.evs)
 	}
 	if done := l.d.take(record.EvReadDone); len(done) != 0 {
@@ -103,7 +103,7 @@ func TestAReadThatIsOvertakenByTheEndOfItsLeaseIsStale(t *testing.T) {
 	}
 	agent(t, l.d).HoldReads(false)
 	l.run(time.Second, 30*time.Millisecond)
-	if failed := l.d.take(record.EvReadFailed); len(failed) != 1 || failed[0].Status != record.ReadStale {
+	if failed := l.d.take(record.EvReadFailed); len(failed) != 1 || failed[0].Status != record.ReadStale { // shows C27.1
 		t.Fatalf("outcome: %+v, left %+v", failed, l.d.evs)
 	}
 }

@@ -153,7 +153,7 @@ func TestAnOwnerThatRestartsAtItsAddressIsANewEngine(t *testing.T) {
 	_, track := l.handOver(again, d, engine, "s", 2)
 	l.read(track, blocks(8, 4), blocks(0, 4))
 	l.until("a read from it ends", func() bool { return len(d.take(record.EvReadDone)) == 1 }, again, d)
-	if n := d.wrong(2, blocks(8, 4)); n != 0 {
+	if n := d.wrong(2, blocks(8, 4)); n != 0 { // shows C46.4, S26.1
 		t.Errorf("%d words are wrong", n)
 	}
 }
@@ -193,7 +193,7 @@ func TestRequestsOfAnEngineWhoseAddressAnotherOneHasAreLost(t *testing.T) {
 	other := l.node("Q", `{}`, port)
 	began := time.Now()
 	l.until("the request is lost", func() bool { return len(d.take(record.EvLeaseGone)) == 1 }, other, d)
-	if d.stat("side_wrong_engine") == 0 || time.Since(began) > d.core.cfg.Duration {
+	if d.stat("side_wrong_engine") == 0 || time.Since(began) > d.core.cfg.Duration { // shows C47.1
 		t.Errorf("after %v, %d wrong engines", time.Since(began), d.stat("side_wrong_engine"))
 	}
 }

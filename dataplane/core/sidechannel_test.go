@@ -205,7 +205,7 @@ func TestTheFirstBeatLeavesOnTheStepAfterTheHandshake(t *testing.T) {
 	}
 	l.turn(d)
 	l.turn(p)
-	if n := p.stat("beats_applied"); n != 1 {
+	if n := p.stat("beats_applied"); n != 1 { // shows S10.1
 		t.Errorf("%d beats were applied after the step that follows", n)
 	}
 }
@@ -405,7 +405,7 @@ func TestTwoEnginesThatClaimOneIdAreSeen(t *testing.T) {
 			break
 		}
 	}
-	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "two engines have one id") || moves != movesMax {
+	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "two engines have one id") || moves != movesMax { // shows S25.2
 		t.Errorf("after %d moves: %v", moves, err)
 	}
 	if d.stat("side_claims") != 1 || d.stat("side_moved") != movesMax {

@@ -68,7 +68,7 @@ func TestStrangeRequestsToAContextEndNothing(t *testing.T) { // S19
 	if _, err := fetch(t, p); err != nil {
 		t.Errorf("after them: %v", err)
 	}
-	if p.stat("side_zmtp_panics") != 0 || p.stat("side_server_unknown") != 1 {
+	if p.stat("side_zmtp_panics") != 0 || p.stat("side_server_unknown") != 1 { // shows S19.1
 		t.Errorf("stats %s", p.core.Stats())
 	}
 }

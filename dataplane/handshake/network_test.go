@@ -262,7 +262,7 @@ func wantTrueOffset(t testing.TB, o clock.Offset) {
 }
 
 func TestAHundredEnginesThatAcceptAndNeverAnswerLeaveNothingBehind(t *testing.T) { // C54
-	noLeaks(t)
+	noLeaks(t) // shows C54.2
 	addr := listens(t, func(c net.Conn) { io.Copy(io.Discard, c) })
 	live := replies(t, payload("live", ""), stamp(5e9))
 	c := newClient(t, Config{RankTimeout: 4 * time.Second}) // the live one has so long on a busy machine
@@ -282,7 +282,7 @@ func TestAHundredEnginesThatAcceptAndNeverAnswerLeaveNothingBehind(t *testing.T)
 	seen := map[uint64]bool{}
 	for len(seen) < 100 {
 		if r := next(t, c); r.Engine != 1 {
-			if r.Class != Silent {
+			if r.Class != Silent { // shows C54.1
 				t.Errorf("result %+v", r)
 			}
 			seen[r.Engine] = true

@@ -72,12 +72,12 @@ func TestWaitsBetweenAttempts(t *testing.T) {
 						t.Fatalf("%d attempts after %v, want %d: %v", got, at, n+1, l.dialed("P"))
 					}
 				}
-				if diff := cmp.Diff(tc.want, l.dialed("P")); diff != "" {
+				if diff := cmp.Diff(tc.want, l.dialed("P")); diff != "" { // shows C52.2, C55.3
 					t.Errorf("attempts at (-want +got):\n%s", diff)
 				}
 				l.sleep(5 * time.Second)
 				s, n := l.status(1), len(l.dialed("P"))
-				if s.Class != tc.class || s.Err == nil || s.Failures != n || l.Stats().Failures[tc.class] != uint64(n) {
+				if s.Class != tc.class || s.Err == nil || s.Failures != n || l.Stats().Failures[tc.class] != uint64(n) { // shows C52.1
 					t.Errorf("status %+v after %d attempts, want class %v", s, n, tc.class)
 				}
 				if r := l.takeOne(); r.Class != tc.class || r.Failures != n || r.Engine != 1 || r.Maps != nil {
@@ -95,7 +95,7 @@ func TestAPeerThatComesUpIsKnownWithinAnIntervalIfRequestsAreTracked(t *testing.
 		l.sleep(8 * time.Second)
 		l.put("P", l.engine("P", 0))
 		l.sleep(5 * time.Second)
-		if s := l.status(1); s.State != Ready || s.Failures != 0 || s.Err != nil {
+		if s := l.status(1); s.State != Ready || s.Failures != 0 || s.Err != nil { // shows C52.3
 			t.Errorf("status %+v", s)
 		}
 	})

@@ -117,7 +117,7 @@ func TestNoRequestEndsTheServer(t *testing.T) { // S19
 			if diff := cmp.Diff(tc.want, outcome{st.Answered, st.Unexpected, st.Malformed, st.Unknown}); diff != "" {
 				t.Errorf("counted (-want +got):\n%s", diff)
 			}
-			if ask(t, s, good) == nil {
+			if ask(t, s, good) == nil { // shows S19.1
 				t.Error("the next request was not answered")
 			}
 		})

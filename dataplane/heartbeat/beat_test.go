@@ -27,7 +27,7 @@ func TestEveryMessageCarriesTheOwnersIdAndNeverOurs(t *testing.T) {
 	r.run(sec(51), time.Second)
 	for _, m := range o.heard {
 		for _, id := range m.ids {
-			if id != "a~77" && id != "b~78" {
+			if id != "a~77" && id != "b~78" { // shows C08.1, C11.1
 				t.Errorf("%s names %q", m.what, id)
 			}
 		}
@@ -72,7 +72,7 @@ func TestHeartbeatsAreSplitSoThatNoneExceedsTheLimit(t *testing.T) {
 			got, messages := map[string]bool{}, 0
 			for _, m := range o.heard {
 				messages++
-				if m.size > batchBytesLeast {
+				if m.size > batchBytesLeast { // shows C10.1
 					t.Errorf("a message of %d bytes", m.size)
 				}
 				for _, id := range m.ids {
@@ -105,7 +105,7 @@ func TestAnIdThatTheStockFormatCannotCarryIsCountedAndNeverSent(t *testing.T) {
 			t.Errorf("a heartbeat names %q", id)
 		}
 	}
-	if n := r.k.Counters().BadIDs; n != 1 {
+	if n := r.k.Counters().BadIDs; n != 1 { // shows S04.2
 		t.Errorf("%d bad ids counted, want 1", n)
 	}
 	r.k.Untrack(comma, r.now)
@@ -130,7 +130,7 @@ func TestTheFirstHeartbeatLeavesInTheStepAfterTheHandshake(t *testing.T) {
 		t.Fatalf("after the step that loads: %d heartbeats, %v", o.count("renew"), r.k.View(e).State)
 	}
 	r.step(sec(2.2))
-	if o.count("renew") != 1 {
+	if o.count("renew") != 1 { // shows S10.1
 		t.Errorf("%d heartbeats in the step after it, want 1", o.count("renew"))
 	}
 	r.wantEngine(e, "up")
@@ -182,7 +182,7 @@ func TestRequestsThatShareARemoteIdAreCountedAndTheLastOneEndsIt(t *testing.T) {
 					t.Errorf("a %s names %d", m.what, m.n)
 				}
 			}
-			if n := o.count("release") + o.count("done"); n != 0 {
+			if n := o.count("release") + o.count("done"); n != 0 { // shows S06.1
 				t.Errorf("%d messages of an end while a request is left", n)
 			}
 			r.read(b, record.Run{Local: 1, Remote: 2, N: 3})
@@ -338,7 +338,7 @@ func TestRoundsOfManyEnginesAreCutIntoStepsAndAllLeaveWithinOneFifthOfAnInterval
 		r.step(r.now.Add(10 * time.Millisecond))
 		most = max(most, int(r.k.Counters().BeatBatches-before))
 	}
-	if most > 4 {
+	if most > 4 { // shows S23.1
 		t.Errorf("%d batches in one step, want at most 4", most)
 	}
 	for k, o := range r.owners {

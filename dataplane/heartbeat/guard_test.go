@@ -142,7 +142,7 @@ func TestTheTimeGuardOfStockPeers(t *testing.T) {
 			e := r.connect(o)
 			h := tc.do(r, o, e)
 			r.run(r.now.Add(3*time.Second), time.Second)
-			r.wantSaid(h, tc.want)
+			r.wantSaid(h, tc.want) // shows C27.1, S20.2, S29.2
 		})
 	}
 }

@@ -22,14 +22,14 @@ func TestACutConnectionIsHealedBeforeTheNextHeartbeatIsMissed(t *testing.T) {
 	before := o.count("renew")
 	r.hub.Cut("D", "P")
 	r.run(sec(15), time.Second)
-	if n := o.count("renew") - before; n < 1 {
+	if n := o.count("renew") - before; n < 1 { // shows C12.2
 		t.Errorf("%d heartbeats between the cut at 6 and 15, want at least 1", n)
 	}
 	c := r.k.Counters()
-	if c.Disconnects < 1 || c.Heals != 1 {
+	if c.Disconnects < 1 || c.Heals != 1 { // shows C12.3
 		t.Errorf("%d disconnects, %d heals; want at least 1, and 1", c.Disconnects, c.Heals)
 	}
-	r.wantEngine(e, "up down up")
+	r.wantEngine(e, "up down up") // shows C12.1
 	r.wantSaid(h, "")
 	r.run(sec(60), time.Second)
 	if c := r.k.Counters(); c.Heals != 1 {
@@ -69,17 +69,17 @@ func TestADeadEngineFailsReadsAtOnceAndCostsAFewLooks(t *testing.T) {
 	r.run(sec(20), time.Second)
 	r.read(h, record.Run{N: 1})
 	r.run(sec(26), time.Second)
-	r.wantSaid(h, "failed(3)")
+	r.wantSaid(h, "failed(3)") // shows C45.1
 	before := r.k.Counters()
 	r.run(sec(20+600), time.Second)
 	after := r.k.Counters()
 	if n := after.Loads - before.Loads; n > 25 {
 		t.Errorf("%d loads in ten minutes, want at most 25", n)
 	}
-	if n := after.SendFailed - before.SendFailed; n > 25 {
+	if n := after.SendFailed - before.SendFailed; n > 25 { // shows C45.2
 		t.Errorf("%d failed sends in ten minutes, want at most 25", n)
 	}
-	r.wantSaid(other, "gone")
+	r.wantSaid(other, "gone") // shows C48.1
 	r.k.Untrack(other, r.now)
 	r.run(r.now.Add(10*time.Minute), time.Second)
 	r.wantRest()
@@ -150,7 +150,7 @@ func TestAFailedLoadIsTriedAgainWithWaitsCappedAtTheInterval(t *testing.T) {
 		}
 	}
 	for i := 2; i < len(tries); i++ {
-		if a, b := tries[i-1].Sub(tries[i-2]), tries[i].Sub(tries[i-1]); b < a || b > 5100*time.Millisecond {
+		if a, b := tries[i-1].Sub(tries[i-2]), tries[i].Sub(tries[i-1]); b < a || b > 5100*time.Millisecond { // shows C52.2
 			t.Errorf("waits of %v and then %v, want growing ones up to 5 s", a, b)
 		}
 	}
@@ -162,7 +162,7 @@ func TestAFailedLoadIsTriedAgainWithWaitsCappedAtTheInterval(t *testing.T) {
 		t.Error("a heartbeat before the fifth failure")
 	}
 	r.run(sec(14.6), 50*time.Millisecond)
-	if o.count("renew") != 1 {
+	if o.count("renew") != 1 { // shows C52.3
 		t.Errorf("%d heartbeats within an interval of the fifth failure, want 1", o.count("renew"))
 	}
 }
@@ -175,14 +175,14 @@ func TestAnEngineThatNeverAnswersDelaysNoOther(t *testing.T) {
 	a, b := r.track(e1, dead, 1, 0), r.track(e2, live, 1, 0)
 	r.read(a, record.Run{N: 1})
 	r.run(sec(50), time.Second)
-	if n := live.count("renew"); n < 10 || n > 11 {
+	if n := live.count("renew"); n < 10 || n > 11 { // shows C53.1
 		t.Errorf("%d heartbeats to the live one in 50 s, want 10 or 11", n)
 	}
 	r.read(b, record.Run{N: 1})
 	r.run(sec(52), time.Second)
-	r.wantSaid(b, "done")
+	r.wantSaid(b, "done") // shows C53.2
 	// C43: the one that waits ends when no lease can stand: a duration and the longest hand-over after it was tracked.
-	r.wantSaid(a, "failed(6)")
+	r.wantSaid(a, "failed(6)") // shows C53.3
 	for i, ev := range r.events {
 		if ev.Handle == uint64(a) && (r.times[i] < sec(40) || r.times[i] > sec(46)) {
 			t.Errorf("it ended at %v, want 40 to 46", r.times[i].Sub(sec(0)))

@@ -39,7 +39,7 @@ func TestStockCompletionsRideOnTheReadUnlessTheIdHasSeveralUsers(t *testing.T) {
 			for _, h := range hs {
 				r.wantSaid(h, "done")
 			}
-			if n := o.count("done"); n != 1 {
+			if n := o.count("done"); n != 1 { // shows S07.1
 				t.Errorf("%d completions, want 1", n)
 			}
 			if c := r.k.Counters(); c.Attached != tc.attached {
@@ -236,11 +236,11 @@ func TestARejectIsToldWhenTheEngineConnectsAndGivenUpWhenTheLeaseIsLongOver(t *t
 					must(t, r.k.LoadHandshake(e, 0, o.handshake()))
 				}
 			}
-			if diff := cmp.Diff(tc.want, o.ids("release", false)); diff != "" {
+			if diff := cmp.Diff(tc.want, o.ids("release", false)); diff != "" { // shows C35.1
 				t.Errorf("released (-want +got):\n%s", diff)
 			}
 			for _, m := range o.heard {
-				if m.what == "release" && m.at.Sub(sec(tc.connect)) > 1500*time.Millisecond {
+				if m.what == "release" && m.at.Sub(sec(tc.connect)) > 1500*time.Millisecond { // shows C35.2, S22.1
 					t.Errorf("told at %v", m.at)
 				}
 			}

@@ -93,6 +93,7 @@ func TestEveryRankThatIsReachedHearsHelloBeatsAndCompletionsAndNoOther(t *testin
 		{"2:4, its second rank", topology.Shape{TP: 2, PP: 1}, topology.Shape{TP: 4, PP: 1}, 1, 32, []uint32{2, 3}, 1, nil},
 		{"4:2, its fourth rank", topology.Shape{TP: 4, PP: 1}, topology.Shape{TP: 2, PP: 1}, 3, 128, []uint32{1}, 2, nil},
 		{"MLA 1:2", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 2, PP: 1}, 0, 64, []uint32{0, 1}, 1, []uint32{1}},
+		{"MLA 1:8", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 8, PP: 1}, 0, 64, []uint32{0, 1, 2, 3, 4, 5, 6, 7}, 1, []uint32{1, 2, 3, 4, 5, 6, 7}},
 		{"PP 2, TP 2: all stages, and both halves of each", topology.Shape{TP: 1, PP: 1}, topology.Shape{TP: 2, PP: 2}, 0, 32, []uint32{0, 1, 2, 3}, 1, nil},
 		{"PP 2 on both sides: the other stage hears of it, too", topology.Shape{TP: 1, PP: 2}, topology.Shape{TP: 1, PP: 2}, 1, 64, []uint32{0, 1}, 2, []uint32{0}},
 	} {
@@ -111,22 +112,22 @@ func TestEveryRankThatIsReachedHearsHelloBeatsAndCompletionsAndNoOther(t *testin
 				} else {
 					h = r.track(e, p.ranks[0], 1, 0)
 				}
-				r.run(sec(8), time.Second)
+				r.run(sec(8), 500*time.Millisecond) // a link is loaded a step
 				r.read(h, record.Run{Local: 3, N: 1})
 				r.run(sec(13), time.Second)
-				r.wantSaid(h, "done")
+				r.wantSaid(h, "done") // shows C22.1
 				beat, end := "renew", "complete"
 				if stock {
 					beat, end = "HB", "done"
 				}
 				for _, what := range []string{beat, end} {
-					if diff := cmp.Diff(tc.reach, p.heard(what)); diff != "" {
+					if diff := cmp.Diff(tc.reach, p.heard(what)); diff != "" { // shows C57.2
 						t.Errorf("%s (-want +got):\n%s", what, diff)
 					}
 				}
 				for _, k := range tc.reach {
 					o := p.ranks[k]
-					if o.count(end) != 1 {
+					if o.count(end) != 1 { // shows C11.2, C57.1
 						t.Errorf("rank %d heard %d completions, want 1", k, o.count(end))
 					}
 					for _, m := range o.heard {

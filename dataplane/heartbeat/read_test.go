@@ -98,7 +98,7 @@ func TestAReadOfNoBlocksIsDoneAtOnceWhetherOrNotTheOwnerCanBeTold(t *testing.T) 
 			r.step(sec(0.9))
 			r.read(h)
 			r.step(sec(1))
-			r.wantSaid(h, "done")
+			r.wantSaid(h, "done") // shows C40.1
 			r.run(sec(200), time.Second)
 			if n := o.count("complete"); n != tc.told {
 				t.Errorf("%d completions, want %d", n, tc.told)
@@ -176,8 +176,8 @@ func TestAHandOverLongerThanTheLeaseGivesAFailedLoadUnlessItWasTrackedEarly(t *t
 	r.read(late, record.Run{N: 1})
 	r.read(early, record.Run{Local: 1, N: 1})
 	r.run(sec(80), time.Second)
-	r.wantSaid(late, "failed(1)")
-	r.wantSaid(early, "done")
+	r.wantSaid(late, "failed(1)") // shows C78.1
+	r.wantSaid(early, "done")     // shows C78.2
 }
 
 func TestUntrackDuringAReadCancelsItAndTheBlocksComeBackWhenTheTransferHasEnded(t *testing.T) {
@@ -190,8 +190,8 @@ func TestUntrackDuringAReadCancelsItAndTheBlocksComeBackWhenTheTransferHasEnded(
 	r.run(sec(4), time.Second)
 	r.k.Untrack(h, r.now)
 	r.run(sec(40), time.Second)
-	r.wantSaid(h, "failed(5)+held")
-	if n := o.count("release"); n != 1 {
+	r.wantSaid(h, "failed(5)+held")      // shows C44.1
+	if n := o.count("release"); n != 1 { // shows C38.2
 		t.Errorf("%d releases, want 1 at once", n)
 	}
 	if g := r.k.Gauges(); g.BlocksHeld != 1 || g.Tracked != 1 {
@@ -199,7 +199,7 @@ func TestUntrackDuringAReadCancelsItAndTheBlocksComeBackWhenTheTransferHasEnded(
 	}
 	r.d.HoldReads(false)
 	r.run(sec(42), time.Second)
-	r.wantSaid(h, "failed(5)+held back")
+	r.wantSaid(h, "failed(5)+held back") // shows C38.1, C44.1
 	r.wantRest()
 }
 

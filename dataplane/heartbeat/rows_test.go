@@ -31,11 +31,11 @@ func TestARowThatShowsAnotherUseEndsTheHeartbeatsAndIsSaidOnce(t *testing.T) {
 		r.wantSaid(h, "gone")
 	}
 	for i, ev := range r.events {
-		if ev.Kind == record.EvLeaseGone && r.times[i] > sec(12) {
+		if ev.Kind == record.EvLeaseGone && r.times[i] > sec(12) { // shows C39.1
 			t.Errorf("gone said at %v, want by 12: one interval and a step", r.times[i].Sub(sec(0)))
 		}
 	}
-	if n := r.k.Counters().Beats - beats; n != 0 {
+	if n := r.k.Counters().Beats - beats; n != 0 { // shows C29.2
 		t.Errorf("%d heartbeats for leases that are gone", n)
 	}
 	r.read(hs[0], record.Run{N: 1})
@@ -45,7 +45,7 @@ func TestARowThatShowsAnotherUseEndsTheHeartbeatsAndIsSaidOnce(t *testing.T) {
 	posts := r.reads.Counters.DataPosts
 	r.run(sec(62), time.Second)
 	r.wantSaid(hs[0], "gone failed(1)")
-	if n := r.reads.Counters.DataPosts - posts; n != 0 {
+	if n := r.reads.Counters.DataPosts - posts; n != 0 { // shows C29.1
 		t.Errorf("%d reads posted for a lease that is gone", n)
 	}
 	r.wantRest()
@@ -290,14 +290,14 @@ func TestAnEngineThatComesBackAsAnotherOneLosesItsRequestsAndNothingIsReadForThe
 			r.wantSaid(a, "gone")
 			r.wantSaid(held, "failed(6)+held")
 			r.wantEngine(e, "up down up")
-			if g := r.k.Gauges(); g.Connected != 1 || g.Parked != 1 {
+			if g := r.k.Gauges(); g.Connected != 1 || g.Parked != 1 { // shows C46.3, C49.1
 				t.Errorf("%d connected, %d parked; want 1, 1: the old agent is not dropped under a READ", g.Connected, g.Parked)
 			}
 			r.d.HoldReads(false)
 			r.run(sec(45), time.Second) // the READ from the dead one fails and its blocks wait one duration
 			r.wantSaid(held, "failed(6)+held back")
 			r.wantEngine(e, "up down up")
-			if g := r.k.Gauges(); g.Parked != 0 {
+			if g := r.k.Gauges(); g.Parked != 0 { // shows C49.2
 				t.Errorf("%d parked when nothing is open", g.Parked)
 			}
 			posts := r.reads.Counters.DataPosts
@@ -306,7 +306,7 @@ func TestAnEngineThatComesBackAsAnotherOneLosesItsRequestsAndNothingIsReadForThe
 			c := track(2)
 			r.run(sec(47), time.Second)
 			r.wantSaid(a, "gone failed(6)")
-			if n := r.reads.Counters.DataPosts - posts; n != 0 {
+			if n := r.reads.Counters.DataPosts - posts; n != 0 { // shows S25.1
 				t.Errorf("%d reads posted for a request of the engine before", n)
 			}
 			for _, m := range o.heard {
@@ -316,7 +316,7 @@ func TestAnEngineThatComesBackAsAnotherOneLosesItsRequestsAndNothingIsReadForThe
 			}
 			r.read(c, record.Run{N: 1})
 			r.run(sec(49), time.Second)
-			r.wantSaid(c, "done")
+			r.wantSaid(c, "done") // shows S26.1
 			r.wantRest()
 		})
 	}

@@ -27,7 +27,7 @@ func TestC01ARenewedHeadHidesNothing(t *testing.T) {
 	}
 	every(5, 30, 5, func(s float64) { r.run(at(s)); r.beat("a") })
 	r.run(at(31))
-	r.wantEnded(record.FreedExpired, rest...)
+	r.wantEnded(record.FreedExpired, rest...) // shows C01.1
 	r.wantHeld(a)
 }
 
@@ -37,7 +37,7 @@ func TestC02TwoLifetimesInOneTable(t *testing.T) {
 	r.run(at(1))
 	a, b := r.grant("a"), r.grant("b")
 	r.run(at(32))
-	r.wantEnded(record.FreedExpired, a, b)
+	r.wantEnded(record.FreedExpired, a, b) // shows C02.1
 	r.wantHeld(x)
 	r.run(at(470))
 	r.want(r.beat("x"), Fixed)
@@ -48,7 +48,7 @@ func TestC02TwoLifetimesInOneTable(t *testing.T) {
 	r.run(at(479.9))
 	r.wantHeld(x)
 	r.run(at(480.2))
-	r.wantEnded(record.FreedExpired, x)
+	r.wantEnded(record.FreedExpired, x) // shows C02.2
 	r.wantCount("heartbeats for a fixed life", r.c.FixedRenew, 3)
 }
 
@@ -61,11 +61,10 @@ func TestC03CrashVersusOverload(t *testing.T) {
 			r.beat("a")
 		}
 		r.beat("b")
-		if s == 30 {
+		if s == 35 { // 15 + 20
 			r.wantHeld(a)
-		}
-		if s == 40 {
-			r.wantEnded(record.FreedExpired, a) // 15 + 20
+			r.run(at(35.2))
+			r.wantEnded(record.FreedExpired, a) // shows C03.1
 		}
 	})
 	r.wantHeld(b)
@@ -79,10 +78,10 @@ func TestC04ExpiryNeedsNoNewWork(t *testing.T) {
 		t.Fatalf("%d blocks held, want 32", got)
 	}
 	r.run(at(31))
-	r.wantEnded(record.FreedExpired, hs...)
+	r.wantEnded(record.FreedExpired, hs...) // shows C04.1
 	r.wantEmpty()
 	r.run(at(120))
-	r.grant("e")
+	r.grant("e") // shows C04.2
 }
 
 func TestC05ExpiryForgetsNoSideTable(t *testing.T) {
@@ -100,16 +99,17 @@ func TestC05ExpiryForgetsNoSideTable(t *testing.T) {
 			r.want(done(a, 0), Applied)
 			r.run(at(31))
 			r.wantEnded(record.FreedExpired, a)
+			// shows C05.1
 			r.wantEmpty() // after 31 no table holds anything for a
 			r.run(at(40))
 			again := r.grant("a")
 			r.run(at(41))
 			r.want(done(again, 1), Applied)
-			r.wantHeld(again)
+			r.wantHeld(again) // shows C05.2
 			r.run(at(42))
 			r.want(done(again, 0), Ended)
 			r.wantEnded(record.FreedCompleted, again)
-			r.wantEmpty()
+			r.wantEmpty() // shows C05.3
 		})
 	}
 }
@@ -120,13 +120,14 @@ func TestC07UnknownIdsLeaveNothing(t *testing.T) {
 		r.want(r.beat(fmt.Sprint("u", i)), Unknown)
 		r.want(r.done(fmt.Sprint("v", i), "D", 1), Unknown)
 	}
-	r.wantEmpty()
+	r.wantEmpty()                                                   // shows C07.1
+	r.wantCount("ids remembered", uint64(r.t.graves.index.used), 0) // shows C07.3: nothing is left that a later step could meet
 	r.wantCount("unknown heartbeats", r.c.UnknownRenew, 10000)
 	r.wantCount("unknown completions", r.c.UnknownDone, 10000)
 	r.run(at(1))
 	r.grant("a")
 	r.run(at(5))
-	r.want(r.beat("a"), Applied)
+	r.want(r.beat("a"), Applied) // shows C07.2
 }
 
 func TestC13IdsThatArePrefixesOfEachOther(t *testing.T) {
@@ -134,14 +135,14 @@ func TestC13IdsThatArePrefixesOfEachOther(t *testing.T) {
 	one, ten, hundred := r.grant("req-1"), r.grant("req-10"), r.grant("req-100")
 	r.run(at(2))
 	r.want(r.done("req-10", "D", 1), Ended)
-	r.wantEnded(record.FreedCompleted, ten)
+	r.wantEnded(record.FreedCompleted, ten) // shows C13.1
 	r.wantHeld(one, hundred)
 	r.run(at(15))
 	r.want(r.beat("req-100"), Applied)
 	r.run(at(30.2))
-	r.wantEnded(record.FreedExpired, one)
+	r.wantEnded(record.FreedExpired, one) // shows C13.3
 	r.run(at(34))
-	r.wantHeld(hundred)
+	r.wantHeld(hundred) // shows C13.2
 }
 
 func TestC15SiblingsAndADoneThatComesFirst(t *testing.T) {
@@ -153,12 +154,19 @@ func TestC15SiblingsAndADoneThatComesFirst(t *testing.T) {
 	r.t.Release(r.entry(a2), engineD, r.now)
 	r.run(at(3))
 	r.wantEnded(record.FreedCompleted, a0)
-	r.wantEnded(record.FreedReleased, a1, a2)
+	r.wantEnded(record.FreedReleased, a1, a2) // shows C15.1
 	b := r.expect("b")
 	r.want(r.done("b", "D", 1), Kept)
+	for range 1000 {
+		r.want(r.beat("b"), Kept)
+		r.want(r.done("b", "D", 1), Repeated)
+		r.want(r.done("nobody's", "D", 1), Unknown)
+	}
+	r.wantCount("places for early messages", uint64(r.t.index.used), 1)     // shows C15.3
+	r.wantCount("readers that reported early", uint64(r.t.readers.used), 0) // the first one stands in the slot
 	r.run(at(3.1))
 	r.grantExpected(b, "b")
-	r.wantEnded(record.FreedCompleted, b)
+	r.wantEnded(record.FreedCompleted, b) // shows C15.2
 }
 
 func TestC16AbortBeforeTheGrant(t *testing.T) {
@@ -168,8 +176,9 @@ func TestC16AbortBeforeTheGrant(t *testing.T) {
 	r.want(r.done("never", "D", 1), Kept) // a stock abort is a completion
 	r.run(at(0.2))
 	r.grantExpected(a, "a")
-	r.wantEnded(record.FreedReleased, a)
+	r.wantEnded(record.FreedReleased, a) // shows C16.1
 	r.run(at(300.1))
+	// shows C16.2
 	r.wantEnded(0, never) // the bound: ten leases
 	r.wantEmpty()
 }
@@ -179,27 +188,29 @@ func TestC18LateMessagesReviveNothing(t *testing.T) {
 	a := r.grant("a")
 	r.run(at(3))
 	r.want(r.done("a", "D", 1), Ended)
-	r.wantEnded(record.FreedCompleted, a)
+	r.wantEnded(record.FreedCompleted, a) // shows C18.1
 	for i := range uint64(1000) {
 		r.want(r.beat("a"), Late)
 		r.want(r.done("a", "D", 1), Late)
 		r.want(r.t.Release(r.entry(a), engineD, r.now), Late)
-		r.wantCount("late heartbeats", r.c.LateRenew, i+1)
+		r.wantCount("late heartbeats", r.c.LateRenew, i+1) // shows C18.2
 		r.wantCount("late completions", r.c.LateDone, i+1)
 		r.wantCount("late releases", r.c.LateRelease, i+1)
 	}
 	r.wantEmpty()
-	r.wantCount("ids remembered", uint64(r.t.graves.index.used), 1)
+	r.wantCount("ids remembered", uint64(r.t.graves.index.used), 1) // shows C18.3
 }
 
 func TestC19AbortAtFinishRemovesOnce(t *testing.T) {
 	r := newRig(t, 8)
 	a, b := r.grant("a"), r.grant("b")
 	r.t.Cancel(a, r.now)
+	r.drain()
 	r.t.Cancel(a, r.now)
+	r.wantCount("words about what has ended", r.c.Again, 1) // shows C19.3
 	r.run(at(30.2))
-	r.wantEnded(record.FreedRevoked, a)
-	r.wantEnded(record.FreedExpired, b)
+	r.wantEnded(record.FreedRevoked, a) // shows C19.1
+	r.wantEnded(record.FreedExpired, b) // shows C19.2
 	r.wantEmpty()
 }
 
@@ -209,14 +220,14 @@ func TestC21CompletionsAreCountedBySender(t *testing.T) {
 	r.run(at(2))
 	r.want(r.done("a", "D.0", 2), Applied)
 	r.run(at(2.1))
-	r.want(r.done("a", "D.0", 2), Repeated)
+	r.want(r.done("a", "D.0", 2), Repeated) // shows C21.1
 	r.run(at(9))
 	r.wantHeld(a)
 	r.want(r.done("a", "D.1", 2), Ended)
-	r.wantEnded(record.FreedCompleted, a)
+	r.wantEnded(record.FreedCompleted, a) // shows C21.2
 	r.want(r.done("a", "D.0", 2), Late)
 	r.want(r.done("a", "D.1", 2), Late)
-	r.wantCount("late completions", r.c.LateDone, 2)
+	r.wantCount("late completions", r.c.LateDone, 2) // shows C21.3
 }
 
 func TestC22ReadersThatShareARankNumberAreTheirEngines(t *testing.T) {
@@ -247,7 +258,7 @@ func TestC28TheReaperAndTheReaderNeverBothWin(t *testing.T) {
 				r.step()
 			case 0:
 				o := r.t.Renew(r.entry(a), engineD, r.now)
-				if gone := len(r.ended(a)) > 0; (o == Applied) == gone || gone && o != Late {
+				if gone := len(r.ended(a)) > 0; (o == Applied) == gone || gone && o != Late { // shows C28.1
 					t.Fatalf("run %d: outcome %d with ended=%v", i, o, gone)
 				}
 				heard = heard || o == Applied
@@ -259,7 +270,7 @@ func TestC28TheReaperAndTheReaderNeverBothWin(t *testing.T) {
 				ended = ended || o == Ended
 			}
 			// The fence says the same as the table, at every moment.
-			if open := r.mem.Rows[0].Fence == testBase+uint64(a.Use()); open == (len(r.ended(a)) > 0) {
+			if open := r.mem.Rows[0].Fence == testBase+uint64(a.Use()); open == (len(r.ended(a)) > 0) { // shows C28.2
 				t.Fatalf("run %d: fence open=%v", i, open)
 			}
 		}
@@ -296,14 +307,14 @@ func TestC56SeveralDecodeRanksReadOnePrefillRank(t *testing.T) {
 				r.run(at(29.9))
 				r.wantHeld(a)
 				r.run(at(30.2))
-				r.wantEnded(record.FreedExpired, a)
-				r.wantCount("readers that had reported", r.c.ReadersCut, 3)
+				r.wantEnded(record.FreedExpired, a)                         // shows C56.3
+				r.wantCount("readers that had reported", r.c.ReadersCut, 3) // shows C56.2
 				return
 			}
 			r.run(at(8))
 			r.wantHeld(a)
 			r.want(r.done("a", "D.3", 4), Ended)
-			r.wantEnded(record.FreedCompleted, a)
+			r.wantEnded(record.FreedCompleted, a) // shows C56.1
 		})
 	}
 }
@@ -321,7 +332,7 @@ func TestC60ADeadlineIsJudgedOnItsOwnClock(t *testing.T) {
 			r.run(granted.Add(29990 * time.Millisecond))
 			r.wantHeld(a)
 			r.run(granted.Add(30300*time.Millisecond + 100*time.Millisecond))
-			r.wantEnded(record.FreedExpired, a)
+			r.wantEnded(record.FreedExpired, a) // shows C60.2
 		})
 	}
 }

@@ -40,7 +40,7 @@ func TestL6EarlyMessagesAreAppliedAtTheGrant(t *testing.T) {
 			t.Errorf("the row shows %d beats, want 1", beats)
 		}
 		r.run(at(29.99)) // 10 + 20, later than the grant's 15
-		r.wantHeld(a)
+		r.wantHeld(a)    // shows S28.1
 		r.run(at(30.2))
 		r.wantEnded(record.FreedExpired, a)
 	})

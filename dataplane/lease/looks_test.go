@@ -47,21 +47,26 @@ func TestL8TwoLooks(t *testing.T) {
 
 func TestL8AStallMakesTheWaitOneInterval(t *testing.T) {
 	r := newRig(t, 4)
-	a := r.grant("a")
+	a, b := r.grant("a"), r.grant("b")
 	r.run(at(10))
 	r.now = at(40) // the process stood still for 30 s
 	r.step()
 	r.run(at(40.5))
-	r.wantHeld(a)
+	r.wantHeld(a, b)
 	r.now = at(44.5)
 	r.step()
 	r.now = at(44.9)
+	r.want(r.beat("b"), Applied) // of that time, and among the last to come in
 	r.step()
-	r.wantHeld(a)
+	r.wantHeld(a)    // shows F3.1
 	r.now = at(45.1) // 5 s after the first look
 	r.step()
 	r.wantEnded(record.FreedExpired, a)
-	r.wantCount("first looks after a gap", r.c.DueStalled, 1)
+	r.run(at(64))
+	r.wantHeld(b) // shows S29.1
+	r.run(at(65.2))
+	r.wantEnded(record.FreedExpired, b)
+	r.wantCount("first looks after a gap", r.c.DueStalled, 2)
 }
 
 func TestL8AStallMakesTheWaitOneIntervalHoweverManyComeUp(t *testing.T) {

@@ -222,7 +222,7 @@ func TestTenThousandOrders(t *testing.T) {
 					if i > 2000 {
 						t.Fatalf("%d leases do not end", len(m.live))
 					}
-					m.stepAfter(100 * time.Millisecond)
+					m.stepAfter(100 * time.Millisecond) // shows C01.2
 				}
 				m.r.wantEmpty()
 			}

@@ -15,7 +15,7 @@ func TestL5CompletionNeedsAllReadersOfOneEngine(t *testing.T) {
 	r.want(r.t.Complete(e, engineE.at(1), 3, r.now), Applied)
 	r.want(r.t.Complete(e, engineD.at(0), 2, r.now), Repeated)
 	r.want(r.t.Complete(e, Reader{Engine: 0xD, Epoch: 2, Rank: 1}, 2, r.now), Applied) // another boot of D
-	r.wantHeld(a)
+	r.wantHeld(a)                                                                      // shows S08.1
 	r.want(r.t.Complete(e, engineD.at(1), 2, r.now), Ended)
 	r.wantEnded(record.FreedCompleted, a)
 	r.wantEmpty()

@@ -36,7 +36,7 @@ func TestALongReadIsPostedOverStepsAndAShortOneGetsItsTurn(t *testing.T) {
 				descs += len(x.spec.Descs)
 			}
 		}
-		if descs > step {
+		if descs > step { // shows C69.1
 			t.Fatalf("step %d posted %d descriptors, at most %d", n, descs, step)
 		}
 		total += descs

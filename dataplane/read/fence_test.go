@@ -20,7 +20,7 @@ func TestTheFenceIsReadAfterTheDataHasEnded(t *testing.T) {
 	for range 5 { // the data is on its way: no fence
 		b.step(time.Second)
 	}
-	if b.posts() != 1 {
+	if b.posts() != 1 { // shows C23.1
 		t.Fatal("something was posted while the data was in flight")
 	}
 	b.f.land(b.f.posted[0])
@@ -62,6 +62,7 @@ func TestTheFenceDecides(t *testing.T) {
 			b.f.land(b.f.posted[1])
 			b.f.posted[1].status = tc.end
 			b.step(0)
+			// shows C26.1
 			b.wantOutcome(1, tc.want, false) // the data is DONE: the blocks are free whatever the fence says
 			if tc.end == transport.Failed {
 				if b.m.Gauges().Reads != 1 {
@@ -230,7 +231,7 @@ func TestTheTimeoutRunsFromThePostOfTheLastPart(t *testing.T) {
 	b.wantNone()
 	b.step(1)
 	o := b.wantOutcome(1, record.ReadTimeout, true)
-	if o.Bytes != 0 || o.Took != 2*readTimeout-1 {
+	if o.Bytes != 0 || o.Took != 2*readTimeout-1 { // shows C06.1
 		t.Errorf("outcome %+v", o)
 	}
 }

@@ -17,7 +17,7 @@ func TestALateDoneGivesTheBlocksBackAndNothingElse(t *testing.T) {
 	b.wantOutcome(1, record.ReadTimeout, true)
 	b.step(1000 * errorWait) // neither error nor DONE: held, however long
 	b.wantNone()
-	if g := b.m.Gauges(); g.Held != 1 || g.BlocksHeld != 1 || b.m.Open() != 1 || b.m.NeedsStep() {
+	if g := b.m.Gauges(); g.Held != 1 || g.BlocksHeld != 1 || b.m.Open() != 1 || b.m.NeedsStep() { // shows C41.3, C67.3
 		t.Errorf("gauges %+v, open %d", g, b.m.Open())
 	}
 	if b.f.posted[0].released {
@@ -30,7 +30,7 @@ func TestALateDoneGivesTheBlocksBackAndNothingElse(t *testing.T) {
 	if b.posts() != 1 {
 		t.Error("a fence was read for a read that had failed")
 	}
-	if b.m.Counters.LateEnds != 1 || b.m.Counters.Outcomes[record.ReadOK] != 0 {
+	if b.m.Counters.LateEnds != 1 || b.m.Counters.Outcomes[record.ReadOK] != 0 { // shows C44.2
 		t.Errorf("counters %+v", b.m.Counters)
 	}
 	b.wantIdle()
@@ -57,7 +57,7 @@ func TestAFailedTransferIsKeptAsideForTheErrorWait(t *testing.T) {
 		t.Error("released in quarantine")
 	}
 	b.step(1)
-	b.wantBack(1)
+	b.wantBack(1) // shows C34.1, C43.2
 	if !b.f.posted[0].released {
 		t.Error("the handle is to be released at the end of the quarantine")
 	}
@@ -91,10 +91,10 @@ func TestACancelledReadKeepsItsBlocksUntilTheTransferHasEnded(t *testing.T) {
 		t.Error("cancelled twice")
 	}
 	b.step(3 * time.Second)
-	b.wantNone()
+	b.wantNone() // shows C41.1
 	b.f.land(b.f.posted[0])
 	b.step(0)
-	b.wantBack(1)
+	b.wantBack(1) // shows C41.2
 	b.wantIdle()
 }
 
@@ -127,13 +127,13 @@ func TestAFailingSourceWaitsForTheOthers(t *testing.T) {
 	b.f.land(b.f.posted[0])
 	b.f.land(b.f.posted[1])
 	b.step(time.Second)
-	b.wantNone()
+	b.wantNone() // shows C42.2
 	if b.posts() != 4 {
 		t.Error("fences are read although the request is bad")
 	}
 	b.f.land(b.f.posted[3])
 	b.step(time.Second)
-	if o := b.wantOutcome(1, record.ReadFailed, true); o.Peer != 3 || o.Bytes != 3*4*4096 {
+	if o := b.wantOutcome(1, record.ReadFailed, true); o.Peer != 3 || o.Bytes != 3*4*4096 { // shows C42.1, C33.1
 		t.Errorf("outcome %+v", o)
 	}
 	b.wantNone()

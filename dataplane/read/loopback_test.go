@@ -150,8 +150,8 @@ func TestOverLoopbackAReaderStoppedPastItsLeaseFindsItStale(t *testing.T) {
 	record.Raise(&p.row.Fence, p.base+1) // P: the end of the lease, then the blocks
 	p.fill(2)
 	d.agent.HoldReads(false)
-	d.step(10 * readTimeout) // and past every time-out as well: what has arrived counts
-	d.wantOutcome(1, record.ReadStale, false)
+	d.step(10 * readTimeout)                  // and past every time-out as well: what has arrived counts
+	d.wantOutcome(1, record.ReadStale, false) // shows C26.2, C27.1, S20.1
 	d.begin(2, s)
 	d.step(0)
 	d.wantOutcome(2, record.ReadStale, false)
@@ -239,7 +239,7 @@ func TestOverLoopbackAPeerThatComesBackIsReadOverTheNewConnection(t *testing.T) 
 	d.agent.HoldReads(false)
 	d.step(time.Second)
 	for range 3 {
-		if o := d.outcome(); o == nil || o.Status != record.ReadFailed || !o.BlocksHeld || o.Peer != old {
+		if o := d.outcome(); o == nil || o.Status != record.ReadFailed || !o.BlocksHeld || o.Peer != old { // shows C46.2
 			t.Errorf("outcome %+v", o)
 		}
 	}
@@ -247,7 +247,7 @@ func TestOverLoopbackAPeerThatComesBackIsReadOverTheNewConnection(t *testing.T) 
 	d.begin(9, q.source(d.load(q)))
 	d.step(time.Second)
 	d.wantOutcome(9, record.ReadOK, false)
-	if !d.has(q) {
+	if !d.has(q) { // shows C46.4
 		t.Error("the bytes differ")
 	}
 	if pending, aside := d.m.InFlight(old); pending != 0 || aside != 3 {

@@ -193,7 +193,7 @@ func TestThePlanIsWhatTheRunsSay(t *testing.T) {
 				got[touch{d.LocalMem, d.RemoteMem, d.Desc.LocalDevice, d.Desc.RemoteDevice, d.Desc.Local + at, d.Desc.Remote + at}]++
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(want, got); diff != "" { // shows C30.1, C30.2, C30.3
 			t.Fatalf("seed %d: words touched (-want +got):\n%s", seed, diff)
 		}
 		for _, n := range posts {

@@ -373,7 +373,7 @@ func TestIncompatibleCachesAreNamed(t *testing.T) {
 			}
 			continue
 		}
-		if !errors.Is(err, ErrIncompatible) || !strings.HasSuffix(err.Error(), ": "+tc.want) {
+		if !errors.Is(err, ErrIncompatible) || !strings.HasSuffix(err.Error(), ": "+tc.want) { // shows C09.1, C59.1
 			t.Errorf("%v, want %q", err, tc.want)
 		}
 	}

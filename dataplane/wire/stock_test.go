@@ -66,7 +66,7 @@ func TestStockMessagesAreWhatVllmMeansOrHaveAName(t *testing.T) {
 		{"a message too long", strings.Repeat("x", ParseMax+1), "too_long"},
 		{"the longest message", "HB:" + strings.Repeat("x", ParseMax-3), `heartbeat "` + strings.Repeat("x", ParseMax-3) + `"`},
 	} {
-		if got := told(ParseStock([]byte(tc.msg))); got != tc.want {
+		if got := told(ParseStock([]byte(tc.msg))); got != tc.want { // shows S01.1, S02.1, S03.1, S05.1
 			t.Errorf("%s: %.200s, want %.200s", tc.name, got, tc.want)
 		}
 	}

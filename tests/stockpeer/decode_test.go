@@ -94,7 +94,7 @@ func TestAStalledForwardLoopOfOursMakesStockReadsUnproven(t *testing.T) { // S20
 	freed(p, "r1", "expired")
 	p.do("overwrite", "id", "another", "blocks", []int{3, 4, 9})
 	d.do("read", "id", "r1", "blocks", []int{1, 2, 0}) // in the ring; the loop takes it up after the stall
-	outcome(d, "r1", "read_failed", "unproven")
+	outcome(d, "r1", "read_failed", "unproven")        // shows S20.2
 }
 
 // eachTransport runs a test over shared memory, where a read needs nothing of its owner, as with RDMA, and over TCP, where
@@ -140,7 +140,7 @@ func TestAPausedStockOwnerFreesWhatWasBeatenForAndIsSeen(t *testing.T) { // S29
 		freed(p, "r1", "expired")
 		p.do("overwrite", "id", "another", "blocks", []int{3, 4, 9})
 		d.do("read", "id", "r1", "blocks", []int{1, 2, 0})
-		outcome(d, "r1", "read_failed", "unproven")
+		outcome(d, "r1", "read_failed", "unproven") // shows S29.2
 	})
 }
 
@@ -179,10 +179,11 @@ func TestSeveralLocalRequestsOfOneStockLeaseReportOnceAtTheEnd(t *testing.T) { /
 	outcome(d, "r1", "read_done", "ok")
 	d.do("read", "id", "r1-b", "blocks", []int{11, 12, 10})
 	outcome(d, "r1-b", "read_done", "ok")
+	// shows S06.1
 	p.none("freed", "", duration+extension/2) // the third still waits, and is beaten for
 	d.do("untrack", "id", "r1-c")
 	freed(p, "r1", "completed")
-	reported(p, "r1", 1)
+	reported(p, "r1", 1) // shows S07.1
 }
 
 func TestStrangeIDsOfStockOwners(t *testing.T) {
@@ -227,7 +228,7 @@ func TestAStockOwnerRestartedUnderItsIDIsAnotherEngine(t *testing.T) { // S26
 	d.wait("lease_gone", "r1")
 	d.do("track", "id", "r2", "params", params)
 	d.do("read", "id", "r2", "blocks", []int{1, 2, 0})
-	outcome(d, "r2", "read_done", "ok")
+	outcome(d, "r2", "read_done", "ok") // shows S26.1
 	freed(again, "r2", "completed")
 }
 
@@ -262,7 +263,7 @@ func TestADeafSideChannelDelaysNoOther(t *testing.T) { // S24
 	arrived(t, d, p, "r1")
 	d.do("read", "id", "r1", "blocks", []int{1, 2, 0})
 	done := outcome(d, "r1", "read_done", "ok")
-	within(t, "read from the other one", done.at()-begun, 0, slack)
-	gone := d.wait("lease_gone", "r0") // nothing can be left of it
-	within(t, "given up", gone.at()-begun, duration, duration+duration/3+slack)
+	within(t, "read from the other one", done.at()-begun, 0, slack)             // shows S24.1, C53.2
+	gone := d.wait("lease_gone", "r0")                                          // nothing can be left of it
+	within(t, "given up", gone.at()-begun, duration, duration+duration/3+slack) // shows C53.3, S30.1
 }

@@ -139,7 +139,7 @@ func TestStrangeIDsLiveAsOthersDo(t *testing.T) {
 		t.Run(fmt.Sprintf("%.30s", id), func(t *testing.T) {
 			read(d, id, params[id])
 			readWell(d, id)
-			freed(p, id, "completed")
+			freed(p, id, "completed") // shows S04.1, S05.1
 		})
 	}
 }
@@ -151,7 +151,7 @@ func TestACompletionMayOvertakeItsGrant(t *testing.T) {
 	d.do("send", "engine_id", "P", "messages", []string{hex.EncodeToString([]byte("r1:1"))})
 	until(t, "the early completion is kept", func() bool { return p.stat("lease_kept") > 0 })
 	p.do("grant", "id", "r1", "blocks", []int{20})
-	freed(p, "r1", "completed")
+	freed(p, "r1", "completed") // shows C15.2
 }
 
 func TestNothingThatAStockPeerSendsStopsUs(t *testing.T) { // S01, S02, S03 end a stock owner
@@ -179,7 +179,7 @@ func TestNothingThatAStockPeerSendsStopsUs(t *testing.T) { // S01, S02, S03 end 
 	p.none("freed", "", duration+extension/4) // the lease stands, and heartbeats still count
 	read(d, "r1", params)
 	readWell(d, "r1")
-	freed(p, "r1", "completed")
+	freed(p, "r1", "completed") // shows S01.1, S02.1, S03.1
 }
 
 func TestASecondTurnOfAStockReaderFreesOurFixedLease(t *testing.T) {
