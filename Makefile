@@ -106,7 +106,8 @@ soak: deps build ## P and D for MIN minutes with all cores busy: what an engine 
 	$(BUILD)/kvlease soak --minutes $(MIN) --modes $(MODES) --out bench/results
 
 # ---- test ------------------------------------------------------------------------------------------------------------
-# Each runner's output also goes into $(BUILD)/test, so that `test` can close with all runners' own last lines.
+# Each runner's output also goes into $(BUILD)/test, so that `test` can close with all runners' own last lines, and with the
+# proof that every test that docs/faults.md names has run and passed.
 
 .PHONY: test
 test: test-static test-fuzz test-go test-race test-c test-asan test-tsan ## everything that runs on this machine
@@ -114,6 +115,7 @@ test: test-static test-fuzz test-go test-race test-c test-asan test-tsan ## ever
 	@grep -hE '^(Fuzz|ok|FAIL|---)' $(BUILD)/test/fuzz.log
 	@grep -hE '^(ok|FAIL|---)' $(BUILD)/test/go.log $(BUILD)/test/race.log
 	@grep -hE 'tests passed|Total Test time' $(BUILD)/test/ctest-{c,asan,tsan}.log
+	@$(GO) run ./internal/faults/cmd ran $(BUILD)/test/go.json $(BUILD)/test/ctest-c.log
 
 .PHONY: test-static
 test-static: ## gofmt, go vet, and the pure packages with cgo off
@@ -124,7 +126,7 @@ test-static: ## gofmt, go vet, and the pure packages with cgo off
 .PHONY: test-go
 # One package at a time: crowds of ten thousand connections in one and UCX's ports in another do not go together.
 test-go: deps build | $(BUILD)/test ## all Go tests, real NIXL among them
-	$(GO) test -p 1 -count=1 $(PACKAGES) 2>&1 | tee $(BUILD)/test/go.log
+	$(GO) test -json -p 1 -count=1 $(PACKAGES) 2>&1 | $(GO) run ./internal/faults/cmd tests $(BUILD)/test/go.json | tee $(BUILD)/test/go.log
 
 .PHONY: test-race
 # The detector allocates and takes memory itself: tests that count either run in test-go only.
