@@ -13,6 +13,7 @@ agent_t *kvlx_agent(int32_t handle)
 {
 	if (handle <= 0)
 		return NULL;
+	/* A2: acquire; pairs with A1 in kvlx_open. */
 	agent_t *a = __atomic_load_n(&agents[handle % AGENT_INDEX], __ATOMIC_ACQUIRE);
 	if (a == NULL || !__atomic_load_n(&a->open, __ATOMIC_ACQUIRE) || a->generation != (uint32_t)(handle / AGENT_INDEX))
 		return NULL;
@@ -185,7 +186,7 @@ int32_t kvlx_open(int32_t library, const char *name, const kvlx_config_t *config
 		pthread_mutex_unlock(&kvlx_tables);
 		return st;
 	}
-	__atomic_store_n(&a->open, 1, __ATOMIC_RELEASE); /* pairs with the load in kvlx_agent: the tables are written before */
+	__atomic_store_n(&a->open, 1, __ATOMIC_RELEASE); /* A1: release; pairs with A2 in kvlx_agent. The tables are written before. */
 	*agent_out = (int32_t)a->generation * AGENT_INDEX + index;
 	return KVLX_OK;
 }

@@ -65,6 +65,9 @@ static uint32_t take(kvl_ctx_t *ctx, kvl_event_t *events, uint32_t n)
  * would tell, too. A step that hangs is waited for only as long as a lease lasts. */
 static int step_runs(kvl_ctx_t *ctx, uint64_t now)
 {
+	/* S2, G2: fence. Who sees poisoned here may have it from a third thread, which orders nothing between us and the core (S1)
+	 * or a grant (G1): one of the two sees the other only if this thread is in the one order of all. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (now >= KVL_LOAD(&ctx->control->poison_ns, RELAXED) + ctx->control->duration_ns)
 		return 0;
 	if (__atomic_load_n(&ctx->control->stepping, __ATOMIC_SEQ_CST))
@@ -91,6 +94,7 @@ static uint32_t scan(kvl_ctx_t *ctx, kvl_event_t *events, uint32_t n, int unchec
 	uint32_t got = 0;
 	while (got < n && ctx->report_slot < ctx->sizes.leases) {
 		kvl_slot_t *s = &ctx->slots[ctx->report_slot];
+		/* G2: acquire; pairs with G1 in kvl_grant. What is told of a grant is what was written into its slot. */
 		uint64_t seen = __atomic_load_n(&s->state, __ATOMIC_SEQ_CST), use = seen >> 32;
 		uint32_t state = seen & KVL_S_MASK;
 		if (state == KVL_S_GRANTED && !unchecked && !proven(ctx, s)) {

@@ -39,7 +39,7 @@ void kvl_fence(kvl_ctx_t *ctx)
 	device_barrier();
 	__atomic_compare_exchange_n(&control->poison_ns, &none, kvl_clock(CLOCK_BOOTTIME), 0, __ATOMIC_ACQ_REL,
 				    __ATOMIC_RELAXED);
-	/* seq_cst: a step that began before is seen in `stepping`, one that begins later sees this (kvl_poll); a grant
+	/* S2, G2: a step that began before is seen in `stepping`, one that begins later sees this (kvl_poll); a grant
 	 * that set its state before is seen by the report, one that sets it later sees this (settle_poisoned). */
 	__atomic_store_n(&control->poisoned, 1, __ATOMIC_SEQ_CST);
 	kvl_event_signal(ctx);

@@ -100,7 +100,7 @@ struct kvl_ctx {
 	/* kvl_wait_fd */
 	int epoll_fd; /* -1 until asked for */
 	int timer_fd;
-	uint32_t kicked;      /* atomic: published since the last step began, and the timer made readable for it */
+	uint32_t kicked;      /* atomic, KVL_KICK_*: published since the last step began, and the timer made readable for it */
 	uint32_t tick_stale;  /* the stepping thread's: the timer does not stand at tick_due_ns */
 	uint64_t tick_due_ns; /* the stepping thread's; 0: the timer rests */
 
@@ -297,6 +297,7 @@ static inline uint64_t kvl_slot_key(const kvl_era_t *era, uint32_t slot, uint32_
 
 /* ---- events.c, fence.c, waitfd.c ---- */
 enum { KVL_REPORT_NONE = 0, KVL_REPORT_CHECKED, KVL_REPORT_UNCHECKED, KVL_REPORT_DONE };
+enum { KVL_KICK_NONE = 0, KVL_KICK_BEGUN /* its timer is being set */, KVL_KICK_SET };
 void kvl_fence(kvl_ctx_t *ctx);
 void kvl_event_signal(kvl_ctx_t *ctx);
 void kvl_wake_heard(kvl_ctx_t *ctx);

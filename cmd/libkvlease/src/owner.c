@@ -132,8 +132,8 @@ static int claim_expected(kvl_ctx_t *ctx, uint32_t slot, const kvl_grant_t *gran
 					   __ATOMIC_RELAXED);
 }
 
-/* A poisoning that began while the grant was written may have missed it in its report. The state word decides: seq_cst
- * in both directions with kvl_poll, which sees GRANTED or is seen as poisoned here. */
+/* A poisoning that began while the grant was written may have missed it in its report. The state word decides.
+ * G1: it is stored before poisoned is looked at, both seq_cst; pairs with G2 in kvl_poll, which sees GRANTED or is seen here. */
 static int32_t settle_poisoned(kvl_ctx_t *ctx, uint32_t slot, kvl_lease_t lease)
 {
 	uint64_t use = KVL_HANDLE_USE(lease), seen = use << 32 | KVL_S_GRANTED;

@@ -25,7 +25,7 @@ KVL_API int32_t kvl_producer_open(kvl_ctx_t *ctx, kvl_producer_t **producer_out)
 
 int kvl_overflowing(kvl_producer_t *p)
 {
-	/* C2 of the ring: acquire. The core gives an entry back after it has applied it. */
+	/* P2 of the ring: acquire. The core gives an entry back after it has applied it. */
 	if (KVL_LOAD((uint64_t *)(void *)&p->overflow.ring->tail, ACQUIRE) != p->overflow.published)
 		return 1;
 	p->overflowing = 0;

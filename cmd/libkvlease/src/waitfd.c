@@ -44,10 +44,12 @@ void kvl_wake_heard(kvl_ctx_t *ctx)
 /* Before a step of inline mode: what is published from here on kicks again. */
 void kvl_tick_before_step(kvl_ctx_t *ctx)
 {
+	uint32_t set = KVL_KICK_SET;
 	if ((KVL_LOAD(&ctx->nudge, RELAXED) & KVL_NUDGE_LOOP) == 0)
 		return;
-	/* W2: kicked is cleared before the step looks at the rings; pairs with W1 in kvl_nudge. */
-	if (__atomic_exchange_n(&ctx->kicked, 0, __ATOMIC_SEQ_CST))
+	/* W2: kicked is cleared before the step looks at the rings; pairs with W1 in kvl_nudge. While a producer still sets the
+	 * timer it is not: the setting would come behind the step that answers it, and the descriptor stay readable for nothing. */
+	if (__atomic_compare_exchange_n(&ctx->kicked, &set, KVL_KICK_NONE, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 		ctx->tick_stale = 1;
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
@@ -66,7 +68,7 @@ void kvl_tick_after_step(kvl_ctx_t *ctx, uint64_t now)
 	ctx->tick_due_ns = held ? now + ctx->sizes.idle_tick_ns : 0;
 	kvl_tick_at(ctx, ctx->tick_due_ns);
 	/* A producer that kicked before this had its setting overwritten: kick for it. One that comes later does it itself. */
-	if (more || __atomic_load_n(&ctx->kicked, __ATOMIC_SEQ_CST)) {
+	if (more || __atomic_load_n(&ctx->kicked, __ATOMIC_SEQ_CST) != KVL_KICK_NONE) {
 		ctx->tick_stale = 1;
 		kvl_tick_at(ctx, 1);
 	}
@@ -78,8 +80,11 @@ void kvl_tick_after_step(kvl_ctx_t *ctx, uint64_t now)
 /* Something was published for a loop that may wait: readable at once, by one system call a step. */
 void kvl_tick_kick(kvl_ctx_t *ctx)
 {
-	if (__atomic_exchange_n(&ctx->kicked, 1, __ATOMIC_SEQ_CST) == 0)
-		kvl_tick_at(ctx, 1); /* long past */
+	uint32_t none = KVL_KICK_NONE;
+	if (!__atomic_compare_exchange_n(&ctx->kicked, &none, KVL_KICK_BEGUN, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+		return;
+	kvl_tick_at(ctx, 1); /* long past */
+	KVL_STORE(&ctx->kicked, KVL_KICK_SET, RELEASE);
 }
 
 static int32_t make(kvl_ctx_t *ctx)
