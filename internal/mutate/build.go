@@ -96,7 +96,8 @@ func (b tests) run(ctx context.Context, run string, most limit, more ...string) 
 
 // limited runs a program in a process group of its own, with bounded time and memory.
 func limited(ctx context.Context, dir string, most limit, bin string, args ...string) (ran, error) {
-	line := fmt.Sprintf(`ulimit -v %d -t %d; exec "$0" "$@"`, memoryMax>>10, int(most.processor.Seconds()+0.999))
+	seconds := int(most.processor.Seconds() + 0.999)
+	line := fmt.Sprintf(`ulimit -v %d && ulimit -St %d && ulimit -Ht %d && exec "$0" "$@"`, memoryMax>>10, seconds, seconds+2)
 	timed, cancel := context.WithTimeout(ctx, most.wall)
 	defer cancel()
 	cmd := exec.CommandContext(timed, "sh", append([]string{"-c", line, bin}, args...)...)

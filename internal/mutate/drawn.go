@@ -98,7 +98,7 @@ func (r *Runner) measure(ctx context.Context, sites []Site, n, stages int) error
 		if err != nil {
 			return err
 		}
-		res, err := b.run(ctx, "", limit{10 * time.Minute, 20 * time.Minute})
+		res, err := r.twice(ctx, b, limit{10 * time.Minute, 20 * time.Minute})
 		os.RemoveAll(dir)
 		if err != nil {
 			return err

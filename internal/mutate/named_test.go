@@ -139,6 +139,10 @@ func TestAMutationIsCaughtOnlyByItsOwnTestAndOnlyIfItCompiles(t *testing.T) {
 	if got[4].Test != "TestLast" {
 		t.Errorf("out of time in %q, want TestLast", got[4].Test)
 	}
+	if res, err := limited(context.Background(), dir, limit{time.Second, time.Minute}, "sh", "-c", "while :; do :; done"); err != nil ||
+		!res.timedOut || res.took > 30*time.Second {
+		t.Errorf("what takes more of the processor than it may: timed out %v after %v, %v", res.timedOut, res.took, err)
+	}
 	all[0].Caught.Test = "TestGone"
 	if _, err := r.Named(context.Background(), all[:1]); err == nil || !strings.Contains(err.Error(), "TestGone") {
 		t.Errorf("a test that is not there: %v, want an error that names it", err)
