@@ -44,6 +44,9 @@ func (t *Tracker) wake(i uint32, now clock.Instant) {
 			}
 			t.beats.set(i, at)
 		}
+		if t.loads.where[i] < 0 && e.downAt() != 0 {
+			t.setLoad(i, now.Add(t.overAfter(e)))
+		}
 	case Broken:
 		if t.loads.where[i] < 0 && !e.dead {
 			t.setLoad(i, max(now, e.healAt))

@@ -51,6 +51,15 @@ func (t *Tracker) loadOne(i uint32, now clock.Instant) bool {
 		}
 		t.setLoad(i, at)
 		return false
+	case Connected: // loaded after a failure, and not heard since: that may never break again
+		t.setLoad(i, clock.Never)
+		if down := e.downAt(); down != 0 {
+			t.lookOver(i, now)
+			if e.requests > 0 {
+				t.setLoad(i, max(now.Add(t.interval(e)), down.Add(t.overAfter(e))))
+			}
+		}
+		return false
 	case Broken:
 		t.setLoad(i, clock.Never)
 		t.lookOver(i, now)
@@ -162,6 +171,8 @@ func (t *Tracker) loadNext(i uint32, now clock.Instant) bool {
 	t.setState(i, Connected)
 	if e.downAt() == 0 { // else it is up when it is heard: a dead agent's blob loads as well as a living one's
 		t.engineUp(i)
+	} else {
+		t.setLoad(i, max(now.Add(t.interval(e)), e.downAt().Add(t.overAfter(e))))
 	}
 	t.startRound(i, now.Add(1)) // the first heartbeats leave in the step after this one
 	t.ends.set(i, now)          // and before them who we are

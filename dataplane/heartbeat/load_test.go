@@ -117,6 +117,40 @@ func TestWhatIsTrackedAtAnEngineThatIsNotHeardIsGoneWhenItsLeaseMustBeOver(t *te
 	}
 }
 
+// A dead owner's blob loads as well as a living one's, and where nothing comes back a transport may say nothing for minutes: the
+// bound is the lease's and not the transport's.
+func TestAnEngineThatFailedAndIsSilentSinceIsNotWaitedForLongerThanItsLeaseCanStand(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	early := r.track(e, o, 1, 0)
+	r.run(sec(9), time.Second)
+	r.hub.Stop("P")
+	r.hub.Cut("D", "P") // loaded again within an interval; from then on sends succeed and reads pend
+	r.run(sec(30), 250*time.Millisecond)
+	if v := r.k.View(e); v.State != Connected {
+		t.Fatalf("the engine is %v, want connected", v.State)
+	}
+	late := r.track(e, o, 2, 0)
+	r.run(sec(46), 250*time.Millisecond)
+	r.wantSaid(early, "risk")
+	r.run(sec(56), 250*time.Millisecond) // 10 + 30 s and a quarter, and the next look
+	r.wantSaid(early, "risk gone")
+	r.wantSaid(late, "risk")
+	r.k.Untrack(early, r.now)
+	r.run(sec(66), 250*time.Millisecond)
+	r.wantSaid(late, "risk")
+	r.run(sec(76), 250*time.Millisecond)
+	r.wantSaid(late, "risk gone")
+	r.k.Untrack(late, r.now)
+	r.run(sec(90), 250*time.Millisecond)
+	last := r.track(e, o, 3, 0) // nothing was tracked meanwhile
+	r.run(sec(126), 250*time.Millisecond)
+	r.wantSaid(last, "risk")
+	r.run(sec(137), 250*time.Millisecond)
+	r.wantSaid(last, "risk gone")
+}
+
 func TestAnEngineThatComesBackInTimeLosesNothing(t *testing.T) {
 	r := newRig(t, nil)
 	o := r.owner("P", false)
