@@ -517,6 +517,7 @@ func (w *World) fateOf(m *simnet.Sent) simnet.Fate {
 // readFate is what becomes of the next n reads of an engine.
 type readFate struct {
 	of   string
+	rank int // -1: any
 	n    int
 	what simnet.ReadFate
 }
@@ -527,7 +528,7 @@ func (w *World) fateOfRead(m *simnet.Posted) simnet.ReadFate {
 		return simnet.ReadFate{}
 	}
 	for i, f := range w.readFate {
-		if f.of != from.life.place.spec.ID {
+		if f.of != from.life.place.spec.ID || f.rank >= 0 && uint32(f.rank) != from.n {
 			continue
 		}
 		if f.n--; f.n == 0 {
@@ -541,10 +542,13 @@ func (w *World) fateOfRead(m *simnet.Posted) simnet.ReadFate {
 // readsOf is what befalls the reads of an engine.
 func (w *World) readsOf(p *place, a *Action) error {
 	if a.Do == FailRead {
-		w.readFate = append(w.readFate, &readFate{of: p.spec.ID, n: max(a.N, 1), what: simnet.ReadFate{Fail: true, After: 0.5, Delay: a.For}})
+		w.readFate = append(w.readFate, &readFate{of: p.spec.ID, rank: a.Rank, n: max(a.N, 1), what: simnet.ReadFate{Fail: true, After: 0.5, Delay: a.For}})
 		return nil
 	}
-	for _, name := range p.agentNames() {
+	for i, name := range p.agentNames() {
+		if a.Rank >= 0 && a.Rank != i {
+			continue
+		}
 		w.net.HoldReads(name, true)
 		if a.For > 0 {
 			w.after(a.For, func() { w.net.HoldReads(name, false) })

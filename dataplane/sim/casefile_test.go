@@ -1,0 +1,229 @@
+package sim
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const wellFormed = `name: x
+span: 60s
+engines: [{id: P}, {id: D, known: [P]}]
+actions:
+  - {at: 0s, engine: P, do: grant, req: a, blocks: 1}
+  - {at: 1s, engine: D, do: track, req: a, peer: P}
+expect:
+  - {at: 2s, held: a}
+`
+
+func TestAMistakeInACaseFileNamesFileLineAndRemedy(t *testing.T) {
+	if _, err := ParseCase("x.yaml", []byte(wellFormed)); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ name, old, with, want string }{
+		{"an unknown key", "span: 60s", "spam: 60s", `x.yaml:2: a case file has no key "spam"; is it span?`},
+		{"a key that is like no other", "name: x", "qqqqqqqq: x", `x.yaml:1: a case file has no key "qqqqqqqq"; there are text, covers`},
+		{"an unknown key of an action", "req: a, blocks", "rec: a, blocks", `x.yaml:5: an action has no key "rec"; is it req?`},
+		{"an unknown key of an engine", "known: [P]", "knows: [P]", `x.yaml:3: an engine has no key "knows"; is it known?`},
+		{"a time without a unit", "span: 60s", "span: 60", `x.yaml:2: span is 60, which has no unit: write 60s`},
+		{"a time that is none", "at: 1s", "at: soon", `x.yaml:6: at of an action is "soon", want a time like 5s`},
+		{"a key twice", "span: 60s", "span: 60s\nspan: 70s", `x.yaml:3: a case file has span twice`},
+		{"a key without a value", "span: 60s", "span:", `x.yaml:2: span has no value`},
+		{"a list where one value is wanted", "span: 60s", "span: [60s]", `x.yaml:2: span is a list`},
+		{"a value where a list is wanted", "engines: [{id: P}, {id: D, known: [P]}]", "engines: P", `x.yaml:3: engines is "P", want a list`},
+		{"a word where a number is wanted", "blocks: 1", "blocks: one", `x.yaml:5: blocks of an action is "one", want a whole number`},
+		{"a negative number of blocks", "blocks: 1", "blocks: -1", `x.yaml:5: blocks of an action is "-1", want a whole number from 0`},
+		{"an action that there is not", "do: grant", "do: grand", `x.yaml:5: do is "grand", which is no action; is it grant?`},
+		{"an engine that there is not", "engine: D", "engine: E", `x.yaml:6: track at engine "E", which is none; there are P, D`},
+		{"a peer that there is not", "peer: P}", "peer: Q}", `x.yaml:6: track with peer "Q", which is no engine`},
+		{"a peer that is missing", ", peer: P}", "}", `x.yaml:6: track with whom? say peer`},
+		{"a request that nobody granted", "do: track, req: a", "do: track, req: b", `x.yaml:6: track of "b", which nobody has granted or expected before`},
+		{"an action behind the span", "at: 1s", "at: 61s", `x.yaml:6: track at 1m1s: actions happen from 0s to the span, 1m0s`},
+		{"a range that is none", "req: a, blocks", "req: r9..r1, blocks", `x.yaml:5: req of an action: "r9..r1" is no range`},
+		{"an expectation about nothing", "{at: 2s, held: a}", "{at: 2s}", `x.yaml:8: an expectation is about one thing, this one is about 0`},
+		{"an expectation about two things", "held: a}", "held: a, freed: a}", `x.yaml:8: an expectation is about one thing, this one is about 2`},
+		{"an expectation at no time", "{at: 2s, held: a}", "{held: a}", `x.yaml:8: held holds at one kind of time, this one has 0`},
+		{"an expectation at two times", "{at: 2s, ", "{at: 2s, by: 3s, ", `x.yaml:8: held holds at one kind of time, this one has 2`},
+		{"an expectation about what is never granted", "held: a}", "held: c}", `x.yaml:8: nobody grants "c"`},
+		{"an expectation about what is not tracked", "held: a}", "tracked: a, engine: P}", `x.yaml:8: engine P tracks no "a"`},
+		{"an expectation behind the span", "{at: 2s, ", "{at: 2h, ", `x.yaml:8: 2h0m0s is behind the span`},
+		{"a read without an outcome", "held: a}", "read: a, engine: D}", `x.yaml:8: with which outcome? say one of ok, stale`},
+		{"an outcome that there is not", "held: a}", "read: a, engine: D, outcome: okay}", `x.yaml:8: no read has the outcome "okay"; is it ok?`},
+		{"a reason that there is not", "held: a}", "freed: a, reason: expred}", `x.yaml:8: nothing is freed for the reason "expred"; is it expired?`},
+		{"a counter that there is not", "held: a}", "engine: P, counter: lease_grant, is: 1}", `x.yaml:8: there is no counter "lease_grant"; is it lease_grants?`},
+		{"a count that is not said", "held: a}", "engine: P, event: freed}", `x.yaml:8: event how often?`},
+		{"no span", "span: 60s\n", "", `x.yaml:1: there is no span`},
+		{"no engines", "engines: [{id: P}, {id: D, known: [P]}]", "engines: []", `x.yaml:1: there are no engines`},
+		{"two engines with one id", "{id: D, known: [P]}", "{id: P}", `x.yaml:3: an engine with id "P": each needs its own`},
+		{"what is no YAML", "span: 60s", "span: [60s", `x.yaml: `},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if !strings.Contains(wellFormed, tc.old) {
+				t.Fatalf("the file has no %q", tc.old)
+			}
+			_, err := ParseCase("x.yaml", []byte(strings.Replace(wellFormed, tc.old, tc.with, 1)))
+			if err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+				t.Errorf("error %v\nwant %s", err, tc.want)
+			}
+		})
+	}
+	for name, text := range map[string]string{"nothing": "", "two documents": wellFormed + "---\n" + wellFormed, "a list": "- a\n"} {
+		if _, err := ParseCase("x.yaml", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), "x.yaml:") {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+func TestAnEntryMayStandForManyActions(t *testing.T) {
+	for _, tc := range []struct {
+		entry string
+		want  []string
+	}{
+		{"{at: 1s, engine: P, do: grant, req: a..c}", []string{"1s grant a", "1s grant b", "1s grant c"}},
+		{"{at: 1s, engine: P, do: grant, req: [r8..r10, x]}", []string{"1s grant r8", "1s grant r9", "1s grant r10", "1s grant x"}},
+		{"{at: 1s, every: 2s, engine: P, do: grant, req: a..c}", []string{"1s grant a", "3s grant b", "5s grant c"}},
+		{"{at: 1s, every: 2s, until: 5s, engine: P, do: pressure}", []string{"1s pressure ", "3s pressure ", "5s pressure "}},
+	} {
+		c, err := ParseCase("x.yaml", []byte("span: 60s\nengines: [{id: P}]\nactions:\n  - "+tc.entry+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, a := range c.Actions {
+			got = append(got, fmt.Sprint(a.At, " ", a.Do, " ", a.Req))
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.entry, diff)
+		}
+	}
+}
+
+// What is printed is read back as the same: a schedule that was found by chance can be kept as a file.
+func TestAPrintedCaseIsTheSameCase(t *testing.T) {
+	same := func(name string, c *Case) {
+		text := c.Print()
+		back, err := ParseCase(name, text)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		again := back.Print()
+		if diff := cmp.Diff(strings.Split(string(text), "\n"), strings.Split(string(again), "\n")); diff != "" {
+			t.Errorf("%s (-printed +printed again):\n%s", name, diff)
+		}
+		if !reflect.DeepEqual(bare(c), bare(back)) {
+			t.Errorf("%s: another case was read from\n%s", name, text)
+		}
+	}
+	for _, file := range caseFiles(t) {
+		c, err := LoadCase(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(filepath.Base(file), c)
+	}
+	same("bytes", &Case{Schedule: Schedule{Name: "a: b # c", Span: 1, Engines: []Engine{{ID: "1"}}, Actions: []Action{
+		{Engine: "1", Do: Bytes, Peer: "1", Data: "\xff\x00\xfe"}, {Engine: "1", Do: Bytes, Peer: "1", Data: "plain \"text\" {}"},
+		{Engine: "1", Do: Kill, Rank: AllRanks}, {Engine: "1", Do: Stop, Rank: HostOnly, For: 1},
+		{Engine: "1", Do: Grant, Req: "yes", ID: "0x1", Blocks: 1}, {Engine: "1", Do: SetLink, Peer: "1", Link: &Link{Loss: 0.125}},
+	}}, Text: "two\nlines\n"})
+}
+
+// bare is a case without what its file decides.
+func bare(c *Case) Case {
+	p := *c
+	p.File = ""
+	p.Expect = nil
+	for _, x := range c.Expect {
+		x.line = 0
+		p.Expect = append(p.Expect, x)
+	}
+	p.Actions = nil
+	for _, a := range c.Actions {
+		if len(a.Reqs) == 0 {
+			a.Reqs = nil
+		}
+		p.Actions = append(p.Actions, a)
+	}
+	return p
+}
+
+func caseFiles(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no case files: %v", err)
+	}
+	return files
+}
+
+// Every verb of the list in schedule.go can stand in a case file.
+func TestEveryVerbIsKnown(t *testing.T) {
+	f, err := parser.ParseFile(token.NewFileSet(), "schedule.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	ast.Inspect(f, func(node ast.Node) bool {
+		v, ok := node.(*ast.ValueSpec)
+		if !ok || v.Type == nil || fmt.Sprint(v.Type) != "Verb" {
+			return true
+		}
+		n++
+		word, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
+		if _, ok := verbs[Verb(word)]; !ok || err != nil {
+			t.Errorf("%s: there is no verb %s", v.Names[0], word)
+		}
+		return true
+	})
+	if n != len(verbs) {
+		t.Errorf("%d verbs in schedule.go, %d in the list", n, len(verbs))
+	}
+}
+
+// Every key of a case file stands in its description.
+func TestTheDescriptionOfCaseFilesNamesEveryKey(t *testing.T) {
+	text, err := os.ReadFile("../../docs/case-files.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []any{fileCase{}, fileAction{}, Expectation{}, Engine{}, Link{}} {
+		for _, f := range keysOf(reflect.TypeOf(v)) {
+			if !strings.Contains(string(text), "`"+f.key+"`") {
+				t.Errorf("%T: %s is not described", v, f.key)
+			}
+		}
+	}
+	for _, verb := range verbNames() {
+		if !strings.Contains(string(text), "`"+verb+"`") {
+			t.Errorf("the action %s is not described", verb)
+		}
+	}
+}
+
+func FuzzParseCase(f *testing.F) {
+	f.Add([]byte(wellFormed))
+	f.Add([]byte("span: 1s\nengines: [{id: P}]\nactions:\n  - {at: 0s, engine: P, do: grant, req: r1..r3, every: 1ms}\n"))
+	f.Add([]byte("a: &a [*a]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := ParseCase("x.yaml", data)
+		if err != nil {
+			return
+		}
+		back, err := ParseCase("x.yaml", c.Print())
+		if err != nil {
+			t.Fatalf("%v\n%s", err, c.Print())
+		}
+		if !reflect.DeepEqual(c.Actions, back.Actions) {
+			t.Errorf("actions %+v, printed and read %+v", c.Actions, back.Actions)
+		}
+	})
+}

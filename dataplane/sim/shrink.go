@@ -1,0 +1,206 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Shrink makes a schedule that breaks a rule as small as it finds one that still breaks the same rule: fewer actions, then a
+// simpler fleet, then rounder numbers. It takes about budget of real time at most. What came of the last run is given, too.
+//
+// Everything random is a hash of the seed and of what it is about, so an action that is taken out changes only what it did.
+func Shrink(s Schedule, budget time.Duration) (Schedule, *Result) {
+	first, err := Run(s, Options{})
+	if err != nil || first.OK() {
+		return s, first
+	}
+	k := &shrinker{best: s, res: first, rule: first.Violations[0].Rule, until: time.Now().Add(budget)}
+	for again := true; again && !k.over(); {
+		before := k.kept
+		k.cut()
+		k.actions()
+		k.engines()
+		k.numbers()
+		again = k.kept != before
+	}
+	return k.best, k.res
+}
+
+type shrinker struct {
+	best  Schedule
+	res   *Result
+	rule  Rule
+	until time.Time
+	runs  int
+	kept  int
+}
+
+func (k *shrinker) over() bool { return time.Now().After(k.until) }
+
+// try keeps a schedule if the same rule is still broken first.
+func (k *shrinker) try(s Schedule) bool {
+	if k.over() {
+		return false
+	}
+	k.runs++
+	res, err := runOrBreak(s)
+	if err != nil || res.OK() || res.Violations[0].Rule != k.rule {
+		return false
+	}
+	k.best, k.res = s, res
+	k.kept++
+	return true
+}
+
+// runOrBreak is Run for a schedule that nobody has looked at: a panic is an error of it.
+func runOrBreak(s Schedule) (res *Result, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("sim: panic: %v", r)
+		}
+	}()
+	return Run(s, Options{})
+}
+
+// cut ends the schedule when the rule was broken.
+func (k *shrinker) cut() {
+	at := k.res.Violations[0].At
+	s := k.best
+	s.Actions = slices.DeleteFunc(slices.Clone(s.Actions), func(a Action) bool { return a.At > at })
+	if len(s.Actions) < len(k.best.Actions) {
+		k.try(s)
+	}
+	if s = k.best; at < s.Span { // what was broken behind the span stays there
+		s.Span = max(at, lastAction(&s))
+		k.try(s)
+	}
+}
+
+func lastAction(s *Schedule) time.Duration {
+	if len(s.Actions) == 0 {
+		return time.Millisecond
+	}
+	return max(s.Actions[len(s.Actions)-1].At, time.Millisecond)
+}
+
+// actions takes out ever smaller parts of the list, as long as that works.
+func (k *shrinker) actions() {
+	for size := (len(k.best.Actions) + 1) / 2; size >= 1; size /= 2 {
+		for at := 0; at < len(k.best.Actions) && !k.over(); {
+			s := k.best
+			end := min(at+size, len(s.Actions))
+			s.Actions = append(slices.Clone(s.Actions[:at]), s.Actions[end:]...)
+			if !k.try(s) {
+				at = end
+			}
+		}
+	}
+}
+
+// engines takes out engines that nothing is said of, then makes those left ordinary, one property at a time.
+func (k *shrinker) engines() {
+	for i := len(k.best.Engines) - 1; i >= 0; i-- {
+		s := k.best
+		id := s.Engines[i].ID
+		s.Engines = slices.Delete(slices.Clone(s.Engines), i, i+1)
+		for j := range s.Engines {
+			s.Engines[j].Known = slices.DeleteFunc(slices.Clone(s.Engines[j].Known), func(o string) bool { return o == id })
+		}
+		s.Actions = slices.DeleteFunc(slices.Clone(s.Actions), func(a Action) bool { return a.Engine == id || a.Peer == id })
+		k.try(s)
+	}
+	for i := range k.best.Engines {
+		for _, simpler := range ordinary {
+			e := k.best.Engines[i]
+			simpler(&e)
+			k.engine(i, e)
+		}
+	}
+	for _, simpler := range plainLink {
+		s := k.best
+		simpler(&s.Link)
+		if s.Link != k.best.Link {
+			k.try(s)
+		}
+	}
+}
+
+func (k *shrinker) engine(i int, e Engine) {
+	if sameEngine(e, k.best.Engines[i]) {
+		return
+	}
+	s := k.best
+	s.Engines = slices.Clone(s.Engines)
+	s.Engines[i] = e
+	k.try(s)
+}
+
+func sameEngine(a, b Engine) bool {
+	known := slices.Equal(a.Known, b.Known)
+	a.Known, b.Known = nil, nil
+	return known && string(printed(a)) == string(printed(b))
+}
+
+func printed(e Engine) []byte { return (&Schedule{Engines: []Engine{e}}).Print() }
+
+var ordinary = []func(*Engine){
+	func(e *Engine) { *e = Engine{ID: e.ID, Known: e.Known} },
+	func(e *Engine) { e.Host, e.TP, e.PP, e.Carrier = false, 0, 0, "" },
+	func(e *Engine) { e.TP, e.PP = 0, 0 },
+	func(e *Engine) { e.TP = min(e.TP, 2) },
+	func(e *Engine) { e.Carrier = "" },
+	func(e *Engine) { e.Stock = false },
+	func(e *Engine) { e.Lease = 0 },
+	func(e *Engine) { e.Pass = 0 },
+	func(e *Engine) { e.Offset = 0 },
+	func(e *Engine) { e.Drift = 0 },
+	func(e *Engine) { e.Blocks, e.Slots = 0, 0 },
+	func(e *Engine) { e.AllPeersCheck, e.StockOff = false, false },
+	func(e *Engine) { e.ReadTimeout, e.StockLinger, e.ExpectMax, e.BlocksTTL = 0, 0, 0, 0 },
+	func(e *Engine) { e.WireGrace = 0 },
+}
+
+var plainLink = []func(*Link){
+	func(l *Link) { *l = Link{} },
+	func(l *Link) { l.Loss, l.Dup, l.Reorder = 0, 0, 0 },
+	func(l *Link) { l.Jitter = 0 },
+	func(l *Link) { l.Delay = 0 },
+	func(l *Link) { l.ReadDelay, l.DescTime = 0, 0 },
+	func(l *Link) { l.ReadFail = 0 },
+	func(l *Link) { l.RDMA = false },
+}
+
+// numbers makes times of actions round, and what counts something small.
+func (k *shrinker) numbers() {
+	for i := range k.best.Actions {
+		for _, unit := range []time.Duration{time.Second, 100 * time.Millisecond, 10 * time.Millisecond, time.Millisecond} {
+			a := k.best.Actions[i]
+			a.At, a.For = a.At.Round(unit), a.For.Round(unit)
+			if a.For == 0 {
+				a.For = k.best.Actions[i].For // 0 has a meaning of its own
+			}
+			if k.action(i, a) {
+				break
+			}
+		}
+		a := k.best.Actions[i]
+		if a.N > 1 {
+			a.N = 1
+			k.action(i, a)
+		}
+	}
+}
+
+// action tries another action in the place of one, if the order stays.
+func (k *shrinker) action(i int, a Action) bool {
+	old := k.best.Actions
+	same := a.At == old[i].At && a.For == old[i].For && a.N == old[i].N
+	if same || a.At < 0 || a.At > k.best.Span || i > 0 && a.At < old[i-1].At || i+1 < len(old) && a.At > old[i+1].At {
+		return false
+	}
+	s := k.best
+	s.Actions = slices.Clone(old)
+	s.Actions[i] = a
+	return k.try(s)
+}
