@@ -428,3 +428,32 @@ func TestATrackThatIsSaidAgainChangesNothing(t *testing.T) {
 	r.run(sec(20), 100*time.Millisecond)
 	r.wantRest()
 }
+
+// A router that goes on naming an engine that was replaced: the address answers, and as another. Nothing better will be heard, so
+// what was tracked meanwhile is lost at once and not when no lease can stand any more.
+func TestAnEngineThatWasNeverMetAndIsSaidToBeDeadLosesWhatWaits(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.add(o)
+	a, b, c := r.track(e, o, 1, 0), r.track(e, o, 2, 0), r.trackStock(e, "c")
+	r.step(sec(1))
+	r.read(b, record.Run{N: 1})
+	r.step(sec(1.1))
+	must(t, r.k.EngineDead(e))
+	r.step(sec(1.2))
+	r.step(sec(1.3))
+	r.wantSaid(a, "gone") // shows C47.1
+	r.wantSaid(b, "failed(6)")
+	r.wantSaid(c, "gone")
+	must(t, r.k.LoadHandshake(e, 0, o.handshake())) // it was at another address
+	d := r.track(e, o, 4, 0)
+	r.run(sec(3), 100*time.Millisecond)
+	r.read(d, record.Run{N: 1})
+	r.run(sec(4), 100*time.Millisecond)
+	r.wantSaid(d, "done")
+	for _, h := range []record.Handle{a, c} {
+		r.k.Untrack(h, r.now)
+	}
+	r.run(sec(30), 100*time.Millisecond)
+	r.wantRest()
+}

@@ -125,12 +125,13 @@ func (t *Tracker) install(i uint32, now clock.Instant) {
 func (t *Tracker) die(i uint32, now clock.Instant) {
 	e := &t.engines[i]
 	switch {
-	case e.facts == nil: // dead before it was loaded
+	case e.facts == nil: // dead before it was loaded, or another engine answers at its address: nobody will say more of what waits
 		if e.state == Loading {
 			t.setState(i, Idle)
 			t.loads.set(i, clock.Never)
 			t.wake(i, now)
 		}
+		t.startWalk(i, walkLose, now)
 		return
 	case e.dead:
 		return
