@@ -198,7 +198,7 @@ func TestAPlainWordThatIsNotOrderedIsARace(t *testing.T) {
 func TestAThreadThatNobodyWakesIsBadAndOneThatWaitsInVainIsLeftOut(t *testing.T) {
 	awake := func(v uint64) bool { return v != 0 }
 	sleeper := func(writer body) Result {
-		return Explore(Program{Name: "sleep", Threads: threads(writer, func(t *T) { t.Sleep("fd", 0, AcqRel, awake, "a wake") })}, limit)
+		return Explore(Program{Name: "sleep", Threads: threads(writer, func(t *T) { t.Sleep("fd", Acquire, awake, "a wake") })}, limit)
 	}
 	if r := sleeper(store("fd", 1, Release)); r.Bad != nil || r.Executions != 1 {
 		t.Errorf("woken: %d executions, %v", r.Executions, r.Bad)

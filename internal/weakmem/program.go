@@ -128,15 +128,9 @@ func (t *T) Await(loc string, order Order, until func(uint64) bool) uint64 {
 	return t.do(op{kind: kRead, loc: loc, order: order, until: until})
 }
 
-// AwaitSwap is Await, and the value that it ends with is replaced by v.
-func (t *T) AwaitSwap(loc string, v uint64, order Order, until func(uint64) bool) uint64 {
-	return t.do(op{kind: kUpdate, loc: loc, order: order, until: until, next: func(uint64) (uint64, bool) { return v, true }})
-}
-
-// Sleep is AwaitSwap of a thread that somebody has to wake: if nobody ever does, the execution is bad. why says what was missed.
-func (t *T) Sleep(loc string, v uint64, order Order, until func(uint64) bool, why string) uint64 {
-	return t.do(op{kind: kUpdate, loc: loc, order: order, until: until, asleep: true, text: why,
-		next: func(uint64) (uint64, bool) { return v, true }})
+// Sleep is Await of a thread that somebody has to wake: if nobody ever does, the execution is bad. why says what was missed.
+func (t *T) Sleep(loc string, order Order, until func(uint64) bool, why string) uint64 {
+	return t.do(op{kind: kRead, loc: loc, order: order, until: until, asleep: true, text: why})
 }
 
 // Read is a plain load. That of a word which somebody writes at the same time is a race.
