@@ -3,6 +3,7 @@ package cnixl
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -174,11 +175,33 @@ func TestAWrongAddressDoesNotLookLikeALostPeer(t *testing.T) {
 	}
 }
 
+func TestNIXLIsAskedForLocksAndForNoStatistics(t *testing.T) {
+	s := newScript(t)
+	s.open(Config{Agent: "usual"})
+	s.open(Config{Agent: "careful", Strict: true})
+	for name, want := range map[string]int{"usual": 2, "careful": 1} { // NIXL's numbers of the read-write and the strict lock
+		if got := s.do("sync %s", name); got != want { // shows C73.2
+			t.Errorf("agent %s was made with thread_sync %d, want %d", name, got, want)
+		}
+		if s.do("telemetry %s", name) != 0 {
+			t.Errorf("agent %s was asked to measure", name)
+		}
+	}
+	for _, symbol := range Symbols() {
+		if strings.Contains(symbol, "telemetry") || strings.Contains(symbol, "cost") { // shows C76.1
+			t.Errorf("%s is looked up: where it is missing no read would work", symbol)
+		}
+	}
+}
+
 func TestRegisterIsUndoneWhenTheSecondKindOfMemoryFails(t *testing.T) {
 	s := newScript(t)
 	a := s.open(Config{Agent: "D"})
-	mem := memory(8192)
-	both := []transport.Region{{Addr: address(mem), Bytes: 4096}, {Addr: address(mem) + 4096, Bytes: 4096, Mem: transport.VRAM}}
+	mem := memory(10 * 4096)
+	var both []transport.Region // five of each kind
+	for i := range uint64(10) {
+		both = append(both, transport.Region{Addr: address(mem) + i*4096, Bytes: 4096, Mem: transport.Mem(i % 2)})
+	}
 	s.do("fail register_mem 2 -2")
 	if err := a.Register(both); !errors.Is(err, transport.ErrInvalid) {
 		t.Fatalf("%v, want ErrInvalid", err)
@@ -186,7 +209,7 @@ func TestRegisterIsUndoneWhenTheSecondKindOfMemoryFails(t *testing.T) {
 	if s.do("count deregister_mem") != 1 { // shows C65.1
 		t.Error("the first kind stayed registered")
 	}
-	if err := a.Register(both); err != nil {
+	if err := a.Register(both); err != nil || s.do("count register_mem") != 4 || s.do("count deregister_mem") != 1 { // shows C65.2
 		t.Error(err)
 	}
 	if err := a.Unregister(both); err != nil {

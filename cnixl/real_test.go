@@ -91,7 +91,7 @@ func TestTheEnvironmentIsSetForUCX(t *testing.T) {
 	}
 	setEnvironment("/ours")
 	for name, want := range map[string]string{"UCX_DEBUG_SIGNO": "0", "NIXL_LOG_LEVEL": "FATAL", "UCX_LOG_FILE": "stderr", "NIXL_PLUGIN_DIR": "/ours"} {
-		if got, set := getenv(name), os.Getenv(name); got != want && set == "" {
+		if got, set := getenv(name), os.Getenv(name); got != want && set == "" { // shows C71.2
 			t.Errorf("%s=%q, want %q", name, got, want)
 		}
 	}

@@ -1,11 +1,17 @@
 /* Scene a over the real core and the loopback transport, two contexts in one process: a request waits in D's queue for
  * more than twice its lease, is kept by heartbeats, is read, every byte is checked, and its blocks come back at once.
- * Then a D that was stopped: its late read is refused as stale.
+ * While it waits the host does what hosts do: it forks, starts a fresh process, and gets signals at handlers that have no stack
+ * of their own. Then a D that was stopped: its late read is refused as stale.
  *
  * scene_a inline|pump
  */
 #include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -95,13 +101,127 @@ static void show(const engine_t *e, const char *name)
 	printf("%s: %s\n", name, text);
 }
 
+/* ---- what a host does meanwhile ---- */
+
+static const int signals[] = {SIGINT, SIGABRT, SIGUSR1, SIGPROF, SIGURG, SIGSEGV, SIGBUS};
+enum { SIGNALS = sizeof signals / sizeof *signals, STAY = 4 };
+static volatile sig_atomic_t caught[65];
+static sigjmp_buf after_a_fault;
+
+static void on_signal(int sig)
+{
+	caught[sig]++;
+	if (sig == SIGSEGV)
+		siglongjmp(after_a_fault, 1);
+}
+
+/* Handlers of the host's own, as native libraries set them: no SA_ONSTACK. */
+static void set_handlers(void)
+{
+	const struct sigaction sa = {.sa_handler = on_signal};
+	for (int i = 0; i < SIGNALS; i++)
+		sigaction(signals[i], &sa, NULL);
+}
+
+/* The core installs its own for faults and SIGURG; all others are the host's as before, and so is what a fault calls. */
+static void the_handlers_are_those_of_before(void)
+{
+	static volatile int *volatile nowhere;
+	for (int i = 0; i < STAY; i++) {
+		struct sigaction now;
+		sigaction(signals[i], NULL, &now);
+		CHECK(now.sa_handler == on_signal); /* shows C71.3 */
+		caught[signals[i]] = 0;
+		CHECK_EQ(pthread_kill(pthread_self(), signals[i]), 0);
+		CHECK_EQ(caught[signals[i]], 1);
+	}
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+	if (sigsetjmp(after_a_fault, 1) == 0)
+		*nowhere = 1;
+	CHECK_EQ(caught[SIGSEGV], 1); /* shows C71.3 */
+#else
+	(void)nowhere;
+#endif
+}
+
+/* Every call answers in a child of a fork, and the child ends by itself, destructors of all libraries included. */
+static pid_t fork_a_child(const engine_t *p, const engine_t *d)
+{
+	pid_t child;
+	fflush(stdout);
+	if ((child = fork()) == 0) {
+		kvl_ctx_t *mine = NULL;
+		kvl_event_t ev;
+		char err[64];
+		alarm(10); /* a hang is the death of the child */
+		CHECK_STATUS(kvl_step(p->ctx), KVL_ERR_FORKED);
+		CHECK_STATUS(kvl_pass(d->ctx), KVL_ERR_FORKED);
+		CHECK_STATUS(kvl_poll(d->ctx, &ev, sizeof ev, 1), KVL_ERR_FORKED);
+		CHECK_STATUS(kvl_pressure(p->p, 1), KVL_ERR_FORKED);
+		CHECK_STATUS(kvl_close(p->ctx, 0), KVL_ERR_FORKED);
+		CHECK_STATUS(kvl_open("{}", 2, &mine, err, sizeof err), KVL_ERR_FORKED);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+		_exit(0); /* at exit a sanitizer looks at what the parent had */
+#else
+		exit(0);
+#endif
+	}
+	CHECK(child > 0);
+	return child;
+}
+
+static pid_t start_a_process(const char *self)
+{
+	char *const argv[] = {(char *)(uintptr_t)self, (char *)(uintptr_t)"fresh", NULL};
+	extern char **environ;
+	pid_t child = 0;
+	CHECK_EQ(posix_spawn(&child, self, NULL, NULL, argv, environ), 0);
+	return child;
+}
+
+/* Waits while both engines pass, and gives the exit status. */
+static int ended(engine_t *p, engine_t *d, pid_t child)
+{
+	int status;
+	pid_t got;
+	while ((got = waitpid(child, &status, WNOHANG)) == 0)
+		pass(p, d, NULL, 1, NULL);
+	CHECK(got == child);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void while_heartbeats_run(engine_t *p, engine_t *d, const char *self)
+{
+	the_handlers_are_those_of_before();
+	CHECK_EQ(ended(p, d, fork_a_child(p, d)), 0);    /* shows C70.1 */
+	CHECK_EQ(ended(p, d, start_a_process(self)), 0); /* shows C70.3 */
+	caught[SIGINT] = 0;
+	for (int i = 0; i < 100; i++) {
+		kill(getpid(), SIGINT);
+		kill(getpid(), SIGURG); /* to any thread, those of the core too; it keeps them */
+		pthread_kill(pthread_self(), SIGPROF);
+		pass(p, d, NULL, 1, NULL);
+	}
+	CHECK_EQ(caught[SIGINT], 100); /* shows C71.1 */
+	CHECK(caught[SIGPROF] >= 100);
+}
+
+/* What start_a_process runs. */
+static int fresh(void)
+{
+	kvl_ctx_t *ctx = open_ctx("{\"transport\":\"loopback\"}");
+	CHECK_STATUS(kvl_step(ctx), KVL_OK);
+	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *drive = argc > 1 ? argv[1] : "inline";
 	const uint32_t p_ids[REQUEST_BLOCKS] = {7, 8, 9, 30, 12}, d_ids[REQUEST_BLOCKS] = {1, 2, 40, 41, 5};
 	const kvl_blocks_t p_blocks = {p_ids, REQUEST_BLOCKS, 0}, d_blocks = {d_ids, REQUEST_BLOCKS, 0};
-	engine_t p = open_engine("P", drive), d = open_engine("D", drive);
-	kvl_grant_t grant = grant_of("request-1", &p_blocks, 1, 11);
+	engine_t p, d;
+	kvl_grant_t grant;
 	kvl_remote_t remote = {.size = sizeof remote};
 	kvl_engine_desc_t desc = {.size = sizeof desc, .ranks = 1, .user = 22};
 	kvl_read_t read = {sizeof read, 1, &d_blocks, NULL};
@@ -112,6 +232,13 @@ int main(int argc, char **argv)
 	char map[8192], params[4096];
 	uint64_t buf[512];
 	size_t len, need;
+
+	if (strcmp(drive, "fresh") == 0)
+		return fresh();
+	set_handlers();
+	p = open_engine("P", drive);
+	d = open_engine("D", drive);
+	grant = grant_of("request-1", &p_blocks, 1, 11);
 
 	/* P computes */
 	for (uint32_t i = 0; i < REQUEST_BLOCKS; i++)
@@ -138,7 +265,8 @@ int main(int argc, char **argv)
 	CHECK_STATUS(kvl_track(d.p, engine, &remote, str("local-1"), 33, &track), KVL_OK);
 	ev = wait_for(&p, &d, &d, KVL_EV_ENGINE_UP);
 	CHECK(ev.handle == engine && ev.user == 22);
-	if (pass(&p, &d, &p, DURATION_MS * 5 / 2, &ev)) {
+	while_heartbeats_run(&p, &d, argv[0]);
+	if (pass(&p, &d, &p, DURATION_MS * 5 / 2, &ev)) { /* shows C70.2 */
 		show(&p, "P");
 		show(&d, "D");
 		fprintf(stderr, "P reports kind %u status %d while D waits\n", ev.kind, ev.status);

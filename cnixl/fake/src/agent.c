@@ -65,6 +65,8 @@ int nixl_capi_create_configured_agent(const char *name, const void *config, agen
 		strcpy(a->name, name);
 		a->epoch = ++epochs;
 		a->last = &a->first;
+		memcpy(&a->sync, (const char *)config + 8, sizeof a->sync);
+		a->telemetry = ((const char *)config)[32] != 0;
 		a->next = agents;
 		agents = a;
 	}

@@ -41,7 +41,8 @@ typedef struct agent {
 	struct agent *next;
 	char name[NAME];
 	uint64_t epoch;
-	bool dead, stopped, hold, backend;
+	bool dead, stopped, hold, backend, telemetry;
+	int32_t sync; /* as nixl_agent_config_t has it */
 	ranges_t ranges;
 	remote_t *remotes;
 	message_t *first, **last;

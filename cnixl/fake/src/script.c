@@ -102,6 +102,10 @@ static int command(const char *line)
 	agent_t *at = find_agent(a);
 	if (at == NULL)
 		return -1;
+	if (strcmp(word, "sync") == 0)
+		return at->sync;
+	if (strcmp(word, "telemetry") == 0)
+		return at->telemetry;
 	if (strcmp(word, "hold") == 0) {
 		at->hold = atoi(b) != 0;
 	} else if (strcmp(word, "stop") == 0) {
