@@ -93,6 +93,67 @@ func TestAKilledPeerIsNoticedLate(t *testing.T) {
 	}
 }
 
+func TestSendsAreErrorsSoonAlsoIfManyAreSent(t *testing.T) {
+	w := newWorld(t, 1, simnet.Link{Delay: ms})
+	w.net.Kill("P")
+	start := w.net.Now()
+	for w.send("beat") == nil {
+		if w.after(50 * time.Microsecond); w.net.Now().Sub(start) > ms {
+			t.Fatal("no error within 1 ms")
+		}
+	}
+}
+
+func TestMetadataUnderAnotherAgentsEpochReachesNobody(t *testing.T) {
+	w := newWorld(t, 1, simnet.Link{})
+	blob := slices.Clone(w.blob)
+	blob[24] = 'Q' // the name, of one byte
+	toQ := w.load(w.d, blob)
+	w.must(w.d.Send(toQ, []byte("x")))
+	w.after(ms)
+	w.want("a send", w.d.Send(toQ, []byte("x")), transport.ErrPeer)
+	if w.p.Queued() != 0 {
+		t.Error("it arrived at P")
+	}
+}
+
+// A dropped connection is closed: what a partition holds back dies with it. An abandoned one is kept.
+func TestWhatAPartitionHoldsBackDiesWithADroppedConnection(t *testing.T) {
+	for _, drop := range []bool{true, false} {
+		t.Run(fmt.Sprintf("dropped %v", drop), func(t *testing.T) {
+			w := newWorld(t, 1, slow)
+			fill(w.memP, 1)
+			x := w.post(w.desc(0, 4096))
+			w.after(50 * ms)
+			w.must(w.send("held back"))
+			w.net.Partition("P", "D", true)
+			w.after(10 * ms)
+			w.must(w.send("on its way at the drop"))
+			before := count(w.memD, 1)
+			w.net.FailReads("D", "P")
+			w.must(w.d.Release(x))
+			want := 2
+			if drop {
+				want = 0
+				w.must(w.d.Drop(w.toP))
+			} else {
+				w.must(w.d.Abandon(w.toP))
+			}
+			if w.after(5 * time.Second); count(w.memD, 1) != before {
+				t.Error("bytes landed through the partition")
+			}
+			w.net.Partition("P", "D", false)
+			w.after(time.Minute)
+			if got := w.got(w.p); len(got) != want || (count(w.memD, 1) > before) == drop {
+				t.Errorf("%d notifications, want %d; %d bytes before and %d after", len(got), want, before, count(w.memD, 1))
+			}
+			if notifs, reads, conns := w.net.Open(); notifs != 0 || reads != 0 || conns != 0 {
+				t.Errorf("%d notifications, %d reads, %d connections are left", notifs, reads, conns)
+			}
+		})
+	}
+}
+
 func TestWhatAKilledAgentHasSentArrivesAndNothingLandsInIt(t *testing.T) {
 	w := newWorld(t, 1, slow)
 	fill(w.memP, 1)

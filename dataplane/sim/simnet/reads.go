@@ -118,7 +118,7 @@ func (a *Agent) PollReads(xfers []transport.Xfer, out []transport.Status, spinNs
 	}
 }
 
-// rush carries out what is left of the reads that end by a time, and reports whether one did.
+// rush carries out what is left of the reads that end by a time, and reports whether there were any.
 func (a *Agent) rush(xfers []transport.Xfer, to clock.Instant) bool {
 	n, any := a.net, false
 	n.rushing, n.rushTo = true, to
@@ -133,7 +133,7 @@ func (a *Agent) rush(xfers []transport.Xfer, to clock.Instant) bool {
 		if r.event == rushed { // it failed, and goes on
 			r.event = n.heap.push(r.due, evRead, i)
 		}
-		any = any || r.event == 0
+		any = true
 	}
 	n.rushing = false
 	return any

@@ -196,8 +196,45 @@ func TestALinkThatFailsReadsLandsTheRestLater(t *testing.T) {
 		}
 	})
 	t.Logf("bytes within 100 ms in %d, later in %d of 50", within, late)
-	if late < 25 {
-		t.Errorf("bytes later than 100 ms after the error in %d of 50 seeds", late)
+	if late < 25 || within > 10 {
+		t.Errorf("bytes within 100 ms after the error in %d of 50 seeds, later in %d; want them spread over 5 s", within, late)
+	}
+}
+
+func TestNothingLandsBetweenAnErrorAndTheLatePieces(t *testing.T) {
+	early, late := 0, 0
+	seeds(50, func(seed uint64) {
+		link := slow
+		link.Late = 5 * time.Second
+		w := newWorld(t, seed, link)
+		fill(w.memP, 1)
+		x := w.post(w.desc(0, 4096), w.desc(8192, 4096))
+		w.after(30 * ms)
+		w.net.FailReads("D", "P")
+		before := count(w.memD, 1)
+		if w.after(100 * ms); count(w.memD, 1) > before {
+			early++
+		}
+		if w.after(6 * time.Second); count(w.memD, 1) > before {
+			late++
+		}
+		w.end(x)
+	})
+	if early > 10 || late < 40 {
+		t.Errorf("bytes within 100 ms in %d of 50 seeds, bytes at all in %d", early, late)
+	}
+}
+
+func TestAReadThatFailsWhileItIsSpunForGoesOnLanding(t *testing.T) {
+	w := newWorld(t, 3, simnet.Link{Delay: 100 * time.Microsecond, Torn: 1})
+	w.net.InterceptReads(func(*simnet.Posted) simnet.ReadFate { return simnet.ReadFate{Fail: true, After: 0.5} })
+	fill(w.memP, 1)
+	x, out := w.post(w.desc(0, 32)), make([]transport.Status, 1)
+	w.d.PollReads([]transport.Xfer{x}, out, int64(ms))
+	before := count(w.memD, 1)
+	w.after(ms)
+	if out[0] != transport.Failed || before != 16 || count(w.memD, 1) != 32 || w.d.MayWrite(addr(w.memD), 32) {
+		t.Errorf("status %d, %d bytes at the error, %d in the end; want Failed, 16 and 32", out[0], before, count(w.memD, 1))
 	}
 }
 
