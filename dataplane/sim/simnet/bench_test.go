@@ -68,6 +68,11 @@ func newFleet(b *testing.B, owners, readers int) *fleet {
 	return f
 }
 
+// eventRate adds the events of the clock in a second.
+func (f *fleet) eventRate(b *testing.B) {
+	b.ReportMetric(float64(f.net.Counters().Events)/b.Elapsed().Seconds(), "events/s")
+}
+
 // Per notification: posted, carried over and polled, among 100 owners and 1,000 readers.
 func BenchmarkNotification(b *testing.B) {
 	for _, size := range []int{64, 1024, 16384} {
@@ -85,6 +90,7 @@ func BenchmarkNotification(b *testing.B) {
 				f.in.Reset()
 				f.owners[p].Poll(f.in)
 			}
+			f.eventRate(b)
 		})
 	}
 }
@@ -139,6 +145,7 @@ func BenchmarkRead(b *testing.B) {
 				}
 				window = window[:0]
 			}
+			f.eventRate(b)
 		})
 	}
 }
