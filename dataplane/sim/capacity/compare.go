@@ -1,0 +1,65 @@
+package capacity
+
+import (
+	"io"
+	"runtime"
+	"sync"
+)
+
+// Compare runs the same load with each of several settings, at most workers at once, and gives the results in order. Each run opens
+// the trace anew. done hears of each result as it comes, from one goroutine at a time; nil: nobody. The first error ends it all
+// as soon as the runs under way have ended.
+func Compare(cfg Config, sets []Setting, open func() (io.ReadCloser, error), workers int, done func(*Result)) ([]*Result, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	for _, s := range sets {
+		if err := s.check(cfg.Pass); err != nil {
+			return nil, err
+		}
+	}
+	results := make([]*Result, len(sets))
+	var mu sync.Mutex
+	var failed error
+	next := 0
+	take := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		if failed != nil || next == len(sets) {
+			return -1
+		}
+		next++
+		return next - 1
+	}
+	var all sync.WaitGroup
+	for range min(max(workers, 1), len(sets)) {
+		all.Go(func() {
+			for i := take(); i >= 0; i = take() {
+				r, err := runOpened(cfg, sets[i], open)
+				mu.Lock()
+				if err != nil && failed == nil {
+					failed = err
+				}
+				if results[i] = r; r != nil && done != nil {
+					done(r)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if failed != nil {
+		return nil, failed
+	}
+	return results, nil
+}
+
+func runOpened(cfg Config, set Setting, open func() (io.ReadCloser, error)) (*Result, error) {
+	in, err := open()
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	defer runtime.GC() // a fleet takes gigabytes, and the next one comes
+	return Run(cfg, set, in)
+}
