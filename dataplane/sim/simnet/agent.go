@@ -50,10 +50,10 @@ type conn struct {
 	regions  []transport.Region // of the peer's metadata
 	tally    tally
 
-	up            bool // used before
-	gone, dropped bool // dropped or abandoned; dropped
-	lost, cut     bool // until Drop and Load; partitioned
-	notice        instant
+	up            bool    // used before
+	gone, dropped bool    // dropped or abandoned; dropped
+	lost, cut     bool    // until Drop and Load; partitioned
+	notice        instant // from then on the death of its peer is known, 0: not
 	event         uint64  // when it is lost if nothing gets through, 0: nothing waits
 	floor         instant // arrival of the latest notification that keeps the order
 	free          instant // when its rate allows the next read
@@ -70,7 +70,7 @@ type conn struct {
 func (a *Agent) Name() string { return "sim" }
 
 // Agent is the name given to Net.Agent.
-func (a *Agent) Agent() string { return string(a.nameBytes) }
+func (a *Agent) Agent() string { return a.net.named[a.name].text }
 
 // FastFence is what the configuration says.
 func (a *Agent) FastFence() bool { return a.cfg.FastFence }

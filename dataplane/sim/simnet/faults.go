@@ -67,8 +67,7 @@ func (n *Net) Reset(from, to string) {
 		if c.lost {
 			return
 		}
-		n.lostOf(c)
-		n.tell(EvBroken, c, 0)
+		n.lose(c)
 		n.failReads(i, c, func(r *read) bool { return r.fate.of(drawGo)&1 == 0 })
 	})
 }

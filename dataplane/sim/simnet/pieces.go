@@ -118,7 +118,7 @@ func (n *Net) move(i int32, r *read) {
 	reader, owner := n.agents[r.reader], n.owner(c)
 	switch {
 	case r.phase == failing:
-		n.lostOf(c)
+		n.lose(c)
 		n.fail(i, r, c, false)
 		return
 	case n.silent(c):
@@ -152,8 +152,8 @@ func (n *Net) move(i int32, r *read) {
 		return
 	}
 	if r.step < r.steps {
-		if c.link.RDMA && owner.unregistered && !n.registered(r, owner, c) {
-			n.lostOf(c)
+		if c.link.RDMA && owner.unregistered && !registered(r, owner) {
+			n.lose(c)
 			n.fail(i, r, c, false)
 			return
 		}
@@ -180,13 +180,6 @@ func (n *Net) move(i int32, r *read) {
 	n.tell(EvLanded, c, int(r.total))
 	if !n.rushing {
 		reader.wake()
-	}
-}
-
-func (n *Net) lostOf(c *conn) {
-	if !c.lost {
-		c.lost = true
-		n.counters.Broken++
 	}
 }
 
@@ -238,7 +231,7 @@ func (n *Net) copyPiece(r *read, c *conn, p int32) {
 }
 
 // registered reports whether the owner still has what a read asks for.
-func (n *Net) registered(r *read, owner *Agent, c *conn) bool {
+func registered(r *read, owner *Agent) bool {
 	for i := range r.descs {
 		d, ok := &r.descs[i], false
 		for mem := transport.DRAM; mem <= transport.VRAM && !ok; mem++ {

@@ -61,9 +61,8 @@ func (a *Agent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	}
 	n := a.net
 	owner := n.owner(c)
-	if owner == nil && !n.silent(c) && !c.lost { // the transport knows of the end of a process when it posts
-		c.lost = true
-		n.counters.Broken++
+	if owner == nil && !n.silent(c) { // the transport knows of the end of a process when it posts
+		n.lose(c)
 	}
 	if n.lost(c) {
 		return 0, transport.ErrPeer

@@ -109,11 +109,19 @@ func (n *Net) silent(c *conn) bool { return c.cut || c.to != none && n.agents[c.
 
 // lost reports whether a connection is known to be gone.
 func (n *Net) lost(c *conn) bool {
-	if !c.lost && c.notice != 0 && n.now >= c.notice {
-		c.lost = true
-		n.counters.Broken++
+	if c.notice != 0 && n.now >= c.notice {
+		n.lose(c)
 	}
 	return c.lost
+}
+
+// lose makes a connection one that is known to be gone.
+func (n *Net) lose(c *conn) {
+	if !c.lost {
+		c.lost = true
+		n.counters.Broken++
+		n.tell(EvBroken, c, 0)
+	}
 }
 
 // unheard is a use of a connection whose other end is dead: it is answered by a reset, or by nothing.
@@ -135,9 +143,7 @@ func (n *Net) wait(i int32, c *conn) {
 // breakConn ends a connection that got nothing through.
 func (n *Net) breakConn(i int32, c *conn) {
 	c.event = 0
-	c.lost = true
-	n.counters.Broken++
-	n.tell(EvBroken, c, 0)
+	n.lose(c)
 	n.dropStalled(c)
 	n.unpark(&c.parked) // to fail
 }

@@ -97,7 +97,8 @@ func (n *Net) toText(c *conn) string {
 	return n.text(c.to)
 }
 
-// MayWrite reports whether a read of this agent may still write into n bytes at addr, whatever became of its handle.
+// MayWrite reports whether a read of this agent may still write into n bytes at addr, whatever became of its handle. Where
+// there are only sizes nothing is written.
 func (a *Agent) MayWrite(addr, n uint64) bool {
 	for i := range a.net.reads.items {
 		r := &a.net.reads.items[i]
