@@ -2,9 +2,12 @@ package sim
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/kvlease/kvlease/dataplane/record"
 )
@@ -253,7 +256,13 @@ func (x *Expectation) end() time.Duration {
 	return 0
 }
 
+// String is the expectation as it stands in a file, without what it shows.
 func (x *Expectation) String() string {
-	f, _ := x.about()
-	return fmt.Sprintf("line %d, %s", x.line, f.key)
+	y := *x
+	y.Shows, y.Note = nil, ""
+	text, err := yaml.Marshal(nodeOf(reflect.ValueOf(y), 1))
+	if err != nil {
+		panic(err) // plain values only
+	}
+	return strings.Trim(string(text), "{}\n")
 }

@@ -91,7 +91,7 @@ func (l *life) openStock() error {
 
 func (s *stockEngine) now() clock.Instant      { return s.life.place.local(s.w.now) }
 func (s *stockEngine) lease() time.Duration    { return s.life.place.lease().Truncate(time.Second) }
-func (s *stockEngine) interval() time.Duration { return (s.lease() / 6).Truncate(time.Second) }
+func (s *stockEngine) interval() time.Duration { return max((s.lease() / 6).Truncate(time.Second), time.Second) }
 
 // know has the engine load another one's agents, once.
 func (s *stockEngine) know(at *place) *stockPeer {
@@ -223,7 +223,7 @@ func (s *stockEngine) end(k *stockLease, n, reason int) {
 	s.order = slices.DeleteFunc(s.order, func(o *stockLease) bool { return o == k })
 	k.g.ended, k.g.reason, k.g.at = true, reason, s.w.now
 	s.w.res.Freed[reason]++
-	s.w.say(Told, s.life.place.spec.ID, -1, k.g.name, "freed: %s (stock)", freedNames[reason])
+	s.told(record.EvFreed, reason, k.g.name, "freed: "+freedNames[reason]+" (stock)")
 	s.give(k.g.blocks)
 }
 
@@ -372,7 +372,7 @@ func (s *stockEngine) fail(q *request) {
 	s.pending = slices.DeleteFunc(s.pending, func(o *request) bool { return o == q })
 	s.stop(q)
 	q.outcome, q.status, q.at = true, record.ReadFailed, s.w.now
-	s.w.say(Told, s.life.place.spec.ID, -1, q.name, "read failed (stock)")
+	s.told(record.EvReadFailed, q.status, q.name, "read failed (stock)")
 	s.give(q.blocks)
 }
 
@@ -454,11 +454,16 @@ func (s *stockEngine) follow() {
 	}
 }
 
+// told logs what a context of ours would have told its engine.
+func (s *stockEngine) told(event uint16, status int, name, what string) {
+	s.w.log(Entry{Kind: Told, Engine: s.life.place.spec.ID, Rank: -1, Req: name, Event: event, Status: status, What: what})
+}
+
 // accept uses what has landed, whatever it is.
 func (s *stockEngine) accept(q *request) {
 	s.stop(q)
 	q.outcome, q.done, q.at = true, true, s.w.now
-	s.w.say(Told, s.life.place.spec.ID, -1, q.name, "read done (stock)")
+	s.told(record.EvReadDone, record.ReadOK, q.name, "read done (stock)")
 	for n := range min(len(s.caches), len(q.of.life.place.contextsOf())) {
 		for i, b := range q.blocks {
 			if s.caches[n].wrong(q.of.serial, q.from+uint32(i), b) == 0 {
