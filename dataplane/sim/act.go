@@ -255,6 +255,9 @@ func (l *life) stop(some []*steps) {
 
 func (l *life) resume(some []*steps) {
 	for _, c := range some {
+		if c.stopped == 0 { // the faults are over
+			continue
+		}
 		if c.stopped--; c.stopped == 0 && !c.gone {
 			l.net(c, l.w.net.Resume)
 			if l.stock != nil {
@@ -500,10 +503,10 @@ func (w *World) fateOf(m *simnet.Sent) simnet.Fate {
 		return simnet.Fate{}
 	}
 	if w.o.Log {
-		w.log(Entry{Kind: Sent, Engine: from.who(), Rank: int(from.n), Peer: to.who(), What: messageText(m)})
+		w.log(Entry{Kind: Sent, Engine: from.place.spec.ID, Rank: from.rank, Peer: to.place.spec.ID, What: messageText(m)})
 	}
 	for i, f := range w.fates {
-		if f.from != from.life.place.spec.ID || f.to != to.life.place.spec.ID || f.rank >= 0 && uint32(f.rank) != from.n || f.toRank >= 0 && uint32(f.toRank) != to.n {
+		if f.from != from.place.spec.ID || f.to != to.place.spec.ID || f.rank >= 0 && f.rank != from.rank || f.toRank >= 0 && f.toRank != to.rank {
 			continue
 		}
 		if f.n--; f.n == 0 {
@@ -528,7 +531,7 @@ func (w *World) fateOfRead(m *simnet.Posted) simnet.ReadFate {
 		return simnet.ReadFate{}
 	}
 	for i, f := range w.readFate {
-		if f.of != from.life.place.spec.ID || f.rank >= 0 && uint32(f.rank) != from.n {
+		if f.of != from.place.spec.ID || f.rank >= 0 && f.rank != from.rank {
 			continue
 		}
 		if f.n--; f.n == 0 {
@@ -647,6 +650,7 @@ func (w *World) sendRaw(p *place, to *rankCtx, rank int, msg []byte) error {
 			w.raw = map[string]*simnet.Agent{}
 		}
 		w.raw[name] = a
+		w.agents[name] = &agentOf{place: p, rank: rank}
 	}
 	blob, err := to.agent.Metadata()
 	if err != nil {

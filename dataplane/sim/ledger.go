@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -13,13 +14,14 @@ import (
 // ledger is what the checker knows of one rank's leases by what the rank was told and has taken: from it follows what may and what must
 // have become of each. It looks at the table from outside only: slots, rows, and what is told.
 type ledger struct {
-	r     *rankCtx
-	w     *World
-	slots []entry
-	past  []entry           // the use before, of each slot
-	ids   map[string]uint32 // slot of the latest use that was granted or expected under an id
-	last  clock.Instant     // time of the last step
-	again uint64            // grants that were repeated
+	r       *rankCtx
+	w       *World
+	slots   []entry
+	past    []entry           // the use before, of each slot
+	ids     map[string]uint32 // slot of the latest use that was granted or expected under an id
+	last    clock.Instant     // time of the last step
+	stalled clock.Instant     // of the last one behind a gap
+	again   uint64            // grants that were repeated
 }
 
 // entry is one use of a slot at one rank.
@@ -39,16 +41,16 @@ type entry struct {
 	named    bool   // by a stock message
 	row      uint64 // deadline that the row showed
 	reports  []report
-	complete bool // all readers of one engine have reported
-	open     int  // steps that found it held all the same
-	releases int
-	isGone   bool
+	complete bool          // all readers of one engine have reported
+	open     int           // steps that found it held all the same
+	fair     bool          // a release, or the death of the only engine that named it, ends it (L12)
+	kept     bool          // a release came before the grant
+	loose    clock.Instant // step since which somebody may read who does not check the fence; 0: nobody
 
 	passed    clock.Instant // first step behind least, since the last heartbeat
 	passedGap time.Duration
 	looked    clock.Instant // first step behind most
-	lookedGap time.Duration
-	over      int // steps that should have found it ended
+	over      int           // steps that should have found it ended
 
 	ended    clock.Instant // 0: it has not
 	doubtful bool          // something is not known: no bound is held against it
@@ -125,6 +127,7 @@ func (l *ledger) heard(agent, body []byte) {
 			return
 		}
 		e.named = true
+		l.loosen(e, now)
 		e.report(report{agent: string(agent), n: uint32(msg.N)}, true)
 	}
 }
@@ -136,7 +139,7 @@ func (l *ledger) byID(id string) *entry {
 		return nil
 	}
 	e := &l.slots[s]
-	if use, bits := l.word(s); use != e.use || bits != record.Granted && bits != record.Expected {
+	if use, bits := l.word(s); e.id != id || use != e.use || bits != record.Granted && bits != record.Expected {
 		return nil
 	}
 	return e
@@ -144,6 +147,7 @@ func (l *ledger) byID(id string) *entry {
 
 func (e *entry) stockBeat(l *ledger, now clock.Instant) {
 	e.named = true
+	l.loosen(e, now)
 	if !e.fixed {
 		e.beat(now.Add(l.extension()), true)
 	}
@@ -177,10 +181,11 @@ func (l *ledger) native(body []byte, now clock.Instant) {
 			continue
 		}
 		who := h.Engine ^ mix64(h.Epoch)
-		if e.native && e.first != who {
+		if e.first != 0 && e.first != who {
 			e.shared = true
 		}
 		e.native, e.first = true, who
+		l.loosen(e, now)
 		switch h.Kind {
 		case wire.Renew:
 			if !e.fixed {
@@ -189,7 +194,14 @@ func (l *ledger) native(body []byte, now clock.Instant) {
 		case wire.Complete:
 			e.report(report{engine: h.Engine, epoch: h.Epoch, rank: h.Rank, n: uint32(h.Readers)}, false)
 		case wire.Release:
-			e.releases++
+			switch {
+			case bits != record.Granted:
+				e.kept = true
+			case e.shared || e.loose != 0:
+				e.first = 0 // it has no say any more
+			default:
+				e.fair = true
+			}
 		}
 	}
 }
@@ -221,29 +233,25 @@ func (e *entry) report(in report, stock bool) {
 // gone is the word of a reader's death wire.
 func (l *ledger) gone(engine, epoch uint64) {
 	for i := range l.slots {
-		if e := &l.slots[i]; e.native && e.first == engine^mix64(epoch) {
-			e.isGone = true
+		e := &l.slots[i]
+		if _, bits := l.word(uint32(i)); bits != record.Granted || e.first != engine^mix64(epoch) {
+			continue
+		}
+		if e.shared || e.loose != 0 {
+			e.first = 0
+		} else {
+			e.fair = true
 		}
 	}
 }
 
-// look compares the table with what is known, behind each step.
-func (l *ledger) look(now clock.Instant) {
-	gap := time.Duration(0)
-	if l.last != 0 {
-		gap = now.Sub(l.last)
-	}
-	l.last = now
-	again := false
-	if l.r.link != nil {
-		n := l.r.link.Counters.Repeated + l.r.leases.Counters.Again
-		again, l.again = n != l.again, n
-	}
-	_, rows := record.Board(l.r.mem.Board)
+// sync takes over what has become of the slots. It is called before messages are taken, since the step has taken grants by then,
+// and behind the step.
+func (l *ledger) sync(now clock.Instant) {
 	for s := range l.slots {
 		use, bits := l.word(uint32(s))
 		e := &l.slots[s]
-		if use == 0 && bits == record.Free && e.state == record.Free {
+		if e.use == use && e.state == bits {
 			continue
 		}
 		if e.use > use {
@@ -259,7 +267,29 @@ func (l *ledger) look(now clock.Instant) {
 		if bits != e.state {
 			l.moved(uint32(s), e, bits, now)
 		}
-		if bits != record.Granted {
+	}
+}
+
+// look compares the table with what is known, behind each step.
+func (l *ledger) look(now clock.Instant) {
+	l.sync(now)
+	gap := time.Duration(0)
+	if l.last != 0 {
+		gap = now.Sub(l.last)
+	}
+	l.last = now
+	if gap > l.interval() {
+		l.stalled = now
+	}
+	again := false
+	if l.r.link != nil {
+		n := l.r.link.Counters.Repeated + l.r.leases.Counters.Again
+		again, l.again = n != l.again, n
+	}
+	_, rows := record.Board(l.r.mem.Board)
+	for s := range l.slots {
+		e := &l.slots[s]
+		if e.state != record.Granted {
 			continue
 		}
 		row := &rows[s]
@@ -345,6 +375,8 @@ func (l *ledger) moved(s uint32, e *entry, bits uint32, now clock.Instant) {
 		e.most = max(e.most, now.Add(l.extension()*9/8))
 	}
 	e.passed, e.looked, e.over = 0, 0, 0
+	l.loosen(e, now)
+	e.fair = e.fair || e.kept && !e.shared && e.loose == 0
 	if e.complete && e.id != "" && !(e.native && e.onlyStock()) {
 		l.broke("L6", e, "all its readers had reported before the grant, and it is held")
 	}
@@ -361,7 +393,13 @@ func (e *entry) onlyStock() bool {
 }
 
 func (l *ledger) broke(rule Rule, e *entry, format string, args ...any) {
-	l.w.broke(rule, l.r.who(), e.name, "rank %d: "+format, append([]any{l.r.n}, args...)...)
+	l.w.broke(rule, l.r.who(), e.name, "rank %d: "+format+" (%s)", append(append([]any{l.r.n}, args...), e)...)
+}
+
+// String is what is known of a lease, for the text of a violation.
+func (e *entry) String() string {
+	return fmt.Sprintf("id %q, use %d, ended at %v, deadline %v to %v, last heartbeat until %v (stock %v), named by native %v, by stock %v, shared %v, reports %v, fair %v",
+		e.id, e.use, e.ended, e.least, e.most, e.lastBeat, e.stock, e.native, e.named, e.shared, e.reports, e.fair)
 }
 
 // unit is what the table counts time in, and more.
@@ -388,11 +426,11 @@ func (l *ledger) inTime(e *entry, now clock.Instant, gap time.Duration) {
 		return
 	}
 	if e.looked == 0 {
-		e.looked, e.lookedGap = now, gap
+		e.looked = now
 		return
 	}
 	wait := time.Duration(settleWait)
-	if e.lookedGap > l.interval() {
+	if l.stalled >= e.least { // the stall may have begun before its deadline
 		wait = l.interval()
 	}
 	if now < e.looked.Add(wait+unit) {
@@ -442,7 +480,7 @@ func (l *ledger) freed(g *grant, reason int) {
 			l.broke("L4", e, "expired %v before its time", until.Sub(e.ended))
 		case e.passed == 0 || e.ended.Sub(e.passed) < settleWait-unit:
 			l.broke("L8", e, "expired %v after the first look at its deadline", e.ended.Sub(max(e.passed, until)))
-		case e.passedGap > l.interval() && e.ended.Sub(e.passed) < l.interval()-unit:
+		case e.passedGap > l.interval() && e.most <= e.passed && e.ended.Sub(e.passed) < l.interval()-unit:
 			l.broke("L8", e, "expired %v after a stall of %v", e.ended.Sub(e.passed), e.passedGap)
 		}
 	case record.FreedCompleted:
@@ -450,22 +488,25 @@ func (l *ledger) freed(g *grant, reason int) {
 			l.broke("L5", e, "completed, and not all readers of one engine have reported: %d reports", len(e.reports))
 		}
 	case record.FreedReleased:
-		switch {
-		case e.releases == 0 && !e.isGone:
-			l.broke("L12", e, "released, and nobody has said so")
-		case e.unchecked(l):
-			l.broke("L12", e, "released, and somebody may read who does not check the fence")
-		case e.shared && e.releases == 1 && !e.isGone:
-			l.broke("L12", e, "released by one of two engines that named it")
+		if !e.fair {
+			l.broke("L12", e, "released, and nobody could say so, or somebody may read who does not check the fence")
 		}
 	case record.FreedRevoked:
-		if e.unchecked(l) && !g.cancel && !(e.anyStock && e.ended >= e.least) {
+		if e.unchecked() && !g.cancel && !(e.anyStock && e.ended >= e.least) {
 			l.broke("L12", e, "revoked, and somebody may read who does not check the fence")
 		}
 	}
 }
 
-// unchecked is L12's bit: set until a native message names the lease, and for good by a stock one.
-func (e *entry) unchecked(l *ledger) bool {
-	return e.named || !e.native && !l.r.life.place.spec.AllPeersCheck
+// loosen follows L12's bit: set until a native message names the lease, and for good by a stock one.
+func (l *ledger) loosen(e *entry, now clock.Instant) {
+	switch {
+	case !e.named && (e.native || l.r.life.place.spec.AllPeersCheck):
+		e.loose = 0
+	case e.loose == 0:
+		e.loose = now
+	}
 }
+
+// unchecked reports that the lease ended although somebody may read who does not check the fence.
+func (e *entry) unchecked() bool { return e.loose != 0 && e.loose < e.ended }

@@ -53,9 +53,7 @@ type rankCtx struct {
 	agents   int
 	poisoned bool
 	view     *ledger // what the checker knows of this rank's leases
-	sentTo   [2]int  // messages of a delta carrier
 	lanes    [2]lane
-	hurt     bool // memory of the transport may be written by nobody who is told
 }
 
 // now is this context's clock.
@@ -183,12 +181,19 @@ func (r *rankCtx) newAgent(epoch uint64) error {
 	if err != nil {
 		return err
 	}
-	r.life.w.agents[name] = r
+	r.life.w.agents[name] = &agentOf{place: r.life.place, rank: int(r.n), ctx: r}
 	r.agent, r.tap.Transport = a, a
 	r.agents++
 	a.OnArrival(func() { r.wake() })
 	if r.stopped > 0 {
 		r.life.w.net.Stop(name)
+	}
+	for _, o := range r.life.w.places {
+		if r.life.w.cut(r.life.place, o) {
+			for _, other := range o.agentNames() {
+				r.life.w.net.Partition(name, other, true)
+			}
+		}
 	}
 	return nil
 }
@@ -432,16 +437,25 @@ func (r *rankCtx) loadMaps() {
 	for {
 		select {
 		case m := <-r.link.Maps():
-			h := new(wire.Handshake)
-			if wire.ParseHandshake(append([]byte(nil), m.Data...), h) == nil {
-				_ = r.tracker.LoadHandshake(m.Engine, m.Rank, h) // of an engine that is gone
-			}
-			r.link.Done(m)
+			r.loadMap(m)
 			r.wake()
 		default:
 			return
 		}
 	}
+}
+
+// loadMap takes one map. An engine that is gone meanwhile refuses it.
+func (r *rankCtx) loadMap(m dataplane.MapIn) {
+	if k, ok := any(r.link).(interface{ Load(m dataplane.MapIn) error }); ok {
+		_ = k.Load(m)
+		return
+	}
+	h := new(wire.Handshake)
+	if wire.ParseHandshake(append([]byte(nil), m.Data...), h) == nil {
+		_ = r.tracker.LoadHandshake(m.Engine, m.Rank, h)
+	}
+	any(r.link).(interface{ Done(m dataplane.MapIn) }).Done(m)
 }
 
 // poison is what core.failSafe does when a step has panicked.

@@ -110,3 +110,18 @@ const violationsMax = 16
 
 // OK reports that no rule was broken.
 func (r *Result) OK() bool { return len(r.Violations) == 0 }
+
+// add sums up runs.
+func (r *Result) add(o *Result) {
+	r.Done += o.Done
+	r.Granted += o.Granted
+	r.Compared += o.Compared
+	r.StockWrong += o.StockWrong
+	r.Steps += o.Steps
+	for i := range r.Failed {
+		r.Failed[i] += o.Failed[i]
+	}
+	for i := range r.Freed {
+		r.Freed[i] += o.Freed[i]
+	}
+}

@@ -106,7 +106,7 @@ func (l *life) left() string {
 		return what
 	}
 	if h := l.host; h != nil && !h.poisoned {
-		if n := h.group.Alive(); n != 0 {
+		if n := h.group.Alive(); n != 0 && !(l.hurt() && n == h.group.Gauges().BlocksHeld) {
 			return fmt.Sprintf("host: %d alive: %+v", n, h.group.Gauges())
 		}
 	}

@@ -83,15 +83,18 @@ func (l *life) openStock() error {
 		}
 		c.describe(h)
 		a.OnArrival(s.wake)
+		l.w.agents[name] = &agentOf{place: l.place, rank: int(n)}
 		s.agents, s.caches, s.maps = append(s.agents, a), append(s.caches, c), append(s.maps, wire.AppendHandshake(nil, h))
 	}
 	s.steps.init(l, 0, s.turn, s.nextDue)
 	return nil
 }
 
-func (s *stockEngine) now() clock.Instant      { return s.life.place.local(s.w.now) }
-func (s *stockEngine) lease() time.Duration    { return s.life.place.lease().Truncate(time.Second) }
-func (s *stockEngine) interval() time.Duration { return max((s.lease() / 6).Truncate(time.Second), time.Second) }
+func (s *stockEngine) now() clock.Instant   { return s.life.place.local(s.w.now) }
+func (s *stockEngine) lease() time.Duration { return s.life.place.lease().Truncate(time.Second) }
+func (s *stockEngine) interval() time.Duration {
+	return max((s.lease() / 6).Truncate(time.Second), time.Second)
+}
 
 // know has the engine load another one's agents, once.
 func (s *stockEngine) know(at *place) *stockPeer {

@@ -21,6 +21,7 @@ func (t *tap) Poll(in *transport.Inbox) (n int) {
 	if t.in == nil {
 		t.in = transport.NewInbox(1024, 1<<17)
 	}
+	t.r.view.sync(t.r.now())
 	for len(t.left) > 0 {
 		if !in.Put(t.left[0].agent, t.left[0].body) {
 			return n

@@ -21,7 +21,7 @@ type World struct {
 
 	places   []*place
 	byID     map[string]*place
-	agents   map[string]*rankCtx // by agent name
+	agents   map[string]*agentOf // by agent name
 	grants   map[string]*grant   // the latest of each name
 	requests map[string]*request // the latest of each engine and name
 	handed   int                 // transfer parameters made
@@ -35,6 +35,13 @@ type World struct {
 	readFate []*readFate
 
 	res Result
+}
+
+// agentOf says whose agent a name is.
+type agentOf struct {
+	place *place
+	rank  int
+	ctx   *rankCtx // nil: of a stock engine, or of messages made by hand
 }
 
 // runs keeps the names of carriers of two runs of one process apart.
@@ -96,7 +103,7 @@ func newWorld(s *Schedule, o Options) (*World, error) {
 		return nil, err
 	}
 	w := &World{
-		s: s, o: o, now: startInstant, byID: map[string]*place{}, agents: map[string]*rankCtx{},
+		s: s, o: o, now: startInstant, byID: map[string]*place{}, agents: map[string]*agentOf{},
 		grants: map[string]*grant{}, requests: map[string]*request{}, cuts: map[[2]string]int{}, run: runs.Add(1),
 		net: simnet.New(simnet.Config{Seed: s.Seed, Start: startInstant, Link: linkOf(&s.Link)}),
 	}
@@ -242,7 +249,7 @@ func (w *World) heardOfNet(e *simnet.Event) {
 		simnet.EvLost: Vanished, simnet.EvArrived: Arrived, simnet.EvPosted: Posted, simnet.EvLanded: Landed,
 		simnet.EvFailed: Landed, simnet.EvBroken: Engines,
 	}[e.Kind]
-	w.log(Entry{Kind: k, Engine: from.life.place.spec.ID, Rank: int(from.n), Peer: to.life.place.spec.ID, What: fmt.Sprintf("%v, rank %d, %d bytes", e.Kind, to.n, e.Bytes)})
+	w.log(Entry{Kind: k, Engine: from.place.spec.ID, Rank: from.rank, Peer: to.place.spec.ID, What: fmt.Sprintf("%v, rank %d, %d bytes", e.Kind, to.rank, e.Bytes)})
 }
 
 // linkOf is a link as the network has it.

@@ -1,0 +1,55 @@
+package sim
+
+import (
+	"bytes"
+	"flag"
+	"testing"
+	"time"
+)
+
+var (
+	seedsFlag = flag.Int("sim.seeds", 200, "random runs")
+	firstFlag = flag.Uint64("sim.first", 0, "seed of the first one; 0: by the clock")
+)
+
+func TestNoRandomRunBreaksARule(t *testing.T) {
+	first := *firstFlag
+	if first == 0 {
+		first = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seeds from %d on", first)
+	var sum Result
+	bad := 0
+	for i := range *seedsFlag {
+		seed := first + uint64(i)
+		r, err := Run(Random(seed, nil), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum.add(r)
+		if !r.OK() {
+			bad++
+			t.Errorf("seed %d: %v", seed, r.Violations[0])
+			if bad > 20 {
+				break
+			}
+		}
+	}
+	t.Logf("%d leases, %d reads done, failed by status %v, freed by reason %v, %d blocks compared, %d wrong at stock peers", sum.Granted, sum.Done, sum.Failed, sum.Freed, sum.Compared, sum.StockWrong)
+}
+
+func TestTheSameScheduleGivesTheSameLog(t *testing.T) {
+	for seed := range uint64(10) {
+		var logs [2]bytes.Buffer
+		for i := range logs {
+			r, err := Run(Random(seed, nil), Options{Log: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Log.WriteTo(&logs[i])
+		}
+		if !bytes.Equal(logs[0].Bytes(), logs[1].Bytes()) {
+			t.Fatalf("seed %d: two runs differ", seed)
+		}
+	}
+}
