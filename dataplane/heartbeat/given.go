@@ -52,7 +52,7 @@ func (t *Tracker) LoadEngine(engine uint64, ranks []PeerRank) error {
 		return ErrStale
 	}
 	copy(e.kept(), maps)
-	e.given, e.dead = f, false
+	e.given, e.dead, e.over = f, false, false
 	r.note(record.Handle(engine).Slot())
 	return nil
 }
@@ -132,7 +132,7 @@ func (t *Tracker) SetLocal(local *read.Layout) error {
 	var bad []error
 	for i := range r.seats {
 		for _, e := range [...]*entry{&r.seats[i].now, r.seats[i].next} {
-			if e == nil || e.removed || len(e.maps) == 0 || slices.Index(e.maps, nil) >= 0 {
+			if e == nil || e.removed || e.over || len(e.maps) == 0 || slices.Index(e.maps, nil) >= 0 {
 				continue
 			}
 			f, err := t.factsOf(&e.desc, e.reach, e.readers, local, e.maps)
@@ -157,9 +157,9 @@ func (t *Tracker) SetOffset(engine uint64, o clock.Offset) error {
 }
 
 // EngineDead says that the engine of the handshake in force is no more: its death wire fell. What is tracked there is lost
-// now, and nothing is tried until another handshake comes. Any goroutine.
+// now, and nothing is tried until another handshake comes: SetLocal does not hand in those that are known. Any goroutine.
 func (t *Tracker) EngineDead(engine uint64) error {
-	return t.tell(engine, func(e *entry) { e.given, e.dead = nil, true })
+	return t.tell(engine, func(e *entry) { e.given, e.dead, e.over = nil, true, true })
 }
 
 func (t *Tracker) tell(engine uint64, what func(*entry)) error {

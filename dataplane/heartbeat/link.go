@@ -15,6 +15,7 @@ type link struct {
 
 	heard     uint64 // of the engine's sent, what is known to have been taken in
 	probing   bool
+	probes    uint32 // posted so far: the serial of the last one
 	probeSent uint64
 	probeAt   clock.Instant // when the last probe was posted
 	rowAt     clock.Instant // when a row read of it last ended well, or none had been asked for

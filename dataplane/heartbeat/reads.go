@@ -190,6 +190,7 @@ func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 	m := q.remote
 	r := &t.remotes.all[m]
 	status := o.Status
+	e.judge(status, now)
 	if status == record.ReadOK {
 		if q.conn == e.conn {
 			for k := range e.links {
@@ -303,6 +304,7 @@ const startsStepMax = 64
 // waited too long. It reports whether it has looked at any.
 func (t *Tracker) stepWaiting(now clock.Instant) bool {
 	tried := t.readyQueue.head != none
+	t.crowded = false
 	for n := 0; t.readyQueue.head != none && n < startsStepMax; {
 		i := t.popEngine(&t.readyQueue)
 		e := &t.engines[i]
@@ -310,6 +312,7 @@ func (t *Tracker) stepWaiting(now clock.Instant) bool {
 			n++
 			if !t.start(e.waiting.head, now) {
 				t.ready(i)
+				t.crowded, t.crowdedAt = true, t.reads.Freed()
 				n = startsStepMax // no room in the machine: for the others neither
 			}
 		}

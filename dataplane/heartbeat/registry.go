@@ -68,7 +68,8 @@ type entry struct {
 	given     *facts            // handshakes not picked up
 	offset    clock.Offset
 	offsetNew bool
-	dead      bool
+	dead      bool // the step has still to hear that it is over
+	over      bool // EngineDead since the last handshake
 	removed   bool
 }
 
@@ -105,10 +106,10 @@ func (t *Tracker) entryOf(desc EngineDesc) (entry, error) {
 	return e, nil
 }
 
-// room takes the links of an engine out of those that are left. Under the lock.
-func (r *registry) room(e *entry) error {
-	if r.links+len(e.reach) > r.linksMax {
-		return fmt.Errorf("%d links to ranks, engine %q needs %d more, at most %d: %w", r.links, e.desc.ID, len(e.reach), r.linksMax, ErrFull)
+// room takes the links of an engine out of those that are left once back are given back. Under the lock.
+func (r *registry) room(e *entry, back int) error {
+	if r.links-back+len(e.reach) > r.linksMax {
+		return fmt.Errorf("%d links to ranks, engine %q needs %d more, at most %d: %w", r.links-back, e.desc.ID, len(e.reach), r.linksMax, ErrFull)
 	}
 	r.links += len(e.reach)
 	return nil
@@ -131,7 +132,7 @@ func (t *Tracker) AddEngine(desc EngineDesc) (uint64, error) {
 	if len(r.free) == 0 {
 		return 0, fmt.Errorf("%d engines: %w", len(r.seats), ErrFull)
 	}
-	if err := r.room(&e); err != nil {
+	if err := r.room(&e, 0); err != nil {
 		return 0, err
 	}
 	i := r.free[len(r.free)-1]
@@ -176,11 +177,20 @@ func (t *Tracker) AddEngineAt(engine uint64, desc EngineDesc) error {
 		}
 		return sameShape(&p.now, &e)
 	}
-	if old, ok := r.byID[desc.ID]; ok && old != h {
-		r.remove(old) // the host knows it under another handle now
+	old, known := r.byID[desc.ID]
+	known = known && old != h
+	back := 0
+	if p.next != nil {
+		back = len(p.next.reach)
 	}
-	if err := r.room(&e); err != nil {
+	if q := &r.seats[old.Slot()]; known && q != p && q.next != nil && q.next.use == old.Use() {
+		back += len(q.next.reach)
+	}
+	if err := r.room(&e, back); err != nil { // before anything has changed
 		return err
+	}
+	if known {
+		r.remove(old) // the host knows it under another handle now
 	}
 	if use&1 == 1 {
 		if p.next != nil {

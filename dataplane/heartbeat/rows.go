@@ -10,12 +10,13 @@ import (
 // no message and no work of its owner. Each rank has its own: what one of them says of a lease holds for all.
 
 // A row read's token: the remote (or, of a probe, the engine) in the low 32 bits, the link in the next 6, then 25 bits of the
-// remote's serial; the highest one marks a probe.
+// remote's serial (or of the number of the probe); the highest one marks a probe.
 const (
-	probeToken = 1 << 63
-	linkShift  = 32
-	linkMask   = 1<<6 - 1
-	rowSerial  = 38
+	probeToken  = 1 << 63
+	linkShift   = 32
+	linkMask    = 1<<6 - 1
+	rowSerial   = 38
+	probeSerial = 1<<25 - 1
 )
 
 // stepRows goes on with the row rounds that earlier steps have begun.
@@ -133,10 +134,11 @@ func (t *Tracker) probe(i, k uint32, now clock.Instant) bool {
 	if l.probing || l.broken {
 		return l.probing
 	}
-	token := probeToken | uint64(k)<<linkShift | uint64(i)
+	token := probeToken | uint64(l.probes+1)<<rowSerial&^probeToken | uint64(k)<<linkShift | uint64(i)
 	switch t.reads.ReadRow(token, l.peer, l.probe, l.device, l.mem, read.ProbeBytes, now) {
 	case read.OK:
 		l.probing = true
+		l.probes++
 		l.probeSent, l.probeAt = e.sent, now
 		t.counters.Probes++
 	case read.Refused:
@@ -184,6 +186,9 @@ func (t *Tracker) takeRows(now clock.Instant) {
 			continue // of a connection that is no more
 		}
 		l := &e.links[k]
+		if m == none && res.OK && uint32(res.Token&^probeToken>>rowSerial) != l.probes&probeSerial {
+			continue // from before another link broke: it knows nothing of what was sent since
+		}
 		if m == none {
 			l.probing = false
 		}

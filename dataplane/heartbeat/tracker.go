@@ -41,6 +41,8 @@ type Tracker struct {
 	rowQueue             engineQueue
 	readyQueue           engineQueue
 	eventQueue           engineQueue
+	crowded              bool   // a read that could start has found no room
+	crowdedAt            uint64 // read.Machine.Freed then
 	waitOrder            list
 	owedOrder            list
 	strangeOrder         list
@@ -56,6 +58,7 @@ type Tracker struct {
 	asleep               bool
 	own                  times         // ours, for engines that have not said theirs
 	stepped              clock.Instant // of the step before
+	now                  clock.Instant // of the step that runs, or ran last
 
 	buf  []byte       // the message under construction
 	head wire.Header  // its header
@@ -102,6 +105,7 @@ func New(
 
 // Step runs once over everything of the reader's side. now is not before the now of the call before.
 func (t *Tracker) Step(now clock.Instant) {
+	t.now = now
 	t.looksLeft = looksStepMax
 	t.reads.Step(now)
 	t.takeOutcomes(now)
@@ -140,7 +144,8 @@ func (t *Tracker) Alive() int {
 // NextDue is when a step has something to do without anything new arriving, reads in flight aside (read.Machine.NeedsStep);
 // clock.Never: nothing is tracked.
 func (t *Tracker) NextDue(now clock.Instant) clock.Instant {
-	if t.gauges.Events > 0 || t.rowQueue.head != none || t.walkQueue.head != none || t.readyQueue.head != none || t.reg.news.Load() > 0 {
+	if t.gauges.Events > 0 || t.rowQueue.head != none || t.walkQueue.head != none || t.reg.news.Load() > 0 ||
+		t.readyQueue.head != none && !(t.crowded && t.crowdedAt == t.reads.Freed()) { // else they wait for the end of another read
 		return now
 	}
 	_, due := t.beats.first()
@@ -212,5 +217,6 @@ func (t *Tracker) Gauges() Gauges {
 			g.UnheardMax = max(g.UnheardMax, e.unheard())
 		}
 	}
+	t.health(&g)
 	return g
 }

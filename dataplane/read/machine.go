@@ -97,6 +97,8 @@ type Machine struct {
 	// What is left of this step's bounds.
 	rowsLeft, fencesLeft, partsLeft, descsLeft int
 
+	freed uint64 // times that room for reads came back
+
 	// Counters only grow.
 	Counters Counters
 	gauges   Gauges

@@ -79,6 +79,7 @@ func (m *Machine) free(i int32) {
 		srcs[k].how = nil
 	}
 	m.freeJob = append(m.freeJob, i)
+	m.freed++
 	m.gauges.Reads--
 }
 
@@ -86,6 +87,7 @@ func (m *Machine) freeRuns(j *job) {
 	for g := range j.groups {
 		if j.groups[g].head != none {
 			m.runs.give(j.groups[g].head)
+			m.freed++
 			j.groups[g].head, j.groups[g].tail = none, none
 		}
 	}

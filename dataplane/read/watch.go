@@ -47,6 +47,9 @@ func (m *Machine) Gauges() Gauges {
 	return g
 }
 
+// Freed counts how often room for reads has come back: a Begin or AddRuns that found none finds none until it has changed.
+func (m *Machine) Freed() uint64 { return m.freed }
+
 // InFlight gives the transfers to a peer that may still write here: pending ones, and those that ended by an error and
 // are in quarantine. Healing waits for the first; the agent stays loaded for both, or see Abandon.
 func (m *Machine) InFlight(p transport.Peer) (pending, aside int) {
