@@ -34,7 +34,8 @@ func (t *Table) Reset(secret [2]uint64, base, epoch uint64) error {
 			t.forget(k)
 		}
 	}
-	t.gone, t.left = newGone(), newGraves(leftMax)
+	t.gone.clear() // in place: a rank does this in the step that hears of the era
+	t.left.clear()
 	t.wanted, t.ripens = 0, 0
 	t.secret, t.base, t.closed = secret, base, false
 

@@ -301,3 +301,24 @@ func TestAllocBeginningsAndRepetitionsTouchNoHeap(t *testing.T) {
 		t.Errorf("%v allocations", got)
 	}
 }
+
+// A rank begins an era in the step that hears of it.
+func TestTheBeginOfAnEraAllocatesNothing(t *testing.T) {
+	r := newRig(t, 64)
+	n := uint64(0)
+	if got := testing.AllocsPerRun(100, func() {
+		n++
+		r.t.EngineGone(n, 1, r.now)
+		r.t.Leaving(n, 2)
+		r.t.FenceAll()
+		r.t.EndAll(record.FreedClosed, r.now)
+		if err := r.t.Reset([2]uint64{n, n}, nextBase, testEpoch+n); err != nil {
+			t.Fatal(err)
+		}
+		if !r.t.gone.empty() || r.t.left.has(r.t.who(Reader{Engine: n, Epoch: 2})) {
+			t.Fatal("readers of the era before are remembered")
+		}
+	}); got != 0 {
+		t.Errorf("%v allocations", got)
+	}
+}

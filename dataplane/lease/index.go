@@ -100,6 +100,12 @@ type graves struct {
 
 func newGraves(n int) graves { return graves{index: newIndex(n), ring: make([]uint64, n)} }
 
+func (g *graves) clear() {
+	clear(g.index.entries)
+	clear(g.ring)
+	g.index.used, g.next = 0, 0
+}
+
 func (g *graves) add(tag uint64) {
 	if old := g.ring[g.next]; old != 0 {
 		if i := g.index.find(old); i >= 0 {
