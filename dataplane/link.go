@@ -9,6 +9,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/submit"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // LinkConfig is what a rank's end of the stream is made with.
@@ -165,7 +166,7 @@ func (l *Link) Sleeping(sleeps bool) { l.carrier.Sleeping(sleeps) }
 // State is what the host is told about this rank.
 func (l *Link) State() record.RankState { return l.state }
 
-// MapIn is the handshake map of a rank of a remote engine, for heartbeat.Tracker.LoadHandshake. Data is valid until Done.
+// MapIn is the handshake map of a rank of a remote engine, or the word that the engine of the maps before is dead (Data is empty).
 type MapIn struct {
 	Engine uint64
 	Rank   uint32
@@ -190,16 +191,26 @@ func newMaps(most int) maps {
 	return m
 }
 
-// Maps gives the maps that are complete. The context's loader takes them off the step and gives each back with Done; the
-// records of the host wait while all are with it.
+// Maps gives the maps that are complete, and deaths between them, in the order in which the host has said them. The context's
+// loader takes them off the step, each with Load; the records of the host wait while all are with it.
 func (l *Link) Maps() <-chan MapIn { return l.maps.full }
 
-// Done gives a map's memory back. Any goroutine.
-func (l *Link) Done(m MapIn) {
-	if m.buf != nil {
-		l.maps.free <- m.buf
+// Load hands on what Maps has given, and gives its memory back. The loader's goroutine.
+func (l *Link) Load(m MapIn) error {
+	defer l.Done(m)
+	if len(m.Data) == 0 {
+		_ = l.p.Tracker.EngineDead(m.Engine) // stale: it is not known here any more
+		return nil
 	}
+	h := new(wire.Handshake)
+	if err := wire.ParseHandshake(m.Data, h); err != nil {
+		return err
+	}
+	return l.p.Tracker.LoadHandshake(m.Engine, m.Rank, h)
 }
+
+// Done gives the memory back of what is not handed on. Any goroutine.
+func (l *Link) Done(m MapIn) { l.maps.free <- m.buf }
 
 // ready takes a buffer for the next map. It reports false if all are with the loader.
 func (m *maps) ready() bool {
@@ -215,8 +226,9 @@ func (m *maps) ready() bool {
 // piece takes one piece of a peer's map.
 func (l *Link) piece(b record.Blob, piece []byte) {
 	m := &l.maps
-	if b.Kind == record.BlobPeer && b.Total == 0 { // its death wire fell
-		_ = l.p.Tracker.EngineDead(b.Handle) // stale: not known here any more
+	if b.Kind == record.BlobPeer && b.Total == 0 { // its death wire fell: said behind the maps that are on their way to the tracker
+		m.full <- MapIn{Engine: b.Handle, buf: m.buf}
+		m.buf, m.head, m.at = nil, record.Blob{}, 0
 		return
 	}
 	if b.Offset == 0 {

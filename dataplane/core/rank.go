@@ -22,7 +22,8 @@ type rankSide struct {
 	blob    []byte     // of the agent; nil: nothing is registered
 	mapDue  bool       // the map is to be made behind this step
 
-	refused  atomic.Uint64 // maps of peers that could not be used
+	loaded   atomic.Uint64 // maps and deaths of peers that the loader is done with
+	refused  atomic.Uint64 // of these, those that could not be used
 	stop     chan struct{}
 	stopOnce sync.Once
 	loader   sync.WaitGroup
@@ -97,22 +98,13 @@ func (c *Core) loadMaps() {
 		case <-r.stop:
 			return
 		case m := <-r.link.Maps():
-			if err := c.loadMap(m); err != nil {
+			if err := r.link.Load(m); err != nil {
 				r.refused.Add(1)
 			}
-			r.link.Done(m)
+			r.loaded.Add(1)
 			c.Wake()
 		}
 	}
-}
-
-// loadMap takes one map.
-func (c *Core) loadMap(m dataplane.MapIn) error {
-	h := new(wire.Handshake)
-	if err := wire.ParseHandshake(m.Data, h); err != nil {
-		return err
-	}
-	return c.tracker.LoadHandshake(m.Engine, m.Rank, h)
 }
 
 // close ends the stream: the host counts what is held here as ended. Again it does nothing.

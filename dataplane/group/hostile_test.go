@@ -203,7 +203,7 @@ func FuzzARankHearsAnything(f *testing.F) {
 			l.now = l.now.Add(time.Second)
 			r.plane.Step(l.now)
 			for len(r.link.Maps()) > 0 {
-				r.link.Done(<-r.link.Maps())
+				_ = r.link.Load(<-r.link.Maps()) // refused
 			}
 		}
 		if r.link.Counters.Told > 1<<16 {

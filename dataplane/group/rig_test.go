@@ -274,12 +274,9 @@ func (e *engine) load(r *rank) {
 	for {
 		select {
 		case m := <-r.link.Maps():
-			h := new(wire.Handshake)
-			must(e.lab.t, wire.ParseHandshake(append([]byte(nil), m.Data...), h))
-			if err := r.plane.Tracker.LoadHandshake(m.Engine, m.Rank, h); err != nil {
+			if err := r.link.Load(m); err != nil {
 				e.lab.t.Logf("rank %d: map of rank %d: %v", r.n, m.Rank, err)
 			}
-			r.link.Done(m)
 		default:
 			return
 		}
