@@ -30,8 +30,8 @@ type hostSide struct {
 	offered map[uint64][]group.PeerMap // maps that came out of band, of engines that are not complete yet; under the core's lock
 }
 
-// carrierRing is the room of a stream each way and rank. What does not fit is told again by a full state.
-const carrierRing = 1 << 20
+// carrierRing is the room of a stream each way and rank. What does not fit is told again by a full state. Tests make it small.
+var carrierRing uint32 = 1 << 20
 
 // streamConfig says whose ends these are. Their wake descriptor is what the pump sleeps on, or, inline, the host's loop in
 // kvl_wait_fd; -1, of a Go host without pump: nobody does.
@@ -240,11 +240,11 @@ func (c *Core) allEnded() bool {
 	return c.hosted.group.Held() == 0
 }
 
-// awaitPoison waits until every rank that lives has been told that this host is broken.
+// awaitPoison waits until every rank that lives has been told that this host is broken, and has said that its rows are closed.
 func (c *Core) awaitPoison(timeout time.Duration) error {
 	for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 		c.mu.Lock()
-		told := c.tellPoison()
+		told := c.tellPoison() && c.hosted.group.RowsClosed(c.clock())
 		c.mu.Unlock()
 		switch {
 		case told:

@@ -342,3 +342,52 @@ func TestABrokenHostTellsItsRanksAgainWhatAStreamHasLost(t *testing.T) {
 	f.carry = carry
 	f.until("the ranks have closed their rows", func() bool { return p.ranks[0].core.fenced() && p.ranks[1].core.fenced() })
 }
+
+// Told is not closed: a rank that stands still has its rows open, and blocks are not free.
+func TestABrokenHostIsBusyUntilItsRanksHaveClosedTheirRows(t *testing.T) {
+	for _, carrier := range []string{stream.KindProcess, stream.KindShm, stream.KindDelta} {
+		t.Run(carrier, func(t *testing.T) {
+			f := newFleet(t, carrier)
+			p := f.team("P", 2, 1)
+			p.grant("r", 7, blocks(3, 4))
+			f.until("both hold it", func() bool { return p.ranks[0].core.Held()+p.ranks[1].core.Held() == 2 })
+			f.turns(20)
+			p.ranks[1].stopped = true
+			ctl := p.core.mem.Control
+			ctl.PoisonNs = uint64(f.now())
+			atomic.StoreUint32(&ctl.Poisoned, 1)
+			for range 3 {
+				if err := p.core.Close(5 * time.Millisecond); !errors.Is(err, ErrBusy) {
+					t.Fatalf("close: %v", err)
+				}
+				f.turns(20)
+			}
+			if !p.ranks[0].core.fenced() || p.ranks[1].core.fenced() {
+				t.Fatal("the rank that steps has not closed its rows, or the other one has")
+			}
+			p.ranks[1].stopped = false
+			f.until("closed", func() bool { return p.core.Close(0) == nil })
+			if !p.ranks[1].core.fenced() {
+				t.Error("the host is closed while rows are open")
+			}
+		})
+	}
+}
+
+// A rank that is lost and may live has one duration in which it sees that it is.
+func TestABrokenHostIsClosedWhenALostRankHasHadItsTime(t *testing.T) {
+	f := newFleet(t, stream.KindProcess)
+	p := f.team("P", 2, 1)
+	p.grant("r", 7, blocks(3, 4))
+	f.until("both hold it", func() bool { return p.ranks[0].core.Held()+p.ranks[1].core.Held() == 2 })
+	ctl := p.core.mem.Control
+	ctl.PoisonNs = uint64(f.now())
+	atomic.StoreUint32(&ctl.Poisoned, 1)
+	p.die(1)
+	f.turns(20)
+	if err := p.core.Close(5 * time.Millisecond); !errors.Is(err, ErrBusy) {
+		t.Fatalf("close: %v", err)
+	}
+	f.pass = time.Second
+	f.until("closed", func() bool { return p.core.Close(0) == nil })
+}

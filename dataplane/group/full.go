@@ -186,6 +186,14 @@ func (g *Group) fullLease(r *rank, s uint32, now clock.Instant) (int, bool) {
 		}
 		g.sendExpect(r, h, id)
 		return 1, true
+	case k.phase == leaseLapsed || k.phase == leaseFree && k.dropped: // else a rank that missed it expects until the slot's next use
+		if !r.fits(8) {
+			return 0, false
+		}
+		if rec := g.room(r, record.TagCancel, 8); rec != nil {
+			record.PutHandle(rec, h)
+		}
+		return 1, true
 	case k.phase == leaseHeld && k.ended&r.bit == 0:
 		id := g.idOf(s, k)
 		if !r.fits(record.GrantLen + len(id) + 32) {

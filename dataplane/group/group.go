@@ -127,7 +127,8 @@ type Group struct {
 	pauseSaid  uint64
 	drainEnd   clock.Instant
 	draining   bool
-	poisonTold uint64
+	poisonTold uint64 // ranks that were told that this host is broken
+	rowsClosed uint64 // of these, those that have said since that their rows are closed
 	now        clock.Instant
 	ev         record.Event
 	grant      record.Grant
@@ -341,6 +342,7 @@ func (g *Group) Poison() bool {
 	done := true
 	for i := range g.ranks {
 		r := &g.ranks[i]
+		g.hearClosed(r)
 		gap := r.carrier.Gap()
 		if g.poisonTold&r.bit != 0 && !gap || r.carrier.State() == stream.Lost {
 			continue
@@ -355,6 +357,41 @@ func (g *Group) Poison() bool {
 		record.PutPoison(r.carrier.Reserve(record.TagPoison, record.PoisonLen))
 		r.carrier.Publish()
 		g.poisonTold |= r.bit
+	}
+	return done
+}
+
+// hearClosed takes of what a rank says to a broken host only the word that its rows are closed.
+func (g *Group) hearClosed(r *rank) {
+	for range g.cfg.RecordsStepMax {
+		tag, rec, ok := r.carrier.Next()
+		if !ok {
+			break
+		}
+		if s, ok := record.AsRankState(rec); ok && tag == record.TagState && s.Flags&(record.RankPoisoned|record.RankClosed) != 0 {
+			g.rowsClosed |= r.bit
+		}
+	}
+	r.carrier.Release()
+}
+
+// RowsClosed reports that no row of a broken host is open on a rank that has attached: each has said so, its process is gone, or it
+// has been lost for one duration, in which it sees that, too.
+func (g *Group) RowsClosed(now clock.Instant) bool {
+	done := true
+	for i := range g.ranks {
+		r := &g.ranks[i]
+		switch state := r.carrier.State(); {
+		case g.rowsClosed&r.bit != 0, g.dead&r.bit != 0, state == stream.Waiting, r.state.Flags&record.RankPoisoned != 0:
+		case state == stream.Lost && r.over():
+		case state == stream.Lost && r.cut:
+			done = done && now.Sub(r.brokenAt) >= g.cfg.Duration
+		case state == stream.Lost:
+			r.cut, r.brokenAt = true, now
+			done = false
+		default:
+			done = false
+		}
 	}
 	return done
 }

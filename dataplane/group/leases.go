@@ -29,6 +29,7 @@ type lease struct {
 	grave    uint8 // the gravest reason so far
 	noID     bool  // its id found no room, or is another lease's
 	dup      bool  // the latter: it is cancelled on every rank
+	dropped  bool  // free: its last use was an expectation that came to nothing. A rank may have missed that
 	inExpect links
 	inEnds   links
 }
@@ -298,7 +299,7 @@ func (g *Group) giveBack(s uint32, k *lease) {
 	slot := &g.mem.Slots[s]
 	use := k.use
 	g.ids.clear(slot)
-	*k = lease{}
+	*k = lease{use: use, dropped: k.phase == leaseExpected || k.phase == leaseLapsed}
 	atomic.StoreUint32(&slot.Flags, 0)
 	atomic.StoreUint64(&slot.State, record.State(use+1, record.Free))
 	if use+1 == record.None {

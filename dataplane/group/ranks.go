@@ -213,7 +213,7 @@ func (g *Group) stateOf(r *rank, s record.RankState, now clock.Instant) {
 	}
 	switch {
 	case up && (!r.up || s.Registrations != before.Registrations):
-		if r.up { // it unregistered and registered between two of its words
+		if r.up && !r.upDue { // it unregistered and registered between two of its words
 			r.downDue, r.downGone = true, 0
 		}
 		r.up, r.upDue = true, true

@@ -1,0 +1,103 @@
+package group_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/stream"
+)
+
+// A rank that missed the end of an expectation would expect until the slot's next use, perhaps for ever: the full state that heals the
+// loss says it once more, and of a slot that is used again says that instead.
+func TestARankThatMissedTheEndOfAnExpectationHearsItWithTheFullState(t *testing.T) {
+	for _, end := range []string{"cancelled", "lapsed", "cancelled, and the slot is used again"} {
+		t.Run(end, func(t *testing.T) {
+			l := newLab(t)
+			p := l.engine("P", two, stream.KindDelta, nil)
+			p.ready()
+			h, err := p.host.Expect([]byte("a"))
+			must(t, err)
+			l.until("both expect", func() bool { return p.ranks[0].plane.Leases.Expected()+p.ranks[1].plane.Leases.Expected() == 2 })
+			lost := 0
+			p.ranks[1].fault = func(fromHost bool, _ int, msg []byte) [][]byte {
+				if fromHost && lost == 0 {
+					lost++
+					return nil
+				}
+				return [][]byte{msg}
+			}
+			if end == "lapsed" {
+				l.step(11 * duration) // the message with the cancel is the first that is lost
+				l.until("lapsed", func() bool { return p.count(record.EvExpectLapsed) == 1 })
+			} else {
+				must(t, p.host.Cancel(h))
+			}
+			l.until("it is lost", func() bool { return lost == 1 })
+			want := 0
+			if end == "cancelled, and the slot is used again" {
+				again, err := p.host.Expect([]byte("b"))
+				must(t, err)
+				if again.Slot() != h.Slot() {
+					t.Fatalf("slot %d, want %d once more", again.Slot(), h.Slot())
+				}
+				want = 1
+			}
+			l.until("healed", func() bool { return !p.group.Rank(1).Behind && p.group.Rank(1).FullStates == 2 })
+			l.run(time.Second, 50*time.Millisecond)
+			for _, r := range p.ranks {
+				if n := r.plane.Leases.Expected(); n != want {
+					t.Errorf("rank %d expects %d, want %d", r.n, n, want)
+				}
+			}
+		})
+	}
+}
+
+// The host's loop may poll late: of a rank that came, went and came in the meantime it is told once that it came.
+func TestARankIsToldToBeDownOnlyWhereItWasToldToBeUp(t *testing.T) {
+	l := newLab(t)
+	p := l.engine("P", two, stream.KindProcess, nil)
+	p.ready()
+	for _, r := range p.ranks {
+		r.link.SetMap(nil)
+	}
+	l.until("both down", func() bool { return p.count(record.EvRankDown) == 2 })
+	p.take(record.EvRankDown)
+	r := p.ranks[0]
+	r.link.SetMap(make([]byte, 100))
+	r.plane.Step(l.now) // says that it is up
+	r.link.SetMap(nil)
+	r.link.SetMap(make([]byte, 100))
+	r.plane.Step(l.now)
+	l.run(time.Second, 50*time.Millisecond) // the host hears both in one step
+	if up, down := p.count(record.EvRankUp), p.count(record.EvRankDown); up != 1 || down != 0 {
+		t.Errorf("told to be up %d times and down %d times", up, down)
+	}
+}
+
+// Maps and the death of their boot may reach a rank in one step, and its loader comes later.
+func TestADeathIsTakenBehindTheMapsThatWereSaidBeforeIt(t *testing.T) {
+	l, p, d, e := pair(t, stream.KindProcess, two, two)
+	must(t, d.group.EngineDead(e))
+	l.until("it is dead", func() bool { return d.group.View(e).State == heartbeat.Broken })
+	r := d.ranks[0]
+	must(t, d.group.LoadEngine(e, p.maps())) // it lives after all
+	d.group.Step(l.now)
+	r.plane.Step(l.now)
+	d.ranks[1].plane.Step(l.now)
+	must(t, d.group.EngineDead(e)) // no, it does not
+	d.group.Step(l.now)
+	r.plane.Step(l.now)
+	d.ranks[1].plane.Step(l.now)
+	d.load(r) // not before now
+	d.load(d.ranks[1])
+	l.run(time.Second, 100*time.Millisecond)
+	_, remote := p.grant("a", 1, 0, 4)
+	d.track(e, remote, 9)
+	l.run(time.Second, 100*time.Millisecond)
+	if d.count(record.EvLeaseGone) != 1 {
+		t.Error("a dead engine is believed to live: what is tracked there waits for it")
+	}
+}
