@@ -28,6 +28,8 @@ type sidePeer struct {
 	wanted bool
 
 	epoch   uint64    // of the maps handed on last; 0: stock, or none
+	fell    uint64    // epoch of the boot that its wire has declared dead last
+	fellAt  time.Time // when
 	seen    uint64    // of watch, last acted on
 	refused time.Time // its maps were fetched and could not be used; zero: they were
 	offset  bool      // the sink has one
@@ -197,11 +199,26 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 		}
 		first := r.Maps[0].Handshake
 		s.mu.Lock()
-		p.epoch = first.Lease.Epoch // before the maps are in force, so that the word of an old wire is not taken for the new life's
+		late := p.diedSince(first.Lease.Epoch, r.Asked)
+		if !late {
+			p.epoch = first.Lease.Epoch // before the maps are in force, so that the word of an old wire is not taken for the new life's
+		}
 		s.mu.Unlock()
+		if late { // they tell of a boot that was there when it was asked; what is there now is asked anew
+			s.n.retries.Add(1)
+			s.client.Retry(p.engine)
+			return
+		}
 		err := s.sink.LoadEngine(p.engine, ranks)
 		s.mu.Lock()
 		p.refused = time.Time{}
+		if p.diedSince(first.Lease.Epoch, r.Asked) { // while they were handed on
+			s.sink.EngineDead(p.engine)
+			s.mu.Unlock()
+			s.n.retries.Add(1)
+			s.client.Retry(p.engine)
+			return
+		}
 		if err != nil {
 			p.refused = time.Now()
 			s.n.refused.Add(1)
@@ -218,6 +235,11 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 	if news { // what was converted with an earlier one counts no more, whether it jumped or not
 		s.sink.SetOffset(p.engine, r.Offset)
 	}
+}
+
+// diedSince reports that a boot's wire fell after an answer of it was asked for. Under the lock.
+func (p *sidePeer) diedSince(epoch uint64, asked time.Time) bool {
+	return epoch != 0 && p.fell == epoch && p.fellAt.After(asked)
 }
 
 // keepWire has a death wire to an owner whose maps are known. Under the lock.
@@ -257,6 +279,7 @@ func (s *sideChannel) ownerDead(engine uint64, w deathwire.Wire) {
 		return
 	}
 	s.n.dead.Add(1)
+	s.peers[engine].fell, s.peers[engine].fellAt = w.OwnersEpoch, time.Now()
 	s.sink.EngineDead(engine)
 }
 

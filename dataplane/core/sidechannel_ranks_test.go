@@ -22,10 +22,17 @@ type sunk struct {
 	offsets []clock.Offset
 	dead    int
 	refuse  error
+	within  func() // once, in a load
 }
 
 func (k *sunk) LoadEngine(_ uint64, ranks []heartbeat.PeerRank) error {
 	k.mu.Lock()
+	if f := k.within; f != nil {
+		k.within = nil
+		k.mu.Unlock()
+		f()
+		k.mu.Lock()
+	}
 	defer k.mu.Unlock()
 	if k.refuse != nil {
 		return k.refuse
@@ -227,6 +234,47 @@ func TestTheLateWordOfAnOldWireIsNotTakenForTheNewLife(t *testing.T) {
 		}
 		k.mu.Unlock()
 	}
+}
+
+// A wire may fall while the maps of that boot are on their way: asked for before, or being handed on.
+func TestMapsOfABootThatDiedMeanwhileAreNotItsReturn(t *testing.T) {
+	d, k := sideHost(t, "D", 1, 1, 3)
+	p, _ := sideHost(t, "P", 1, 1, 5)
+	publish(t, p, 5, 0)
+	publish(t, d, 3, 0)
+	addr, _ := sideAddr("127.0.0.1", p.cfg.SideChannelPort)
+	const engine = 1 << 32
+	if err := d.Want(engine, heartbeat.EngineDesc{ID: "P"}, addr); err != nil {
+		t.Fatal(err)
+	}
+	loads := func() int { _, n := k.loaded(); return n }
+	eventually(t, "it is known", func() bool { return loads() == 1 })
+	d.mu.Lock()
+	peer := d.peers[engine]
+	d.mu.Unlock()
+	h := new(wire.Handshake)
+	if err := wire.ParseHandshake(p.Map(0), h); err != nil {
+		t.Fatal(err)
+	}
+	answer := handshake.Result{Engine: engine, Asked: time.Now(), Maps: []handshake.Map{{Handshake: h}}}
+	d.ownerDead(engine, deathwire.Wire{OwnersEpoch: 5})
+	before := loads()
+	d.take(peer, answer)
+	if loads() != before {
+		t.Error("maps that were asked for before the wire fell are handed on")
+	}
+	eventually(t, "it is asked anew, and answers", func() bool { return loads() == before+1 })
+
+	answer.Asked = time.Now()
+	k.mu.Lock()
+	k.dead, k.within = 0, func() { d.ownerDead(engine, deathwire.Wire{OwnersEpoch: 5}) }
+	k.mu.Unlock()
+	d.take(peer, answer)
+	k.mu.Lock()
+	if k.dead != 2 {
+		t.Errorf("a wire that falls while the maps are handed on is said %d times, want once more behind them", k.dead)
+	}
+	k.mu.Unlock()
 }
 
 func TestMapsThatCannotBeUsedAreAskedForAgain(t *testing.T) {

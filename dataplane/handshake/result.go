@@ -1,11 +1,16 @@
 package handshake
 
-import "github.com/kvlease/kvlease/dataplane/clock"
+import (
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+)
 
 // Result is news of an engine: it was fetched (Maps), an attempt failed (Err), or its clock was looked at (neither).
 type Result struct {
-	Engine uint64 // handle given to Want
-	Maps   []Map  // one for each rank of Desc, in that order
+	Engine uint64    // handle given to Want
+	Asked  time.Time // when the attempt began: what it has learned may be as old as that
+	Maps   []Map     // one for each rank of Desc, in that order
 	Offset clock.Offset
 	// Jumped: the peer's clock is not the one that it was, so what was converted with an earlier Offset is void.
 	Jumped   bool
@@ -31,7 +36,7 @@ func (c *Client) Next() (Result, bool) {
 
 // deliver leaves a result to be taken. An untaken one keeps its place in the line, and its maps if r is only about the clock.
 func (c *Client) deliver(e *engine, r Result) {
-	r.Engine = e.handle
+	r.Engine, r.Asked = e.handle, e.began
 	if e.result != nil {
 		if r.Err == nil && r.Maps == nil {
 			e.result.Offset, e.result.Jumped = r.Offset, e.result.Jumped || r.Jumped
