@@ -52,6 +52,7 @@ type fleet struct {
 	pass    time.Duration // by which it moves in a turn
 	carry   func(from, to *Core, rank uint32)
 	wake    func() int // makes the descriptor that ends the sleep of a loop; nil: nobody sleeps
+	seed    uint64     // not 0: of the numbers that are random otherwise
 }
 
 // team is one engine.
@@ -127,6 +128,11 @@ func (f *fleet) tryContext(role, id string, tp, pp, rank int) (*Core, *host.Host
 	if f.wake != nil {
 		mem.Control.WakeFd = int32(f.wake())
 	}
+	if f.seed != 0 {
+		e := f.nextEra()
+		mem.Epoch, mem.Base, mem.Secret = e.epoch, e.base, e.secret
+		mem.Control.BeginEra(e.epoch, e.secret)
+	}
 	open := map[string]OpenTransport{"loopback": func(cfg *Config, agent string) (transport.Transport, error) {
 		size := f.size
 		size.PeersMax = cfg.PeersMax()
@@ -143,6 +149,9 @@ func (f *fleet) tryContext(role, id string, tp, pp, rank int) (*Core, *host.Host
 	if err != nil {
 		return nil, nil, err
 	}
+	if f.seed != 0 {
+		c.nextEra = f.nextEra
+	}
 	h, err := host.New(mem, c.Wake)
 	if err != nil {
 		return nil, nil, err
@@ -151,6 +160,13 @@ func (f *fleet) tryContext(role, id string, tp, pp, rank int) (*Core, *host.Host
 		h.HostOf(tp * pp)
 	}
 	return c, h, nil
+}
+
+// nextEra gives eras that are the same in each run.
+func (f *fleet) nextEra() era {
+	f.seed++
+	n := f.seed * 0x9e3779b97f4a7c15
+	return era{epoch: n | 1, secret: [2]uint64{n, ^n}, base: n >> 2}
 }
 
 // team opens an engine and registers its ranks' memory. One of a single rank has the role engine unless apart says otherwise.

@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"unicode"
 )
 
 // Stats are all counters and gauges as one flat JSON object, keys as group_name. Groups of counters: none (the plane),
 // lease, beat, read, pump, side; of gauges: tracker, reads. Groups within side: client and server (handshakes), zmtp, readers
 // and owners (death wires). pump_class is what the kernel has granted the pump's thread: 0 nothing, 1 nice,
-// 2 real-time.
+// 2 real-time. kv_lease_duration_ms, interval_ms and extension_ms are what is in
+// effect; healthy is the one number to watch.
 func (c *Core) Stats() []byte {
 	out, err := json.Marshal(c.counters())
 	if err != nil { // integers only
@@ -22,10 +24,26 @@ func (c *Core) Stats() []byte {
 
 func (c *Core) counters() map[string]any {
 	all := c.stepCounters()
+	all["poisoned"] = min(1, int(atomic.LoadUint32(&c.mem.Control.Poisoned)))
+	all["kv_lease_duration_ms"] = c.cfg.Duration.Milliseconds()
+	all["interval_ms"] = c.cfg.Interval().Milliseconds()
+	all["extension_ms"] = c.cfg.Extension().Milliseconds()
+	all["healthy"] = healthy(all)
 	if c.side != nil {
 		c.side.stats(all) // without our lock: a crowd at the listener makes this wait, and must not make a step wait
 	}
 	return all
+}
+
+// healthy is 0 if the context is poisoned, or if it knows engines and all of them have been failing for a lease duration; else 1.
+func healthy(all map[string]any) int {
+	gauge := func(name string) int { n, _ := all[name].(int); return n }
+	known := gauge("tracker_idle") + gauge("tracker_loading") + gauge("tracker_connected") + gauge("tracker_broken") + gauge("group_engines")
+	long := gauge("tracker_failing_long") + gauge("group_failing_long")
+	if gauge("poisoned") != 0 || known > 0 && long == known {
+		return 0
+	}
+	return 1
 }
 
 func (c *Core) stepCounters() map[string]any {
@@ -55,6 +73,7 @@ func (c *Core) stepCounters() map[string]any {
 		if c.ranked.told.Era != 0 && !c.ranked.fits(c.cfg) {
 			all["misfit"] = 1
 		}
+		all["maps_loaded"] = c.ranked.loaded.Load()
 		all["maps_refused"] = c.ranked.refused.Load()
 	}
 	c.pumpCounters(all)
