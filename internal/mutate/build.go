@@ -87,7 +87,7 @@ func (r *Runner) limitOf(pkg string) limit {
 
 // run runs the tests that match run (all: ""). They find their files as under go test.
 func (b tests) run(ctx context.Context, run string, most limit, more ...string) (ran, error) {
-	args := append([]string{"-test.v", "-test.short", "-test.failfast", "-test.timeout=0"}, more...)
+	args := append([]string{"-test.v", "-test.short", "-test.failfast", "-test.timeout=" + (most.wall + time.Minute).String()}, more...)
 	if run != "" {
 		args = append(args, "-test.run="+run)
 	}

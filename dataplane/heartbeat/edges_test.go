@@ -1,0 +1,104 @@
+package heartbeat
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/topology"
+)
+
+func TestARowOfTheLastRankThatIsReachedCounts(t *testing.T) {
+	r := newRigOver(t, func(c *Config) { c.KVHeads = topology.RanksMax }, nil)
+	p := r.party("P", topology.Shape{TP: topology.RanksMax, PP: 1}, false, blockLen/topology.RanksMax)
+	e := p.connect()
+	h := r.track(e, p.ranks[0], 1, 0)
+	r.run(sec(2), 10*time.Millisecond) // one is loaded a step
+	r.run(sec(12), 500*time.Millisecond)
+	r.wantSaid(h, "")
+	p.ranks[topology.RanksMax-1].rows[1].Fence++
+	r.run(sec(20), 500*time.Millisecond)
+	r.wantSaid(h, "gone")
+	r.k.Untrack(h, r.now)
+	r.run(sec(30), 500*time.Millisecond)
+	r.wantRest()
+}
+
+func TestALeaseWhoseRowShowsItsEndIsNotToldAsAtRisk(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	h := r.track(r.connect(o), o, 1, 0)
+	r.run(sec(6), 500*time.Millisecond)
+	o.deaf = true
+	r.run(sec(9), 500*time.Millisecond)
+	o.rows[1].Fence++ // before the look that would tell the risk
+	r.run(sec(30), 500*time.Millisecond)
+	r.wantSaid(h, "gone")
+}
+
+func TestAnEngineThatComesBackAsAnotherOneHasNothingUnheard(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.UnheardBytesMax = 40 << 10 })
+	o := r.owner("P", false)
+	e := r.connect(o)
+	r.track(e, o, 1, 0)
+	r.run(sec(100), time.Second) // far more bytes than may be unheard, and all were heard
+	if c := r.k.Counters(); c.BeatsDropped != 0 {
+		t.Fatalf("%d heartbeats dropped", c.BeatsDropped)
+	}
+	o.reboot()
+	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+	r.track(e, o, 2, 0)
+	r.run(sec(120), time.Second)
+	if c := r.k.Counters(); c.BeatsDropped != 0 || o.count("renew") < 3 {
+		t.Errorf("%d heartbeats dropped and %d heard by the new engine, want none and one an interval", c.BeatsDropped, o.count("renew"))
+	}
+}
+
+func TestAReadThatWaitsTooLongForMemoryToReadIntoIsLostAndCounted(t *testing.T) {
+	r := newRig(t, nil)
+	must(t, r.k.SetLocal(nil))
+	o := r.owner("P", false)
+	h := r.track(r.connect(o), o, 1, 0)
+	r.run(sec(2), time.Second)
+	r.read(h, record.Run{N: 1})
+	r.run(sec(121.5), time.Second) // four durations from then
+	r.wantSaid(h, "")
+	r.run(sec(123), time.Second)
+	r.wantSaid(h, "failed(6)")
+	if c := r.k.Counters(); c.ReadsWaited != 1 || c.WaitTimeouts != 1 {
+		t.Errorf("%d waited and %d for too long, want 1 and 1", c.ReadsWaited, c.WaitTimeouts)
+	}
+	r.wantRest()
+}
+
+func TestAPeerThatIsNotLoadedIsNoLink(t *testing.T) {
+	e := engine{links: []link{{}, {peer: 1}}}
+	if k := e.linkOf(0); k != none {
+		t.Errorf("link %d, want none", k)
+	}
+	if k := e.linkOf(1); k != 1 {
+		t.Errorf("link %d, want 1", k)
+	}
+}
+
+func TestALongIdIsFoundAtEveryPlace(t *testing.T) {
+	const places = 1<<16 + 300
+	r := newRemotes(1, places, 0, 1) // 64 MiB, of which two pages are touched
+	for _, place := range []uint32{0, 200, 0x1234, places - 1} {
+		r.longFree = place
+		id := bytes.Repeat([]byte{byte(place) | 1}, 500)
+		v := identity{id: id}
+		m, full := r.take(&v, r.hashOf(&v))
+		if full {
+			t.Fatalf("no room at place %d", place)
+		}
+		if got := r.all[m].longPlace(); got != place {
+			t.Fatalf("place %d, want %d", got, place)
+		}
+		if !bytes.Equal(r.idOf(&r.all[m]), id) {
+			t.Errorf("the id at place %d is another one", place)
+		}
+		r.drop(m)
+	}
+}

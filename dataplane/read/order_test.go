@@ -1,0 +1,37 @@
+package read
+
+import (
+	"testing"
+
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// Parts end in any order. The word is asked for when the last one has ended, whichever that is.
+func TestTheFenceOfAReadInPartsIsReadAfterAllOfThemHaveEnded(t *testing.T) {
+	orders := [][]int{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}}
+	for _, order := range orders {
+		b := newBench(t, Config{DescsStepMax: 2, PartsMax: 3}, 6) // six regions, so six descriptors in parts of two
+		b.commit(1, 1, b.source(3, 0, 6))
+		for range 6 {
+			b.step(0)
+		}
+		if b.posts() != 3 {
+			t.Fatalf("%d posts, want 3 parts", b.posts())
+		}
+		for n, k := range order {
+			b.f.posted[k].status = transport.Done
+			b.step(0)
+			if want := 3 + n/2; b.posts() != want {
+				t.Fatalf("order %v: %d posts after %d parts have ended, want %d", order, b.posts(), n+1, want)
+			}
+			if n < 2 {
+				b.wantNone()
+			}
+		}
+		b.f.land(b.f.posted[3])
+		b.step(0)
+		b.wantOutcome(1, record.ReadOK, false)
+		b.wantIdle()
+	}
+}
