@@ -121,10 +121,14 @@ func TestMetadataUnderAnotherAgentsEpochReachesNobody(t *testing.T) {
 func TestWhatAPartitionHoldsBackDiesWithADroppedConnection(t *testing.T) {
 	for _, drop := range []bool{true, false} {
 		t.Run(fmt.Sprintf("dropped %v", drop), func(t *testing.T) {
-			w := newWorld(t, 1, slow)
+			w := newWorld(t, 1, simnet.Link{Delay: ms, DescTime: 500 * ms}) // 32 pieces within 8 s
 			fill(w.memP, 1)
-			x := w.post(w.desc(0, 4096))
-			w.after(50 * ms)
+			var descs []transport.Desc
+			for i := range 16 {
+				descs = append(descs, w.desc(i*256, 256))
+			}
+			x := w.post(descs...)
+			w.after(4 * time.Second)
 			w.must(w.send("held back"))
 			w.net.Partition("P", "D", true)
 			w.after(10 * ms)
@@ -139,7 +143,7 @@ func TestWhatAPartitionHoldsBackDiesWithADroppedConnection(t *testing.T) {
 			} else {
 				w.must(w.d.Abandon(w.toP))
 			}
-			if w.after(5 * time.Second); count(w.memD, 1) != before {
+			if w.after(2 * time.Second); count(w.memD, 1) != before {
 				t.Error("bytes landed through the partition")
 			}
 			w.net.Partition("P", "D", false)
@@ -149,6 +153,36 @@ func TestWhatAPartitionHoldsBackDiesWithADroppedConnection(t *testing.T) {
 			}
 			if notifs, reads, conns := w.net.Open(); notifs != 0 || reads != 0 || conns != 0 {
 				t.Errorf("%d notifications, %d reads, %d connections are left", notifs, reads, conns)
+			}
+		})
+	}
+}
+
+// A transport gives up: what is held up for longer than it tries does not land years later.
+func TestAFailedReadOfAStoppedPeerEndsInTime(t *testing.T) {
+	for _, stop := range []time.Duration{100 * ms, time.Minute} {
+		t.Run(stop.String(), func(t *testing.T) {
+			link := slow
+			link.Late = 10 * time.Second
+			w := newWorld(t, 2, link)
+			fill(w.memP, 1)
+			x := w.post(w.desc(0, 4096), w.desc(8192, 4096))
+			w.after(70 * ms)
+			w.net.FailReads("D", "P")
+			w.must(w.d.Release(x))
+			before := count(w.memD, 1)
+			w.net.Stop("P")
+			w.after(stop)
+			if may := w.d.MayWrite(addr(w.memD), memBytes); may != (stop < time.Second) {
+				t.Errorf("after %v it may be written: %v", stop, may)
+			}
+			w.net.Resume("P")
+			w.after(time.Minute)
+			if n := count(w.memD, 1); (n == 8192) != (stop < time.Second) || n < before {
+				t.Errorf("%d bytes at the error, %d in the end", before, n)
+			}
+			if _, reads, _ := w.net.Open(); reads != 0 {
+				t.Errorf("%d reads are open", reads)
 			}
 		})
 	}

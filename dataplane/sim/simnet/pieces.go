@@ -121,15 +121,10 @@ func (n *Net) move(i int32, r *read) {
 		n.lose(c)
 		n.fail(i, r, c, false)
 		return
-	case n.silent(c):
-		if c.lost || c.dropped {
-			n.fail(i, r, c, false)
-			return
-		}
-		n.park(i, r, &c.parked)
-		n.wait(r.conn, c)
+	case n.silent(c) && (c.lost || c.dropped):
+		n.fail(i, r, c, false)
 		return
-	case owner == nil:
+	case owner == nil && !n.silent(c):
 		if r.status == transport.Failed {
 			n.fail(i, r, c, false)
 			return
@@ -137,14 +132,19 @@ func (n *Net) move(i int32, r *read) {
 		r.phase = failing
 		n.schedule(i, r, n.now.Add(failDelayLeast+r.fate.span(drawLate, failDelaySpan)))
 		return
-	case reader.hold:
-		n.park(i, r, &reader.held)
-		return
-	case owner.stopped && !c.link.RDMA:
-		n.park(i, r, &owner.parked)
-		return
-	case c.link.Flush && c.polled < r.need:
-		n.park(i, r, &c.parked)
+	}
+	if list := n.holding(r, c, reader, owner); list != nil {
+		switch {
+		case r.status == transport.Pending:
+			n.park(i, r, list)
+			if n.silent(c) {
+				n.wait(r.conn, c)
+			}
+		case n.now < r.last:
+			n.schedule(i, r, r.last)
+		default: // a transport gives up in the end
+			n.fail(i, r, c, false)
+		}
 		return
 	}
 	if r.step == r.failAt && r.status == transport.Pending {
@@ -181,6 +181,21 @@ func (n *Net) move(i int32, r *read) {
 	if !n.rushing {
 		reader.wake()
 	}
+}
+
+// holding gives the list of what a read has to wait for, nil for nothing.
+func (n *Net) holding(r *read, c *conn, reader, owner *Agent) *int32 {
+	switch {
+	case n.silent(c):
+		return &c.parked
+	case reader.hold:
+		return &reader.held
+	case owner.stopped && !c.link.RDMA:
+		return &owner.parked
+	case c.link.Flush && c.polled < r.need:
+		return &c.parked
+	}
+	return nil
 }
 
 // pieceAt is the k-th piece to be copied.
@@ -252,6 +267,7 @@ func (n *Net) fail(i int32, r *read, c *conn, goesOn bool) {
 		r.phase = going
 		late := r.fate.span(drawLate, c.link.Late)
 		r.start, r.end = r.start.Add(late), r.end.Add(late)
+		r.last = max(n.now, r.end)
 		n.schedule(i, r, max(n.now, r.stepAt(r.step)))
 	} else {
 		r.phase, r.event = ended, 0

@@ -27,6 +27,7 @@ type read struct {
 	event          uint64
 	due            instant // of its event
 	start, end     instant
+	last           instant // of a failed read: nothing lands later
 	fate           draws
 	descs          []transport.Desc // none if no byte moves
 	total          uint64
