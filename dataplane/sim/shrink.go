@@ -15,25 +15,38 @@ func Shrink(s Schedule, budget time.Duration) (Schedule, *Result) {
 	if err != nil || first.OK() {
 		return s, first
 	}
-	k := &shrinker{best: s, res: first, rule: first.Violations[0].Rule, until: time.Now().Add(budget)}
+	rule := first.Violations[0].Rule
+	k := &shrinker{best: s, res: first, until: time.Now().Add(budget), breaks: func(s *Schedule) *Result {
+		res, err := runOrBreak(*s)
+		if err != nil || res.OK() || res.Violations[0].Rule != rule {
+			return nil
+		}
+		return res
+	}}
+	k.run()
+	return k.best, k.res
+}
+
+// run makes the schedule smaller until nothing helps.
+func (k *shrinker) run() {
 	for again := true; again && !k.over(); {
 		before := k.kept
 		k.cut()
 		k.actions()
 		k.engines()
+		k.earlier()
 		k.numbers()
 		again = k.kept != before
 	}
-	return k.best, k.res
 }
 
 type shrinker struct {
-	best  Schedule
-	res   *Result
-	rule  Rule
-	until time.Time
-	runs  int
-	kept  int
+	best   Schedule
+	res    *Result
+	breaks func(*Schedule) *Result // nil: it does not break the same rule any more
+	until  time.Time
+	runs   int
+	kept   int
 }
 
 func (k *shrinker) over() bool { return time.Now().After(k.until) }
@@ -44,8 +57,8 @@ func (k *shrinker) try(s Schedule) bool {
 		return false
 	}
 	k.runs++
-	res, err := runOrBreak(s)
-	if err != nil || res.OK() || res.Violations[0].Rule != k.rule {
+	res := k.breaks(&s)
+	if res == nil {
 		return false
 	}
 	k.best, k.res = s, res
@@ -65,7 +78,10 @@ func runOrBreak(s Schedule) (res *Result, err error) {
 
 // cut ends the schedule when the rule was broken.
 func (k *shrinker) cut() {
-	at := k.res.Violations[0].At
+	at := k.best.Span
+	if len(k.res.Violations) > 0 {
+		at = k.res.Violations[0].At
+	}
 	s := k.best
 	s.Actions = slices.DeleteFunc(slices.Clone(s.Actions), func(a Action) bool { return a.At > at })
 	if len(s.Actions) < len(k.best.Actions) {
@@ -169,6 +185,21 @@ var plainLink = []func(*Link){
 	func(l *Link) { l.ReadDelay, l.DescTime = 0, 0 },
 	func(l *Link) { l.ReadFail = 0 },
 	func(l *Link) { l.RDMA = false },
+}
+
+// earlier takes the time away that passes before the first action.
+func (k *shrinker) earlier() {
+	if len(k.best.Actions) == 0 || k.best.Actions[0].At == 0 {
+		return
+	}
+	s := k.best
+	s.Actions = slices.Clone(s.Actions)
+	first := s.Actions[0].At
+	for i := range s.Actions {
+		s.Actions[i].At -= first
+	}
+	s.Span -= first
+	k.try(s)
 }
 
 // numbers makes times of actions round, and what counts something small.
