@@ -1,6 +1,10 @@
 package group
 
-import "github.com/kvlease/kvlease/dataplane/stream"
+import (
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/stream"
+)
 
 // Counters of a group. They only grow.
 type Counters struct {
@@ -81,6 +85,9 @@ type Gauges struct {
 	RunsLeft                   int // chunks of 32
 	LongIDsLeft, LongRemotes   int
 	RanksUp, RanksLost, Behind int
+	Engines, Failing           int    // engines that are known; of these, that are not up on all ranks for an interval
+	FailingLong                int    // for one lease duration
+	FailingMs                  uint64 // the longest of all
 }
 
 // Gauges gives them. Stepping thread.
@@ -98,6 +105,20 @@ func (g *Group) Gauges() Gauges {
 			v.RanksLost++
 		} else if r.busy() {
 			v.Behind++
+		}
+	}
+	for i := range g.engines {
+		e := &g.engines[i]
+		if e.facts == nil {
+			continue
+		}
+		v.Engines++
+		if off := g.now.Sub(e.offAt); !e.isUp && off >= g.cfg.Duration/6 {
+			v.Failing++
+			v.FailingMs = max(v.FailingMs, uint64(off/time.Millisecond))
+			if off >= g.cfg.Duration {
+				v.FailingLong++
+			}
 		}
 	}
 	return v

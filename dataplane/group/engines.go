@@ -10,14 +10,15 @@ import (
 type engine struct {
 	facts   *facts // nil: none in this place
 	maps    []PeerMap
-	epoch   uint64 // of the boot that the maps are of
-	died    bool   // that boot: the ranks are told that there are no maps
-	need    uint64 // ranks of ours that have still to be told them
-	up      uint64 // ranks of ours that are connected to it
-	isUp    bool   // EvEngineUp was said, or waits
-	pend    uint8  // pendDown, pendUp, pendDrains
-	drains  uint64 // epoch of the boot of which it was said that it drains
-	down    uint64 // requests touched
+	epoch   uint64        // of the boot that the maps are of
+	died    bool          // that boot: the ranks are told that there are no maps
+	need    uint64        // ranks of ours that have still to be told them
+	up      uint64        // ranks of ours that are connected to it
+	isUp    bool          // EvEngineUp was said, or waits
+	offAt   clock.Instant // since when it is not up
+	pend    uint8         // pendDown, pendUp, pendDrains
+	drains  uint64        // epoch of the boot of which it was said that it drains
+	down    uint64        // requests touched
 	tracked uint64
 	fixed   uint64 // of these, requests of fixed leases
 	breaks  uint32 // times that it was up on all ranks, and then not
@@ -59,7 +60,7 @@ func (g *Group) takeNews() bool {
 			g.reg.giveBack(i)
 			return true
 		}
-		*e = engine{facts: s.facts, inNews: e.inNews}
+		*e = engine{facts: s.facts, inNews: e.inNews, offAt: g.now}
 		for n := range g.ranks {
 			r := &g.ranks[n]
 			if r.hears() && (r.full.at == fullNone || r.full.at > fullEngines || r.full.at == fullEngines && i < r.full.next) {
@@ -194,7 +195,7 @@ func (g *Group) engineLook(i uint32) {
 		e.isUp = true
 		e.pend |= pendUp
 	case !up && e.isUp:
-		e.isUp = false
+		e.isUp, e.offAt = false, g.now
 		e.breaks++
 		if e.pend&pendUp != 0 { // nobody has heard that it was up
 			e.pend &^= pendUp

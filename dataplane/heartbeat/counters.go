@@ -67,5 +67,8 @@ type Gauges struct {
 	Broken      int
 	UnheardMax  uint64 // bytes, of the worst engine connected
 	LongIDsFree int
-	Parked      int // agents of engines that came back as others, not yet dropped
+	Parked      int    // agents of engines that came back as others, not yet dropped
+	Failing     int    // engines without a connection or unheard for an interval, or from which the last three reads have failed
+	FailingLong int    // of these, for one lease duration
+	FailingMs   uint64 // the longest of all
 }

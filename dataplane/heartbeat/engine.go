@@ -71,6 +71,10 @@ type engine struct {
 
 	offset clock.Offset // of its host's CLOCK_MONOTONIC
 
+	offAt    clock.Instant // since when it is not connected; 0: it is
+	badReads uint32        // reads that ended badly in a row
+	badSince clock.Instant // the first of them
+
 	before     uint64        // epoch of the boot before the one in force
 	replacedAt clock.Instant // when that one was given up
 
@@ -112,6 +116,7 @@ func (t *Tracker) adopt(i, use uint32) {
 		strange: emptyList(), aside: emptyList(), waiting: emptyList(),
 		owed:    [owedKinds]list{emptyList(), emptyList(), emptyList()},
 		beatEnd: cursor{chunk: none}, rowEnd: cursor{chunk: none}, walkEnd: cursor{chunk: none},
+		offAt: t.now,
 	}
 	t.gauges.Idle++
 }
@@ -119,6 +124,12 @@ func (t *Tracker) adopt(i, use uint32) {
 func (t *Tracker) setState(i uint32, s State) {
 	e := &t.engines[i]
 	*t.stateGauge(e.state)--
+	switch {
+	case s == Connected:
+		e.offAt = 0
+	case e.offAt == 0:
+		e.offAt = t.now
+	}
 	e.state = s
 	*t.stateGauge(s)++
 }
