@@ -27,12 +27,15 @@ Start with:
   kvlease demo --only c         one scene: D is stopped past its lease
   kvlease node --role prefill   an engine to talk to by hand, in JSON lines
   kvlease soak                  what an engine would feel on busy cores, for a minute
+  kvlease sim --seed 1 --log    a fleet with faults by chance, on a virtual clock
+  kvlease sim --trace FILE      how long a lease should last, for a trace of requests
   kvlease version               what is installed here`
 
 type cli struct {
 	Demo    demoCmd    `cmd:"" help:"Run scenes in which engines wait, read, stop, crash and come back. Prints promised against measured and draws a timeline."`
 	Node    nodeCmd    `cmd:"" help:"Run an engine stand-in: a KV cache in host memory, a forward loop, commands as JSON lines on stdin."`
 	Soak    soakCmd    `cmd:"" help:"Run P and D for minutes on busy cores: longest step, longest pause, shortest lease that held."`
+	Sim     simCmd     `cmd:"" help:"Run fleets of the real plane code on a virtual clock: a fault case, faults by chance, or a trace of requests, for the price of each lease duration."`
 	Version versionCmd `cmd:"" help:"Print the versions of kvlease, Go, NIXL and the kernel."`
 }
 
@@ -66,7 +69,7 @@ func run(args []string, w world) int {
 	var c cli
 	parser, err := kong.New(&c, kong.Name("kvlease"), kong.Description(description), kong.UsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
-		kong.Writers(w.stdout, w.stderr),
+		kong.Writers(w.stdout, w.stderr), kong.Vars(capacityVars()),
 		kong.Exit(func(code int) { exited = code; panic(exitPanic{}) }))
 	if err != nil {
 		fmt.Fprintln(w.stderr, "kvlease:", err)
@@ -81,6 +84,9 @@ func run(args []string, w world) int {
 		return exitUsage
 	}
 	if err := parsed.Run(&w); err != nil {
+		if errors.Is(err, errBroken) {
+			return exitFailed // what went wrong is told
+		}
 		var usage usageError
 		if errors.As(err, &usage) {
 			fmt.Fprintf(w.stderr, "kvlease: %s; see %s --help\n", oneLine(err), helped(args))
@@ -112,7 +118,7 @@ type usageError struct{ error }
 // helped is the command whose help speaks of these arguments.
 func helped(args []string) string {
 	switch args[0] {
-	case "demo", "node", "soak", "version":
+	case "demo", "node", "sim", "soak", "version":
 		return "kvlease " + args[0]
 	}
 	return "kvlease"

@@ -47,6 +47,14 @@ func TestAWrongArgumentGetsOneClearLine(t *testing.T) {
 		{"soak --minutes -1", "--minutes"},
 		{"soak --modes pump,inlin", "has \"inlin\""},
 		{"soak --pass 2s", "allowed: 1ms to 1s"},
+		{"sim", "say one of --case, --replay"},
+		{"sim --case a.yaml --seed 3", "--case and --seed"},
+		{"sim --seed x", "--seed is \"x\""},
+		{"sim --seed -1", "--seed"},
+		{"sim --seed 1 --faults los", "no kind of fault \"los\""},
+		{"sim --case a.yaml --faults all", "--faults goes with --seed"},
+		{"sim --replay a.yaml --out b.yaml", "--out goes with --seed"},
+		{"sim --seed 1 --shrink 2h", "allowed: 0s to 1h"},
 		{"version --yaml", "--yaml"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
@@ -68,7 +76,7 @@ func TestHelpShowsANewcomerWhereToStart(t *testing.T) {
 			t.Errorf("%v: code %d\n%s", args, code, stdout)
 		}
 	}
-	for cmd, word := range map[string]string{"demo": "k  pressure", "node": "pressure wanted", "soak": "false expiries", "version": "--json"} {
+	for cmd, word := range map[string]string{"demo": "k  pressure", "node": "pressure wanted", "soak": "false expiries", "sim": "--case dataplane/sim/testdata/C26.yaml", "version": "--json"} {
 		code, stdout, _ := invoke(t, "", cmd, "--help")
 		if code != exitOK || !strings.Contains(stdout, word) {
 			t.Errorf("%s: code %d, does not mention %q\n%s", cmd, code, word, stdout)

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"encoding/xml"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const caseFile = "../../dataplane/sim/testdata/C26.yaml"
+
+func TestACaseIsRunAndEachExpectationIsTold(t *testing.T) {
+	code, stdout, stderr := invoke(t, "", "sim", "--case", caseFile)
+	if code != exitOK || stderr != "" {
+		t.Fatalf("code %d, stderr %q", code, stderr)
+	}
+	for _, want := range []string{"ok     line", "read: a, outcome: stale", "(shows C26.1", "2 leases granted"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	if strings.Contains(stdout, "FAILED") {
+		t.Errorf("a failure in\n%s", stdout)
+	}
+}
+
+func TestACaseThatIsNotMetFailsAndSaysWhatWasSeen(t *testing.T) {
+	text, err := os.ReadFile(caseFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "wrong.yaml")
+	if err := os.WriteFile(path, []byte(strings.Replace(string(text), "outcome: stale", "outcome: ok", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := invoke(t, "", "sim", "--case", path)
+	if code != exitFailed || !strings.Contains(stdout, "FAILED line") || !strings.Contains(stdout, "a has the outcome stale") || !strings.Contains(stdout, "1 of 5 expectations not met") {
+		t.Errorf("code %d, stderr %q, stdout\n%s", code, stderr, stdout)
+	}
+}
+
+func TestACaseFileWithAMistakeIsOneLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(path, []byte("span: 60\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"sim --case " + path:                path + ":1: span is 60, which has no unit: write 60s",
+		"sim --replay " + path + ".missing": "there is no file " + path + ".missing",
+	} {
+		code, stdout, stderr := invoke(t, "", strings.Fields(args)...)
+		if code != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: code %d, stdout %q, stderr %q", args, code, stdout, stderr)
+		}
+	}
+}
+
+// What was drawn is written as a case file, and that file runs the same, to the last event.
+func TestWhatWasDrawnRunsAgainFromItsFile(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "drawn.yaml")
+	code, drawn, stderr := invoke(t, "", "sim", "--seed", "3", "--log", "--out", out)
+	if code != exitOK || stderr != "" || strings.Count(drawn, "\n") < 100 {
+		t.Fatalf("code %d, stderr %q, %d lines", code, stderr, strings.Count(drawn, "\n"))
+	}
+	code, again, stderr := invoke(t, "", "sim", "--replay", out, "--log")
+	if want := strings.TrimSuffix(drawn, "written to "+out+"\n"); code != exitOK || stderr != "" || again != want {
+		t.Errorf("code %d, stderr %q: another run", code, stderr)
+	}
+}
+
+func TestTheTimelineOfARunIsAPicture(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.svg")
+	if code, _, stderr := invoke(t, "", "sim", "--replay", strings.Replace(caseFile, "C26", "C46", 1), "--svg", path); code != exitOK {
+		t.Fatalf("code %d, stderr %q", code, stderr)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dec := xml.NewDecoder(strings.NewReader(string(text)))
+	for {
+		if _, err := dec.Token(); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{`<rect class="lease"`, `<line class="beat"`, ">P  x<", ">D  a<", "P killed", "P starts"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in the picture", want)
+		}
+	}
+}
