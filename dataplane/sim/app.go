@@ -71,6 +71,7 @@ type request struct {
 	handle  record.Handle
 	from    uint32   // position of blocks[0]
 	blocks  []uint32 // of the reader
+	scrubs  int      // of its engine when they were taken
 	read    bool
 	untrack bool
 	outcome bool
@@ -334,7 +335,8 @@ func (a *app) read(q *request, from, n uint32) error {
 		a.give(blocks)
 		return err
 	}
-	q.read, q.from, q.blocks = true, from, blocks
+	q.read, q.from, q.blocks, q.scrubs = true, from, blocks, a.scrubs
+	a.w.say(Engines, a.who(), -1, q.name, "reads into blocks %v from %v of %s", blocks, q.of.blocks[from:from+n], q.of.life.id)
 	return nil
 }
 
@@ -459,12 +461,10 @@ func (a *app) outcome(h record.Handle, ev *record.Event) {
 	a.compare(q, "accepted")
 	a.set(q.blocks, blockKept)
 	keep := within(a.w.hash("keep", a.who(), uint64(h)), 2*time.Second)
-	life, scrubs := a.life, a.scrubs
+	life := a.life
 	a.w.after(keep, func() {
 		if !life.dead {
-			if scrubs == a.scrubs {
-				a.compare(q, "used")
-			}
+			a.compare(q, "used")
 			a.give(q.blocks)
 		}
 	})
@@ -472,6 +472,9 @@ func (a *app) outcome(h record.Handle, ev *record.Event) {
 
 // compare holds what was accepted against what was granted.
 func (a *app) compare(q *request, when string) {
+	if q.scrubs != a.scrubs {
+		return // its memory was unregistered meanwhile, and is another's
+	}
 	for i, b := range q.blocks {
 		for _, r := range a.life.ranks {
 			if r.gone || r.poisoned || r.blob == nil {
