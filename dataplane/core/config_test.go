@@ -56,6 +56,7 @@ func TestEachWrongKeyOrValueIsRefusedByName(t *testing.T) {
 		{"a short lease without leave", `{"kv_lease_duration":3}`, "needs allow_short_leases and step_max"},
 		{"a short lease without step_max", `{"kv_lease_duration":1.2,"allow_short_leases":true}`, "needs allow_short_leases and step_max"},
 		{"two lost beats are fatal", `{"kv_lease_duration":6,"step_max":2.1}`, "two lost beats must be survivable"},
+		{"a tick that is longer than the promised pass", `{"idle_tick":1.5}`, `"idle_tick" and "step_max"`},
 		{"a pump that passes as promised and is not beaten for", `{"drive":"pump","stall_cover":0.5}`, `"stall_cover" and "step_max"`},
 		{"a hand-over as long as the lease", `{"handover_max":30}`, `"handover_max" and "kv_lease_duration"`},
 		{"more engines than nixl keeps agents", `{"engines_max":7999}`, "at most 7998 engines"},
@@ -108,6 +109,9 @@ func TestEachKeyAcceptsWhatFollowsFromTheShortestAndTheLongestLease(t *testing.T
 		base, err := ParseConfig([]byte("{" + lease + "}"))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if base.IdleTick > base.StepMax {
+			t.Errorf("%s: a loop that sleeps for %v breaks the promise of %v", lease, base.IdleTick, base.StepMax)
 		}
 		for _, k := range keys {
 			if strings.Contains(lease, k.name) {

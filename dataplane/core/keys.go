@@ -77,7 +77,7 @@ var keys = []key{
 	sec("decoder_kv_blocks_ttl", "life of a fixed lease (KVL_GRANT_FIXED) that names none, in s", func(c *Config) *time.Duration { return &c.BlocksTTL }, time.Millisecond, 10*day),
 	sec("stall_cover", "pump: beats go on without a pass for this long, in s; one duration", func(c *Config) *time.Duration { return &c.StallCover }, 0, day),
 	sec("fence_spin", "a step waits at most this long for fence reads, in s", func(c *Config) *time.Duration { return &c.FenceSpin }, 0, 10*time.Millisecond),
-	sec("idle_tick", "inline: kvl_wait_fd fires this often while anything is held, in s", func(c *Config) *time.Duration { return &c.IdleTick }, time.Millisecond, time.Minute),
+	sec("idle_tick", "inline: kvl_wait_fd fires this often while anything is held, in s; at most step_max", func(c *Config) *time.Duration { return &c.IdleTick }, time.Millisecond, time.Minute),
 	yes("stock_peers", "listen to peers that do not speak kvlease", func(c *Config) *bool { return &c.StockPeers }),
 	yes("all_peers_check", "promise that every reader checks the fence: leases may be taken back before any message named them", func(c *Config) *bool { return &c.AllPeersCheck }),
 
@@ -142,6 +142,7 @@ func (c *Config) derive(given map[string]json.RawMessage) {
 	unless("read_timeout", &c.ReadTimeout, 4*c.Duration)
 	unless("quarantine_error_wait", &c.QuarantineWait, max(c.Duration, 30*time.Second))
 	unless("stall_cover", &c.StallCover, c.Duration)
+	unless("idle_tick", &c.IdleTick, min(c.IdleTick, c.StepMax))
 	unless("heal_wait", &c.HealWait, c.Extension()/4)
 	if _, said := given["long_ids_max"]; !said {
 		c.LongIDsMax = max(64, c.RequestsMax/100)
@@ -175,6 +176,10 @@ func (c *Config) check() error {
 	if c.Drive == "pump" && c.StallCover < c.StepMax {
 		return fmt.Errorf("keys %q and %q: %v s is less than %v s: an engine that passes as often as it promises would not be beaten for",
 			"stall_cover", "step_max", c.StallCover.Seconds(), c.StepMax.Seconds())
+	}
+	if c.Drive == "inline" && c.IdleTick > c.StepMax {
+		return fmt.Errorf("keys %q and %q: %v s is more than %v s: a loop that sleeps in kvl_wait_fd would break its promise",
+			"idle_tick", "step_max", c.IdleTick.Seconds(), c.StepMax.Seconds())
 	}
 	if c.Transport == "nixl" && c.PeersMax() > nixlPeersMax {
 		return fmt.Errorf("keys %q and %q: the transport keeps at most %d agents loaded, %d of them further ranks of engines, and engines that came back as others: at most %d engines",
