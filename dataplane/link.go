@@ -54,6 +54,8 @@ type Link struct {
 	draining   bool
 	hostLost   bool
 	lostSaid   bool
+	refused    bool // the host takes part without us, or we without it: told once
+	refuseSaid bool
 	rowsClosed bool
 	poisonSaid bool
 	lostAt     int // next track to untrack
@@ -353,6 +355,25 @@ func (l *Link) pending() bool {
 		return true
 	}
 	return l.carrier.Pending() && (l.maps.buf != nil || len(l.maps.free) > 0)
+}
+
+// Refuse has this rank's own loop told that it and its host do not fit each other. The step's thread.
+func (l *Link) Refuse() { l.refused = true }
+
+// look tells this rank's own loop once that its host does not take it: it was made for other sizes, or its place is taken. It goes
+// on asking, since the host's successor may.
+func (l *Link) look() {
+	if l.refuseSaid {
+		return
+	}
+	if !l.refused && l.carrier.State() == stream.Waiting {
+		err := l.carrier.Err()
+		l.refused = err != nil && (errors.Is(err, stream.ErrTaken) || errors.Is(err, stream.ErrInvalid))
+	}
+	if l.refused {
+		l.ev = record.Event{Kind: record.EvHostDown, Status: record.HostRefuses}
+		l.refuseSaid = l.p.out.Put(&l.ev)
+	}
 }
 
 // lost does what is left to do when the host is gone: its requests are untracked, so that owners are told; leases end at

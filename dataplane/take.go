@@ -35,6 +35,7 @@ func (l *Link) take(most int, now clock.Instant) {
 		}
 	}
 	l.carrier.Release()
+	l.look()
 	if !l.hostLost && l.carrier.State() == stream.Lost && !l.carrier.Pending() {
 		l.hostLost = true
 	}

@@ -46,6 +46,9 @@ func (c *Core) buildCarrier() error {
 // eraTold is called within the step that hears of a new era, before any grant of it.
 func (c *Core) eraTold(e record.Era) {
 	c.ranked.told = e
+	if !c.ranked.fits(c.cfg) {
+		c.ranked.link.Refuse()
+	}
 	c.enterEra()
 }
 

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
@@ -40,5 +42,48 @@ func TestARankWithAnotherDurationTakesNoPartAndSaysWhy(t *testing.T) {
 	}
 	if m.ranks[0].core.counters()["misfit"] != 0 {
 		t.Error("rank 0 counts as misfit")
+	}
+	f.turns(20)
+	if evs := m.ranks[1].evs; len(evs) != 1 || evs[0].Kind != record.EvHostDown || evs[0].Status != record.HostRefuses {
+		t.Errorf("its own loop is told %+v", evs)
+	}
+	if len(m.ranks[0].evs) != 0 {
+		t.Errorf("rank 0 is told %+v", m.ranks[0].evs)
+	}
+}
+
+// Its worker would wait for work that never comes, and only statistics would say so.
+func TestARankThatItsHostDoesNotTakeIsToldSoOnce(t *testing.T) {
+	for _, carrier := range []string{stream.KindProcess, stream.KindShm} {
+		for _, why := range []string{"other sizes", "its place is taken"} {
+			t.Run(carrier+": "+why, func(t *testing.T) {
+				f := newFleet(t, carrier)
+				p := f.team("P", 2, 1)
+				tp, rank := 4, 3
+				if why == "its place is taken" {
+					tp, rank = 2, 1
+				}
+				c, h := f.context("rank", "P", tp, 1, rank)
+				defer c.Close(0)
+				var evs []record.Event
+				for end := time.Now().Add(teamWait); len(evs) == 0; time.Sleep(time.Millisecond) {
+					f.stepOne(c)
+					evs = drainEvents(h, evs, f.now())
+					if time.Now().After(end) {
+						t.Fatal("never told")
+					}
+				}
+				for range 50 { // it goes on asking
+					f.stepOne(c)
+					time.Sleep(time.Millisecond)
+				}
+				if evs = drainEvents(h, evs, f.now()); len(evs) != 1 || evs[0].Kind != record.EvHostDown || evs[0].Status != record.HostRefuses {
+					t.Errorf("told %+v", evs)
+				}
+				if !p.whole() || len(p.ranks[1].evs) != 0 {
+					t.Errorf("those that were there before: %v, told %+v", p.whole(), p.ranks[1].evs)
+				}
+			})
+		}
 	}
 }

@@ -116,10 +116,12 @@ const (
 	EvExpectLapsed = 10
 	EvRankUp       = 11
 	EvRankDown     = 12
-	EvHostDown     = 13
+	EvHostDown     = 13 // HostRefuses, or 0
 	EvEngineDrains = 14
 
 	FlagBlocksHeld = 1
+
+	HostRefuses = 1 // status of EvHostDown: it is there, and does not take this rank
 )
 
 // Reasons of EvFreed.

@@ -82,7 +82,7 @@ enum {
 	KVL_EV_RANK_UP = 11,    /* host context: handle = rank: it is attached and has registered its memory */
 	KVL_EV_RANK_DOWN = 12,  /* host context: handle = rank: its process is gone, or it has unregistered (status 0: unregistered, 1: gone) */
 	KVL_EV_ENGINE_DRAINS = 14, /* handle = engine: it is about to exit; what it holds can be read until it ends, send it nothing new */
-	KVL_EV_HOST_DOWN = 13   /* rank context: the host is gone: nothing new comes, what is held here ends at its deadline */
+	KVL_EV_HOST_DOWN = 13   /* rank context: status 0: the host is gone: nothing new comes, what is held here ends at its deadline; 1: it does not take this rank, kvl_handshake_get says why */
 };
 #define KVL_EVF_BLOCKS_HELD 1u /* a transfer may still write the local blocks: wait for KVL_EV_BLOCKS_BACK */
 

@@ -266,7 +266,7 @@ func (n *Node) onEvent(e *record.Event) {
 	case record.EvRankDown:
 		n.say(jsonl.Report{Ev: "rank_down", Rank: uint32(e.Handle), Reason: [...]string{"unregistered", "gone"}[e.Status&1], TimeNS: e.TimeNs})
 	case record.EvHostDown:
-		n.say(jsonl.Report{Ev: "host_down", TimeNS: e.TimeNs})
+		n.say(jsonl.Report{Ev: "host_down", Reason: [...]string{"gone", "refuses"}[e.Status&1], TimeNS: e.TimeNs})
 	case record.EvPoisoned:
 		n.say(jsonl.Report{Ev: "poisoned", Error: n.engine.core.Broken(), TimeNS: e.TimeNs})
 	case record.EvReadDone, record.EvReadFailed, record.EvBlocksBack, record.EvLeaseGone, record.EvAtRisk:
