@@ -43,7 +43,7 @@ type sidePeer struct {
 	again    bool
 	asked    int // numbers attempts; those of before are void
 	failures int
-	refused  bool // incompatible
+	refused  bool // its last answer was of an engine that does not fit
 	loadedAt clock.Instant
 	epoch    uint64 // of the maps handed on last
 	breaks   uint32
@@ -321,6 +321,7 @@ func (p *sidePeer) answered(sent clock.Instant, l *life) {
 		if own := s.own(); own != nil && wire.Compatible(own, h) != nil {
 			w.say(Engines, s.life.place.spec.ID, -1, "", "handshake with %s: incompatible", p.id)
 			p.refused = true
+			s.engineDead(p)
 			p.failed()
 			return
 		}
@@ -331,6 +332,8 @@ func (p *sidePeer) answered(sent clock.Instant, l *life) {
 	p.epoch = first.Lease.Epoch
 	if err := s.load(p, ranks); err != nil {
 		w.say(Engines, s.life.place.spec.ID, -1, "", "handshake with %s cannot be used: %v", p.id, err)
+		p.refused = true
+		s.engineDead(p)
 		w.after(backoffMax, func() {
 			if p.wanted {
 				p.ask(0)
@@ -449,12 +452,15 @@ func (s *side) step(now clock.Instant) {
 	}
 }
 
-// tick keeps clocks: a jump of ours voids what was converted.
+// tick keeps clocks: a jump of ours voids what was converted. What is tracked at an engine that does not fit is lost.
 func (s *side) tick() {
 	if !s.up() {
 		return
 	}
 	for _, p := range s.peers {
+		if p.refused && p.wanted && p.tracked {
+			s.engineDead(p)
+		}
 		if p.jumped != s.life.place.suspended {
 			p.jumped = s.life.place.suspended
 			p.offset.Void()
