@@ -105,7 +105,7 @@ func TestAnIdThatTheStockFormatCannotCarryIsCountedAndNeverSent(t *testing.T) {
 			t.Errorf("a heartbeat names %q", id)
 		}
 	}
-	if n := r.k.Counters().BadIDs; n != 1 { // shows S04.2
+	if n := r.k.Counters().BadIDs; n != 1 { // shows S04.2, C10.3
 		t.Errorf("%d bad ids counted, want 1", n)
 	}
 	r.k.Untrack(comma, r.now)

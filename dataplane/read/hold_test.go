@@ -384,3 +384,39 @@ func TestCloseCancelsAndReportsWhatIsOpen(t *testing.T) {
 	}
 	b.wantIdle()
 }
+
+// A request with two cache groups is one request: a part that fails in one of them spoils, and holds, the blocks of both.
+func TestAFailureInOneGroupHoldsTheBlocksOfAll(t *testing.T) {
+	for failing := range 2 {
+		f := &fake{t: t, remote: map[uint64]uint64{}}
+		local := layoutAt(0x4000_0000, 2, 64, 4096)
+		local.Regions[0].Group, local.Regions[1].Group = 0, 1
+		b := newBenchOver(t, Config{}, f, f, local)
+		sources := []from{b.source(1, 0, 1), b.source(2, 1, 1)}
+		sources[0].Remote.Regions[0].Group, sources[1].Remote.Regions[0].Group = 0, 1
+		j, st := b.m.Begin(1, b.now)
+		b.ok(st)
+		b.ok(add(b.m, j, sources...))
+		b.ok(b.m.AddRuns(j, []record.Run{{Group: 0, Local: 1, Remote: 1, N: 3}, {Group: 1, Local: 7, Remote: 7, N: 2}}))
+		b.ok(b.m.Commit(j, b.now))
+		b.step(0)
+		if b.posts() != 2 {
+			t.Fatalf("%d posts, want one for each group", b.posts())
+		}
+		b.f.posted[failing].status = transport.Failed
+		b.f.land(b.f.posted[1-failing])
+		b.step(time.Second)
+		if o := b.wantOutcome(1, record.ReadFailed, true); o.Peer != transport.Peer(failing+1) { // shows C31.1, C31.2
+			t.Errorf("group %d failed, and the outcome names peer %d", failing, o.Peer)
+		}
+		if b.posts() != 2 {
+			t.Error("the good group's data is asked to be proven")
+		}
+		b.step(errorWait - 1)
+		b.wantNone() // shows C31.1: neither group's blocks
+		b.step(1)
+		b.wantBack(1)
+		b.wantNone() // shows C31.2: nothing more is told
+		b.wantIdle()
+	}
+}
