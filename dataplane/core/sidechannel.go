@@ -72,7 +72,7 @@ type life struct {
 }
 
 type sideCounters struct {
-	loads, refused, wrongEngine, moved, claims, retries, dead, readersDead, wiresFull, voids atomic.Uint64
+	loads, refused, wrongEngine, misfits, moved, claims, retries, dead, readersDead, wiresFull, voids atomic.Uint64
 }
 
 // newSideChannel opens the listener if the configuration says so.
@@ -211,6 +211,7 @@ func (s *sideChannel) run() {
 		case <-tick.C:
 			s.keepClocks()
 			s.retryRefused()
+			s.dropMisfits()
 		}
 	}
 }

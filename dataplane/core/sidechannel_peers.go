@@ -32,6 +32,9 @@ type sidePeer struct {
 	fellAt  time.Time // when
 	seen    uint64    // of watch, last acted on
 	refused time.Time // its maps were fetched and could not be used; zero: they were
+	unfit   error     // why
+	unfitAt time.Time // since when
+	misfit  bool      // its last answer was of an engine that does not fit this one
 	offset  bool      // the sink has one
 	fresh   time.Time // of the last refresh that was asked for
 	moves   []time.Time
@@ -187,9 +190,12 @@ func (s *sideChannel) takeResults() {
 func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 	switch {
 	case r.Err != nil:
-		if r.Class == handshake.WrongEngine { // the engine that was there is no more, and what it held neither
+		switch r.Class {
+		case handshake.WrongEngine: // the engine that was there is no more, and what it held neither
 			s.n.wrongEngine.Add(1)
 			s.sink.EngineDead(p.engine)
+		case handshake.Incompatible:
+			s.misfit(p)
 		}
 		return
 	case r.Maps != nil:
@@ -211,7 +217,7 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 		}
 		err := s.sink.LoadEngine(p.engine, ranks)
 		s.mu.Lock()
-		p.refused = time.Time{}
+		p.refused, p.unfit, p.misfit = time.Time{}, nil, false
 		if p.diedSince(first.Lease.Epoch, r.Asked) { // while they were handed on
 			s.sink.EngineDead(p.engine)
 			s.mu.Unlock()
@@ -220,13 +226,21 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 			return
 		}
 		if err != nil {
-			p.refused = time.Now()
+			p.refused, p.unfit = time.Now(), err
+			if p.unfitAt.IsZero() {
+				p.unfitAt = p.refused
+			}
 			s.n.refused.Add(1)
 		} else {
+			p.unfitAt = time.Time{}
 			s.n.loads.Add(1)
 			s.keepWire(p, first)
 		}
 		s.mu.Unlock()
+		if err != nil {
+			s.misfit(p)
+			return
+		}
 	}
 	s.mu.Lock()
 	news := r.Offset.Known() || p.offset
@@ -302,6 +316,9 @@ func (s *sideChannel) lookAtPeers() {
 		p.seen = seen
 		if (seen^was)&seenTracked != 0 {
 			s.client.Track(p.engine, seen&seenTracked != 0)
+		}
+		if p.misfit && seen&^was&seenTracked != 0 {
+			s.sink.EngineDead(p.engine)
 		}
 		if uint32(seen) != uint32(was) || seen&^was&seenBroken != 0 { // it may have come back as another one
 			s.n.retries.Add(1)

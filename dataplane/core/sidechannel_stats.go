@@ -10,6 +10,7 @@ type SideCounters struct {
 	Loads       uint64 // engines whose maps were handed on, fetched anew or for the first time
 	Refused     uint64 // engines whose maps could not be used here
 	WrongEngine uint64 // another engine answered at an engine's address: what is tracked at it is lost
+	Misfits     uint64 // answers of engines that do not fit this one: what is tracked at them is lost
 	Moved       uint64 // engines that were named with another address than before
 	Claims      uint64 // namings refused, because two engines claim one id
 	Retries     uint64 // engines asked anew because a connection or a wire to them broke
@@ -46,17 +47,19 @@ type ServedCounters struct {
 	Unknown    uint64
 }
 
-// stats adds the groups side (own), side_client, side_server, side_zmtp, side_readers and side_owners (wires).
+// stats adds side_failing, which is a list of texts, and the groups side (own), side_client, side_server, side_zmtp, side_readers
+// and side_owners (wires).
 func (s *sideChannel) stats(all map[string]any) {
 	s.mu.Lock()
 	peers := len(s.peers)
 	s.mu.Unlock()
 	n := &s.n
 	flatten(all, "side_", SideCounters{
-		Peers: peers, Loads: n.loads.Load(), Refused: n.refused.Load(), WrongEngine: n.wrongEngine.Load(), Moved: n.moved.Load(),
-		Claims: n.claims.Load(), Retries: n.retries.Load(), OwnersDead: n.dead.Load(), ReadersDead: n.readersDead.Load(),
+		Peers: peers, Loads: n.loads.Load(), Refused: n.refused.Load(), WrongEngine: n.wrongEngine.Load(),
+		Misfits: n.misfits.Load(), Moved: n.moved.Load(), Claims: n.claims.Load(), Retries: n.retries.Load(), OwnersDead: n.dead.Load(), ReadersDead: n.readersDead.Load(),
 		WiresFull: n.wiresFull.Load(), ClockJumps: n.voids.Load(),
 	})
+	all["side_failing"] = s.failing()
 	c := s.client.Stats()
 	flatten(all, "side_client_", ClientCounters{
 		Engines: c.Engines, Failing: c.Failing, Active: c.Active, Parked: c.Parked, Pending: c.Pending, Attempts: c.Attempts,

@@ -481,7 +481,10 @@ KVL_API int32_t kvl_wait_fd(kvl_ctx_t *ctx, int *fd_out);
  */
 KVL_API int32_t kvl_fence_all(kvl_ctx_t *ctx);
 
-/** Counters and gauges as one flat JSON object, zero-terminated. KVL_ERR_SPACE: *len_out is the length without the zero. */
+/**
+ * Counters and gauges as one flat JSON object, zero-terminated: numbers, lists of numbers, and side_failing, a list of texts.
+ * KVL_ERR_SPACE: *len_out is the length without the zero.
+ */
 KVL_API int32_t kvl_stats(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *len_out);
 
 /** The configuration in force, defaults filled in, as JSON. Otherwise as kvl_stats. */

@@ -1,0 +1,89 @@
+package core
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// side_failing of an engine's statistics.
+func (n *node) failing() string {
+	texts, _ := n.core.counters()["side_failing"].([]string)
+	return strings.Join(texts, "\n")
+}
+
+func TestRequestsAtAnEngineThatDoesNotFitFailAtOnceAndTheReasonIsNamed(t *testing.T) {
+	for _, tc := range []struct {
+		name, config string
+		edit         func(p *node)
+		want         []string
+		counter      string
+	}{
+		{"another model", `{"compatibility_hash":"another"}`, func(*node) {}, []string{`engine "P"`, `compatibility_hash is "our-model" here and "another" there`}, "side_client_failures"},
+		{"other blocks", `{"compatibility_hash":"our-model"}`, func(p *node) {
+			if err := p.core.Unregister(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range p.regions {
+				p.regions[i].BlockLen, p.regions[i].BlockStride, p.regions[i].Blocks = labBlockLen/2, labBlockLen/2, 2*labBlocks
+			}
+			if err := p.core.Register(p.regions); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{`engine "P"`, "block_lens[0] is 256 here and 128 there"}, "side_client_failures"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			noLeaks(t)
+			l := newSideLab(t)
+			p, q, d := l.node("P", tc.config), l.node("Q", `{"compatibility_hash":"our-model"}`), l.node("D", `{"compatibility_hash":"our-model"}`)
+			tc.edit(p)
+			live := l.name(d, q)
+			l.until("Q is connected", func() bool { return d.view(live).State == heartbeat.Connected }, p, q, d)
+			_, other := l.handOver(q, d, live, "b", 2)
+			engine := l.name(d, p)
+			began := time.Now()
+			_, track := l.handOver(p, d, engine, "a", 1)
+			l.read(track, blocks(8, 4), blocks(0, 4))
+			l.until("its read is lost", func() bool {
+				failed := d.take(record.EvReadFailed)
+				if len(failed) > 0 && (failed[0].Handle != uint64(track) || failed[0].Status != record.ReadLost) {
+					t.Fatalf("failed: %+v", failed)
+				}
+				return len(failed) == 1
+			}, p, q, d)
+			if took := time.Since(began); took > time.Second { // shows C59.2: a lease lasts 30 s, and nothing else says so earlier
+				t.Errorf("after %v", took)
+			}
+			text := d.failing()
+			for _, want := range tc.want {
+				if !strings.Contains(text, want) { // shows C55.1
+					t.Errorf("no %q in %q", want, text)
+				}
+			}
+			for range 3 { // what comes later does not wait either, and nobody is asked for it
+				_, track := l.handOver(p, d, engine, "later", 3)
+				l.until("it is gone", func() bool { return len(d.take(record.EvLeaseGone)) == 1 }, p, q, d)
+				if err := d.host.Untrack(track); err != nil {
+					t.Fatal(err)
+				}
+				l.until("it is forgotten", func() bool { return d.core.tracker.Alive() == 1 }, p, q, d)
+			}
+			for _, e := range d.core.side.client.Engines(nil) {
+				if e.Engine == engine && e.Failures != 1 { // shows C55.3
+					t.Errorf("it was asked %d times", e.Failures)
+				}
+			}
+			l.read(other, blocks(8, 4), blocks(0, 4))
+			l.until("the other engine's read ends", func() bool { return len(d.take(record.EvReadDone)) == 1 }, p, q, d)
+			if n := d.wrong(2, blocks(8, 4)); n != 0 { // shows C55.2
+				t.Errorf("%d words are wrong", n)
+			}
+			if d.stat("side_misfits") == 0 {
+				t.Error("it is not counted")
+			}
+		})
+	}
+}

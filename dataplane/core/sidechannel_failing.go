@@ -1,0 +1,59 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// failingMax bounds the engines that kvl_stats tells by name.
+const failingMax = 16
+
+// failing tells of each engine that cannot be asked or used what is wrong with it, and for how long; the oldest first. One line
+// each, for people.
+func (s *sideChannel) failing() []string {
+	type trouble struct {
+		since time.Time
+		text  string
+	}
+	var all []trouble
+	for _, e := range s.client.Engines(nil) {
+		if e.Err != nil {
+			all = append(all, trouble{e.Failing, fmt.Sprintf("engine %q: %.400s (%d in a row)", e.ID, e.Err.Error(), e.Failures)})
+		}
+	}
+	s.mu.Lock()
+	for _, p := range s.peers {
+		if p.unfit != nil {
+			all = append(all, trouble{p.unfitAt, fmt.Sprintf("engine %q at %s: %.400s", p.id, p.addr, p.unfit.Error())})
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b trouble) int { return a.since.Compare(b.since) })
+	out := make([]string, 0, min(len(all), failingMax))
+	for _, t := range all[:min(len(all), failingMax)] {
+		out = append(out, fmt.Sprintf("%s, for %.0f s", t.text, time.Since(t.since).Seconds()))
+	}
+	return out
+}
+
+// misfit ends what is tracked at an engine that does not fit this one. Nothing better will be heard until it is another, so nobody
+// waits for it; a minute later it is asked again.
+func (s *sideChannel) misfit(p *sidePeer) {
+	s.mu.Lock()
+	p.misfit = true
+	s.mu.Unlock()
+	s.n.misfits.Add(1)
+	s.sink.EngineDead(p.engine)
+}
+
+// dropMisfits ends what was tracked at engines since they were found not to fit.
+func (s *sideChannel) dropMisfits() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.peers {
+		if p.misfit && p.wanted && s.watch.of(p.engine)&seenTracked != 0 {
+			s.sink.EngineDead(p.engine)
+		}
+	}
+}
