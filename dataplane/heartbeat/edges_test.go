@@ -102,3 +102,18 @@ func TestALongIdIsFoundAtEveryPlace(t *testing.T) {
 		r.drop(m)
 	}
 }
+
+func TestADeadEngineIsNotToldAsUpAlthoughItsBlobLoads(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	r.track(e, o, 1, 0)
+	r.run(sec(10), time.Second)
+	r.hub.Kill("P")
+	loads := r.k.Counters().Loads
+	r.run(sec(40), 250*time.Millisecond)
+	r.wantEngine(e, "up down")
+	if c := r.k.Counters(); c.Loads == loads || c.LoadsFailed > 0 {
+		t.Errorf("%d loads, %d of them failed; want some, all of which succeed", c.Loads-loads, c.LoadsFailed)
+	}
+}

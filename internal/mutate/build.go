@@ -45,6 +45,7 @@ func buildTests(ctx context.Context, root, pkg, overlay, bin string) (b tests, o
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, "./"+pkg)...)
 	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOGC=400") // the compiler lives for a second
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	switch {

@@ -1,0 +1,84 @@
+package mutate
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func drawnResult(pkg, kind, old string, v Verdict, by string) DrawnResult {
+	return DrawnResult{Site{Package: pkg, File: pkg + "/x.go", Func: "f", Line: 7, Kind: kind, Old: old}, "if " + old + " {", Result{Verdict: v, Package: by, Test: "TestX"}}
+}
+
+func TestThePageCountsWhatCompiledAndNamesWhatWasNotNoticed(t *testing.T) {
+	r := Run{Seed: 5, Commit: "abc", Date: "2026-01-02",
+		Named: []NamedResult{{"first", Result{Verdict: WasCaught}}, {"second", Result{Verdict: TimedOut}}, {"third", Result{Verdict: Survived}}},
+		Drawn: []DrawnResult{
+			drawnResult("ringbuf", Negated, "a", WasCaught, "ringbuf"),
+			drawnResult("ringbuf", Negated, "b || c", Survived, ""),
+			drawnResult("ringbuf", Dropped, "d()", TimedOut, "dataplane/submit"),
+			drawnResult("ringbuf", Constant, "8", Survived, ""),
+			drawnResult("ringbuf", Dropped, "e()", Broken, ""),
+		},
+	}
+	named := []Mutation{{Name: "first", Caught: Caught{Test: "TestOne"}}, {Name: "second", Caught: Caught{Test: "TestTwo"}}, {Name: "third"}, {Name: "fourth"}}
+	page := r.Page(named, []Equal{{File: "ringbuf/x.go", Func: "f", Kind: Constant, Old: "8", Why: "it is | the same"}})
+	for _, want := range []string{
+		"**2 of 3 named mistakes were caught by the test that is named for them. Of 4 drawn ones (seed 5, 1 more did not compile) 2 were caught: 50.0 %;\n1 more change nothing that can be seen, and 1 were not noticed.**",
+		"TestOne |", "TestTwo (time-out) |", "| **survived** |", "| not run |",
+		"| `ringbuf` | 4 | 2 | 50.0 % | 1 | 1 | 1 | 1 |",
+		"| condition negated | 2 | 1 | 50.0 % | 1 | 0 | 0 | 1 |",
+		"| statement dropped | 1 | 1 | 100.0 % | 0 | 1 | 0 | 0 |",
+		"| `ringbuf/x.go:7` | condition negated: `b \\|\\| c` | `if b \\|\\| c {` |",
+		"| constant +-1: `8` | `if 8 {` | it is \\| the same |",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+}
+
+func TestARunIsReadAsItWasSaved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "deep", "run.json")
+	if r, err := LoadRun(path); err != nil || r.Drawn != nil {
+		t.Errorf("none yet: %+v, %v", r, err)
+	}
+	want := Run{Seed: 3, Named: []NamedResult{{"n", Result{Verdict: WasCaught, Test: "TestX", Took: 5}}},
+		Drawn: []DrawnResult{drawnResult("ringbuf", Negated, "a", Survived, "")}}
+	if err := want.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := LoadRun(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Site{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestEachEqualMutationHasAReasonAndIsDrawnFromASite(t *testing.T) {
+	equal, err := LoadEqual(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range Packages {
+		names = append(names, p.Name)
+	}
+	sites, err := Draw(root, names, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range equal {
+		found := false
+		for i := range sites {
+			found = found || whyEqual([]Equal{e}, &sites[i]) != ""
+		}
+		if e.Why == "" || !found {
+			t.Errorf("%s %s %s %q: no reason, or no such place any more", e.File, e.Func, e.Kind, e.Old)
+		}
+	}
+}
