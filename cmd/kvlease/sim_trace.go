@@ -68,14 +68,16 @@ func capacityVars() map[string]string {
 // simTraceHelp is the part of kvlease sim's help that speaks of --trace.
 const simTraceHelp = `Capacity: --trace plays a trace of requests with a fleet of P and D, in virtual time, once for each lease duration and each fixed time to live, and prints what each costs. The lease tables, trackers, reads and wire formats are the real ones; the engines are queues with speeds. A row of the tables is a setting:
 
-  wasted, of all held   block-seconds under leases that nobody would read any more, and their share
-  hand-back             share of the block-seconds between the end of a read and the end of its lease
-  lost                  attempts computed anew: the lease ended first, P crashed, D crashed, the read could not be proven
+  wasted, of caches     block-seconds under leases that nobody would read any more, and their share of what all caches have
+  hand-back             share of all block-seconds under leases that lies between the end of a read and the end of its lease
+  lost, of prefill      attempts computed anew, and their share of all prefill tokens: the lease ended first, P crashed, D crashed,
+                        the read could not be proven
   stale reads           reads that the fence refused
   cache full            requests that found their P's cache full, and how long they waited
   reclaimed             leases of crashed D, and how long after the crash they ended
   beats, bytes, rows    heartbeat messages a second of a D, their bytes, and the rows read as their answer
-  CPU                   microseconds a second that the steps of an engine took here, and what of it heartbeats took at most
+  CPU                   microseconds a second that the steps of an engine took here, and what of it heartbeats took at most;
+                        one step in eight is timed, by the clock of its thread
 
   $ kvlease sim --trace trace.jsonl                                       a small fleet that nothing happens to
   $ kvlease sim --trace trace.jsonl --crash-d 0.5 --stalls 2              engines crash and stand still

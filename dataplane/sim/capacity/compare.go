@@ -2,7 +2,7 @@ package capacity
 
 import (
 	"io"
-	"runtime"
+	"runtime/debug"
 	"sync"
 )
 
@@ -60,6 +60,6 @@ func runOpened(cfg Config, set Setting, open func() (io.ReadCloser, error)) (*Re
 		return nil, err
 	}
 	defer in.Close()
-	defer runtime.GC() // a fleet takes gigabytes, and the next one comes
+	defer debug.FreeOSMemory() // a fleet takes gigabytes, most of them never touched, and the next one comes
 	return Run(cfg, set, in)
 }

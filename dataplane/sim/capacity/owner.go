@@ -119,6 +119,7 @@ func (p *prefiller) prefilled(token uint64) {
 	}
 	p.busy = none
 	p.load -= int64(r.input)
+	w.tokens += uint64(r.input)
 	r.state, r.pEpoch, r.d = handed, p.mem.Epoch, none
 	w.at(w.now.Add(w.cfg.Handover), happening{kind: evHandover, token: token})
 	w.wake(p.engine)

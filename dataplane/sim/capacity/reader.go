@@ -256,7 +256,9 @@ const (
 func (w *world) lost(i int32, why cause) {
 	r := &w.reqs[i]
 	w.lostBy[why]++
-	w.lostTokens += uint64(r.input)
+	if r.state != prefilling {
+		w.lostTokens += uint64(r.input)
+	}
 	r.tries++
 	if int(r.tries) >= w.cfg.Tries {
 		w.finish(i, givenUp)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -17,11 +18,12 @@ func Table(out io.Writer, cfg *Config, results []*Result) {
 		}
 		fmt.Fprintln(t)
 	}
-	row("", "wasted", "of all", "hand-", "lost", "lease", "P", "D", "un-", "stale", "cache", "waited", "given")
-	row("setting", "block-s", "held", "back", "in all", "ended", "crash", "crash", "proven", "reads", "full", "p99", "up")
+	row("", "wasted", "of all", "hand-", "lost", "of all", "lease", "P", "D", "un-", "stale", "cache", "waited", "given")
+	row("setting", "block-s", "caches", "back", "in all", "prefill", "ended", "crash", "crash", "proven", "reads", "full", "p99", "up")
 	for _, r := range results {
-		row(r.Setting, count(r.WastedBlockSeconds), share(r.WastedBlockSeconds, r.BlockSeconds), share(r.HandBackBlockSeconds, r.BlockSeconds),
-			r.Lost, r.LostLease, r.LostPCrash, r.LostDCrash, r.LostUnproven, r.StaleReads, r.Refused, span(r.RefusedWait.P99), r.GivenUp+r.TurnedAway)
+		caches := float64(cfg.P) * float64(cfg.CacheBlocks) * time.Duration(r.Span).Seconds()
+		row(r.Setting, count(r.WastedBlockSeconds), share(r.WastedBlockSeconds, caches), share(r.HandBackBlockSeconds, r.BlockSeconds),
+			r.Lost, share(float64(r.LostTokens), float64(r.Tokens)), r.LostLease, r.LostPCrash, r.LostDCrash, r.LostUnproven, r.StaleReads, r.Refused, span(r.RefusedWait.P99), r.GivenUp+r.TurnedAway)
 	}
 	t.Flush()
 	fmt.Fprintln(out)
@@ -45,6 +47,19 @@ func Table(out io.Writer, cfg *Config, results []*Result) {
 	}
 	fmt.Fprintf(out, "\n%d requests to %d P and %d D; %d crashes of P and %d of D, %d stalls; %v of virtual time each; the runs took %v together\n",
 		r.Requests, cfg.P, cfg.D, r.CrashesP, r.CrashesD, r.Stalls, time.Duration(r.Span).Round(time.Second), wall.Round(time.Second))
+}
+
+// plain is count without zeros that say nothing.
+func plain(v float64) string {
+	s := count(v)
+	unit := ""
+	if n := len(s) - 1; n >= 0 && (s[n] == 'k' || s[n] == 'M' || s[n] == 'G') {
+		s, unit = s[:n], s[n:]
+	}
+	if strings.Contains(s, ".") && !strings.Contains(s, "e") {
+		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
+	}
+	return s + unit
 }
 
 // count is a large number with a letter for thousands.

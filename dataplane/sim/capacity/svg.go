@@ -127,7 +127,7 @@ func (c *canvas) frame(x, y float64, title, unit string, a axis) {
 			at = y + plotTop + plotH
 		}
 		c.line(x+plotLeft, at, x+plotLeft+plotW, at, gridColour)
-		c.text(x+plotLeft-6, at+4, "end", 11, count(v))
+		c.text(x+plotLeft-6, at+4, "end", 11, plain(v))
 	}
 }
 
@@ -164,7 +164,7 @@ func (c *canvas) bars(x, y float64, ch *chart) {
 	for i, b := range ch.bars {
 		left, width := x+plotLeft+room*(float64(i)+0.15), room*0.7
 		foot := y + plotTop + plotH
-		top, sum := foot, 0.0
+		sum := 0.0
 		for k, v := range b.parts {
 			colour := partColours[k%len(partColours)]
 			if len(b.parts) == 1 {
@@ -176,19 +176,18 @@ func (c *canvas) bars(x, y float64, ch *chart) {
 				w := width / float64(len(b.parts))
 				h := plotH * a.height(v)
 				c.rect(left+w*float64(k), foot-h, w-1, h, colour)
-				top = min(top, foot-h)
+				if len(b.parts) <= 2 || k == len(b.parts)-1 { // more would not be readable
+					c.text(left+w*(float64(k)+0.5), foot-h-4, "middle", 11, plain(v))
+				}
 				continue
 			}
 			from := plotH * a.height(sum)
 			sum += v
 			h := plotH * a.height(sum)
 			c.rect(left, foot-h, width, h-from, colour)
-			top = foot - h
 		}
 		if !ch.beside {
-			c.text(left+width/2, top-4, "middle", 11, count(sum))
-		} else {
-			c.text(left+width/2, top-4, "middle", 11, count(b.parts[len(b.parts)-1]))
+			c.text(left+width/2, foot-plotH*a.height(sum)-4, "middle", 11, plain(sum))
 		}
 		c.text(left+width/2, foot+16, "middle", 11, b.name)
 	}
@@ -211,37 +210,38 @@ func (c *canvas) lines(x, y float64, title, unit string, results []*Result, of f
 	for v, step := 0.0, niceStep(end); v <= end; v += step {
 		at := x + plotLeft + plotW*v/end
 		c.line(at, foot, at, foot+4, inkColour)
-		c.text(at, foot+16, "middle", 11, short3(v)+" s")
+		c.text(at, foot+16, "middle", 11, plain(v)+" s")
 	}
-	var names, colours []string
 	for i, r := range results {
-		colour := lineColour(i, len(results), r.Fixed)
-		fmt.Fprintf(c, `<polyline fill="none" stroke="%s" stroke-width="1.3" points="`, colour)
+		colour, dash := lineStyle(results, i)
+		fmt.Fprintf(c, `<polyline fill="none" stroke="%s" stroke-width="1.5"%s points="`, colour, dash)
 		for _, s := range r.Samples {
 			fmt.Fprintf(c, "%.1f,%.1f ", x+plotLeft+plotW*time.Duration(s.At).Seconds()/end, foot-plotH*a.height(of(s)))
 		}
 		c.WriteString("\"/>\n")
-		names, colours = append(names, r.Setting), append(colours, colour)
-	}
-	at := x + plotLeft
-	for i, name := range names {
-		c.rect(at, foot+28, 10, 10, colours[i])
-		c.text(at+14, foot+37, "start", 11, name)
-		at += plotW / float64(len(names))
+		atX, atY := x+plotLeft+plotW/4*float64(i%4), foot+30+15*float64(i/4)
+		fmt.Fprintf(c, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s" stroke-width="3"%s/>`+"\n", atX, atY, atX+18, atY, colour, dash)
+		c.text(atX+23, atY+4, "start", 11, r.Setting)
 	}
 	c.line(x+plotLeft, foot, x+plotLeft+plotW, foot, inkColour)
 }
 
-// lineColour goes from light to dark over the settings.
-func lineColour(i, n int, fixed bool) string {
-	t := 0.0
-	if n > 1 {
-		t = float64(i) / float64(n-1)
+// lineStyle goes from light to dark over the leases in blue, and over the fixed times, which are dashed, in orange.
+func lineStyle(results []*Result, i int) (colour, dash string) {
+	at, n := 0, 0
+	for k, r := range results {
+		if r.Fixed == results[i].Fixed {
+			if k < i {
+				at++
+			}
+			n++
+		}
 	}
-	if fixed {
-		return fmt.Sprintf("#%02x%02x%02x", int(235-60*t), int(150-90*t), int(60-40*t))
+	t := float64(at) / float64(max(n-1, 1))
+	if results[i].Fixed {
+		return fmt.Sprintf("#%02x%02x%02x", int(236-90*t), int(160-110*t), int(60-45*t)), ` stroke-dasharray="5 3"`
 	}
-	return fmt.Sprintf("#%02x%02x%02x", int(140-122*t), int(190-134*t), int(235-140*t))
+	return fmt.Sprintf("#%02x%02x%02x", int(150-140*t), int(198-150*t), int(238-140*t)), ""
 }
 
 // SVG writes the charts of a comparison.

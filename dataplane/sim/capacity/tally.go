@@ -20,6 +20,7 @@ type tally struct {
 
 	lostBy     [causesN]uint64
 	lostTokens uint64
+	tokens     uint64    // computed
 	failedBy   [8]uint64 // reads, by record.Read*
 	toldGone   uint64    // requests that heard, while they waited, that their lease was over
 	atRisk     uint64
@@ -57,12 +58,17 @@ func (h *holdings) waste(t *tenure) { h.wasted += int64(t.blocks) }
 
 // cpu is what steps took, by a clock outside the plane: that of the thread, since other processes want the cores, too.
 type cpu struct {
-	steps     uint64
-	all, most time.Duration
-	beats     uint64 // messages of heartbeats
-	// Steps that did nothing but heartbeats, the messages in them, and steps that did less: took the rows that answer, or looked.
+	steps, timed uint64
+	all, most    time.Duration // of those timed
+	beats        uint64        // messages of heartbeats in all steps
+	// Timed steps that did nothing but heartbeats, the messages in them, and steps that did less: took the rows that answer, or looked.
 	pure, rest           time.Duration
 	pureBeats, restSteps uint64
+}
+
+// total is what all steps took, by those that were timed.
+func (c *cpu) total() time.Duration {
+	return time.Duration(float64(c.all) / float64(max(c.timed, 1)) * float64(c.steps))
 }
 
 // ofBeats is at most what heartbeats took: as if none had shared a step with other work.
@@ -74,13 +80,13 @@ func (c *cpu) ofBeats() time.Duration {
 	if c.restSteps > 0 {
 		each += float64(c.rest) / float64(c.restSteps)
 	}
-	return time.Duration(each * float64(c.beats))
+	return min(time.Duration(each*float64(c.beats)), c.total())
 }
 
 // marks are counters at an engine's last step.
 type marks struct{ work, beats, data, fences, ends uint64 }
 
-// count puts the time of a step where it belongs.
+// count puts the time of a step where it belongs; negative: it was not timed.
 func (w *world) count(e *engine, took time.Duration) {
 	m := marks{work: e.plane.Work()}
 	side := &w.cpu[0]
@@ -94,11 +100,15 @@ func (w *world) count(e *engine, took time.Duration) {
 	}
 	was := e.seen
 	e.seen = m
+	n := m.beats - was.beats
 	side.steps++
+	side.beats += n
+	if took < 0 {
+		return
+	}
+	side.timed++
 	side.all += took
 	side.most = max(side.most, took)
-	n := m.beats - was.beats
-	side.beats += n
 	other := m.work - was.work
 	if side == &w.cpu[0] {
 		other -= n // each is a notification, too
