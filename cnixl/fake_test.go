@@ -389,3 +389,24 @@ func TestAStepMakesNoMallocOfOurs(t *testing.T) {
 		t.Errorf("%d mallocs in 1,000 steps, want 0", n)
 	}
 }
+
+func TestOneAgentOfAProcessLoadsAtATime(t *testing.T) {
+	l := newLinked(t)
+	blob, err := l.b.Metadata()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.a.Drop(l.toB); err != nil {
+		t.Fatal(err)
+	}
+	loads := l.do("count load_remote_md")
+	loading.Lock()
+	_, err = l.a.Load(blob)
+	loading.Unlock()
+	if err != transport.ErrFull || l.do("count load_remote_md") != loads {
+		t.Errorf("while another agent loads: %v, and NIXL was asked %d times, want ErrFull and none", err, l.do("count load_remote_md")-loads)
+	}
+	if l.toB, err = l.a.Load(blob); err != nil {
+		t.Error(err)
+	}
+}

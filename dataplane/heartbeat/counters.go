@@ -23,6 +23,7 @@ type Counters struct {
 	Leavings              uint64
 
 	Handshakes, HandshakesSame, Loads, LoadsFailed uint64
+	LoadsPutOff                                    uint64 // times that another agent of this process was loading
 	Heals, HealWaits                               uint64 // re-loads of the same metadata; times one waited for open transfers
 	Abandons                                       uint64 // agents dropped under transfers that had not ended in HealWait
 	Hellos                                         uint64

@@ -144,12 +144,17 @@ func (t *Tracker) loadNext(i uint32, now clock.Instant) bool {
 		}
 	}
 	if next != none {
+		l := &e.links[next]
+		peer, err := t.tr.Load(l.blob)
+		if err == transport.ErrFull { // not the peer's fault: neither a failure nor a wait that grows
+			t.counters.LoadsPutOff++
+			t.setLoad(i, now.Add(time.Millisecond))
+			return true
+		}
 		t.counters.Loads++
 		if e.state == Broken {
 			t.counters.Heals++
 		}
-		l := &e.links[next]
-		peer, err := t.tr.Load(l.blob)
 		if err != nil {
 			t.counters.LoadsFailed++
 			l.fails++

@@ -238,3 +238,21 @@ func TestAtMostOneBlobIsLoadedAStep(t *testing.T) {
 		}
 	}
 }
+
+func TestALoadThatIsPutOffIsNoFailure(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	for range 3 {
+		r.d.FailNext(loopback.OpLoad, transport.ErrFull)
+	}
+	e := r.connect(o)
+	for range 5 {
+		r.step(r.now.Add(2 * time.Millisecond))
+	}
+	if got := r.k.View(e).State; got != Connected {
+		t.Errorf("state %v after five steps, three of which were put off, want Connected", got)
+	}
+	if c := r.k.Counters(); c.LoadsPutOff != 3 || c.LoadsFailed != 0 || c.Loads != 1 {
+		t.Errorf("%d put off, %d failed of %d, want 3 and 0 of 1", c.LoadsPutOff, c.LoadsFailed, c.Loads)
+	}
+}

@@ -77,7 +77,8 @@ type Transport interface {
 	Unregister(regions []Region) error
 	// Metadata is the blob that peers load. Valid after Register.
 	Metadata() ([]byte, error)
-	// Load makes a remote agent reachable. The same blob may be loaded again after Drop. May take 60 ms.
+	// Load makes a remote agent reachable. The same blob may be loaded again after Drop. May take 60 ms. ErrFull: not now, nothing
+	// was tried; call again in a later step.
 	Load(blob []byte) (Peer, error)
 	// Drop forgets a remote agent. ErrInvalid while a read from it has not ended and been released.
 	Drop(Peer) error
