@@ -70,7 +70,7 @@ var keys = []key{
 	sec("settle", "time between the two looks at a passed deadline, in s", func(c *Config) *time.Duration { return &c.Settle }, 0, time.Minute),
 	sec("stall_gap", "a gap between steps longer than this counts as a stall, in s; one interval", func(c *Config) *time.Duration { return &c.StallGap }, time.Millisecond, day),
 	sec("stock_linger", "blocks of a lease last renewed by a stock reader stay that much longer, in s; one extension", func(c *Config) *time.Duration { return &c.StockLinger }, 0, day),
-	sec("handover_max", "stock owner: time between its grant and our arrival that is believed, in s; a third of the duration", func(c *Config) *time.Duration { return &c.HandoverMax }, 0, day),
+	sec("handover_max", "stock owner: time between its grant and our arrival that is believed, in s; with the carrier delta the way from host to rank is a part of it; a third of the duration", func(c *Config) *time.Duration { return &c.HandoverMax }, 0, day),
 	sec("read_timeout", "a read without an end is given up after this, in s; 4 x duration", func(c *Config) *time.Duration { return &c.ReadTimeout }, time.Millisecond, 4*day),
 	sec("quarantine_error_wait", "local blocks of a read that the transport failed stay aside this long, in s; one duration, at least 30", func(c *Config) *time.Duration { return &c.QuarantineWait }, time.Millisecond, day),
 	sec("heal_wait", "a broken connection is made anew after this, although a transfer of it has not ended, in s; a quarter of the extension", func(c *Config) *time.Duration { return &c.HealWait }, time.Millisecond, day),

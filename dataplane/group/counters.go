@@ -32,8 +32,8 @@ type Counters struct {
 	RunsFull                     uint64 // reads that failed for want of room for their runs
 	BadParts                     uint64
 	Stale                        uint64 // requests of engines that are not known
-	RejectsUntold                uint64 // rejects that a rank was not told: the owner's lease ends by itself
-	DeathsUntold                 uint64
+	RejectsUntold                uint64 // rejects that a rank was not told, since laterMax waited: the owner's lease ends by itself
+	DeathsUntold                 uint64 // the same of readers' deaths
 	WaitTimeouts                 uint64 // reads of fixed leases whose engine's clock did not become known
 	Cut                          uint64 // requests ended on the other ranks because one was bad
 

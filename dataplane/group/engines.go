@@ -1,6 +1,8 @@
 package group
 
 import (
+	"math/bits"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -301,16 +303,21 @@ func (g *Group) View(engine uint64) heartbeat.EngineView {
 	return v
 }
 
-// EngineDied is the death wire's word about a reader of ours: it reads no more (L12). A rank that cannot be told now is not: its
-// leases' deadlines decide. What we read from an engine of that name is not touched: any peer can name one in a hello that has
-// said none itself, and an owner's end is its own wire's to tell (EngineDead).
+// EngineDied is the death wire's word about a reader of ours: it reads no more (L12). What we read from an engine of that name is not
+// touched: any peer can name one in a hello that has said none itself, and an owner's end is its own wire's to tell (EngineDead).
 func (g *Group) EngineDied(hash, epoch uint64) {
+	d, left := record.ReaderDead{Reader: hash, Epoch: epoch}, uint64(0)
 	for i := range g.ranks {
-		r := &g.ranks[i]
-		if rec := g.room(r, record.TagReaderDead, record.ReaderDeadLen); rec != nil {
-			record.PutReaderDead(rec, record.ReaderDead{Reader: hash, Epoch: epoch})
-		} else if g.dead&r.bit == 0 {
-			g.Counters.DeathsUntold++
+		if r := &g.ranks[i]; !g.sayDeath(r, d) && (g.dead|g.lost)&r.bit == 0 {
+			left |= r.bit
+		}
+	}
+	if left != 0 {
+		if k := g.later.keep(left); k != nil {
+			k.death, k.dead = true, d
+			g.wait(left)
+		} else {
+			g.Counters.DeathsUntold += uint64(bits.OnesCount64(left))
 		}
 	}
 	g.send()

@@ -64,6 +64,7 @@ func (g *Group) speak(r *rank, now clock.Instant) {
 		if r.full.at != fullNone {
 			g.tellFull(r, now)
 		}
+		g.tellLater(r)
 		if r.needN > 0 && (r.full.at == fullNone || r.full.at > fullEngines) {
 			g.tellMaps(r)
 		}

@@ -31,7 +31,10 @@ type Config struct {
 	RunsMax        int  // runs of reads that not every rank has ended; default 262,144
 	MapMax         int  // longest handshake map of a rank of ours, bytes; default 1 MiB
 	Between        bool // the carriers go between machines: no time of this one means anything there
-	Seed           uint64
+	// TransitMax is the longest way of a record to a rank that is believed where Between: the rank counts the time left of a fixed
+	// lease from when it hears of it, and a stock owner has no fence that would show a longer one. Default a third of Duration.
+	TransitMax time.Duration
+	Seed       uint64
 }
 
 func (c *Config) setDefaults(mem *record.Memory) error {
@@ -47,6 +50,7 @@ func (c *Config) setDefaults(mem *record.Memory) error {
 	def(&c.FixedTTL, 480*time.Second)
 	def(&c.ExpectMax, 10*c.Duration)
 	def(&c.ReadTimeout, 4*c.Duration)
+	def(&c.TransitMax, c.Duration/3)
 	def(&c.RecordsStepMax, 1<<16)
 	def(&c.EventsStepMax, 4096)
 	def(&c.Engines, 4096)
@@ -58,7 +62,7 @@ func (c *Config) setDefaults(mem *record.Memory) error {
 			return fmt.Errorf("group: a bound of %d", n)
 		}
 	}
-	if c.Extension < 0 || c.FixedTTL < 0 || c.ExpectMax < 0 || c.ReadTimeout < 0 {
+	if c.Extension < 0 || c.FixedTTL < 0 || c.ExpectMax < 0 || c.ReadTimeout < 0 || c.TransitMax < 0 {
 		return fmt.Errorf("group: a negative time in %+v", *c)
 	}
 	return nil
@@ -136,6 +140,7 @@ type Group struct {
 	part       [record.RunsMax]record.Run
 	synthetic  [16]byte
 
+	later laters
 	wires Wires // nil: nobody is told
 
 	Counters Counters
@@ -196,6 +201,7 @@ func (g *Group) Step(now clock.Instant) {
 	for i := range g.ranks {
 		g.speak(&g.ranks[i], now)
 	}
+	g.dropLater()
 	g.publish()
 	g.out.Flush()
 	g.Counters.Steps++

@@ -4,7 +4,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/group"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
@@ -99,5 +102,47 @@ func TestADeathIsTakenBehindTheMapsThatWereSaidBeforeIt(t *testing.T) {
 	l.run(time.Second, 100*time.Millisecond)
 	if d.count(record.EvLeaseGone) != 1 {
 		t.Error("a dead engine is believed to live: what is tracked there waits for it")
+	}
+}
+
+// A rank at the other end of messages counts from when it hears of a fixed lease. A stock owner has no fence that shows a longer way.
+func TestTheEndOfAStockOwnersFixedLeaseLeavesRoomForTheWayToARank(t *testing.T) {
+	for _, tc := range []struct {
+		between, native bool
+		way             time.Duration
+		want            time.Duration
+	}{
+		{false, false, 0, 60 * time.Second}, {false, true, 0, 60 * time.Second},
+		{true, false, 0, 50 * time.Second}, // a third of 30 s
+		{true, false, 4 * time.Second, 56 * time.Second},
+		{true, false, 80 * time.Second, 1}, // over at once: no rank could read it in time for certain
+		{true, true, 4 * time.Second, 60 * time.Second},
+	} {
+		b := newBare(t, func(c *group.Config) { c.Between, c.TransitMax = tc.between, tc.way })
+		e, err := b.g.AddEngine(group.EngineDesc{ID: "P", TP: 2})
+		must(t, err)
+		var off clock.Offset
+		off.Observe(clock.Sample{Sent: b.now, Received: b.now, Stamp: clock.RemoteInstant(b.now)})
+		must(t, b.g.SetOffset(e, off))
+		for range 3 {
+			b.step()
+		}
+		now := b.now.Add(time.Millisecond)
+		_, bound, _ := off.Local(clock.RemoteInstant(now.Add(60 * time.Second)))
+		_, err = b.h.Track(e, &host.Remote{ID: []byte("r"), Native: tc.native, ExpiresNs: uint64(now.Add(60 * time.Second))}, nil, 1, now)
+		must(t, err)
+		b.step()
+		want := max(tc.want-bound, 1)
+		for _, r := range b.ends[1].down {
+			if q, _, _, ok := record.AsTrack(r.b); r.tag == record.TagTrack && ok {
+				if got := time.Duration(q.LeftNs); got != want {
+					t.Errorf("%+v: %v are left, want %v", tc, got, want)
+				}
+				want = -1
+			}
+		}
+		if want != -1 {
+			t.Errorf("%+v: not told", tc)
+		}
 	}
 }

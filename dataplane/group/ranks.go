@@ -38,6 +38,8 @@ type rank struct {
 	scan   bool   // what it had not ended is being counted as ended
 	scanAt uint32 // next lease, then tracks
 
+	laterN int // words of later that wait for it
+
 	blob  blobAt
 	needN int // engines whose maps it needs
 	own   ownMap
@@ -47,7 +49,7 @@ type rank struct {
 
 // busy reports that the next step has something to tell it, if it takes it.
 func (r *rank) busy() bool {
-	return r.scan || r.attached && (r.gap || r.again || r.full.at != fullNone || r.needN > 0 || r.eraDue || r.drainDue || r.own.due)
+	return r.scan || r.attached && (r.gap || r.again || r.full.at != fullNone || r.needN > 0 || r.laterN > 0 || r.eraDue || r.drainDue || r.own.due)
 }
 
 // hears reports that records reach the rank now.

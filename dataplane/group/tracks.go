@@ -1,6 +1,7 @@
 package group
 
 import (
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -253,14 +254,23 @@ func (x *said) Reject(in *record.TrackReq, remote []byte, _ clock.Instant) {
 	if g.cfg.Between {
 		g.req.SaidNs = 0
 	}
+	left := uint64(0)
 	for i := range g.ranks {
-		r := &g.ranks[i]
-		if rec := g.room(r, record.TagReject, record.TrackLen+len(remote)); rec != nil {
-			record.PutTrack(rec, g.req, remote, nil)
-		} else if g.dead&r.bit == 0 {
-			g.Counters.RejectsUntold++
+		if r := &g.ranks[i]; !g.sayReject(r, &g.req, remote) && (g.dead|g.lost)&r.bit == 0 {
+			left |= r.bit
 		}
 	}
+	if left == 0 {
+		return
+	}
+	k := g.later.keep(left)
+	if k == nil {
+		g.Counters.RejectsUntold += uint64(bits.OnesCount64(left))
+		return
+	}
+	k.death, k.req = false, g.req
+	copy(k.id[:], remote)
+	g.wait(left)
 }
 
 // sayTrack tells the ranks of a request.
@@ -289,6 +299,9 @@ func (g *Group) sendTrack(r *rank, t *track) bool {
 				from := g.now // where its time of arrival is all that a rank has
 				if g.req.SaidNs != 0 {
 					from = clock.Instant(g.req.SaidNs)
+				}
+				if g.cfg.Between && g.req.Native == 0 {
+					bound += g.cfg.TransitMax
 				}
 				g.req.LeftNs = uint64(max(at.Add(-bound).Sub(from), 1)) // the lease stands until then for certain
 			}

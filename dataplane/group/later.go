@@ -1,0 +1,106 @@
+package group
+
+import "github.com/kvlease/kvlease/dataplane/record"
+
+// A reader's death and a rejection stand in no table that a full state tells. One that a stream has no room for, or that comes while the
+// rank hears nothing, waits here; oldest first. What a stream has taken and then lost is not said again: to a stock owner each
+// rejection counts. Then, as past laterMax, the leases' deadlines decide.
+
+// laterMax bounds what waits: 76 KiB.
+const laterMax = 64
+
+type later struct {
+	need  uint64 // ranks that have still to be told; 0: the place is free
+	death bool
+	dead  record.ReaderDead
+	req   record.TrackReq
+	id    [record.IDMax]byte
+}
+
+// laters is a ring of them.
+type laters struct {
+	all  [laterMax]later
+	head int
+	n    int
+}
+
+// keep takes a word that some ranks could not be told; nil: there is no room.
+func (q *laters) keep(need uint64) *later {
+	if q.n == laterMax {
+		return nil
+	}
+	k := &q.all[(q.head+q.n)%laterMax]
+	k.need = need
+	q.n++
+	return k
+}
+
+// hearsOf reports that a rank can be told of the requests of any engine now.
+func (r *rank) hearsOf() bool { return r.hears() && (r.full.at == fullNone || r.full.at > fullEngines) }
+
+// sayReject and sayDeath tell a rank at once if it hears and there is room.
+func (g *Group) sayReject(r *rank, req *record.TrackReq, remote []byte) bool {
+	n := record.TrackLen + len(remote)
+	if r.laterN > 0 || !r.hearsOf() || !r.carrier.Fits(n) {
+		return false
+	}
+	if rec := g.room(r, record.TagReject, n); rec != nil {
+		record.PutTrack(rec, *req, remote, nil)
+		return true
+	}
+	return false
+}
+
+func (g *Group) sayDeath(r *rank, d record.ReaderDead) bool {
+	if r.laterN > 0 || !r.hearsOf() || !r.carrier.Fits(record.ReaderDeadLen) {
+		return false
+	}
+	if rec := g.room(r, record.TagReaderDead, record.ReaderDeadLen); rec != nil {
+		record.PutReaderDead(rec, d)
+		return true
+	}
+	return false
+}
+
+// wait notes the ranks of a set that a word was kept for.
+func (g *Group) wait(set uint64) {
+	for ; set != 0; set &= set - 1 {
+		g.ranks[lowest(set)].laterN++
+	}
+}
+
+// tellLater tells a rank what has waited for it, as far as there is room now.
+func (g *Group) tellLater(r *rank) {
+	if r.laterN == 0 || !r.hearsOf() {
+		return
+	}
+	left := r.laterN
+	r.laterN = 0 // nothing stands before these
+	for i := range g.later.n {
+		k := &g.later.all[(g.later.head+i)%laterMax]
+		if k.need&r.bit == 0 {
+			continue
+		}
+		told := false
+		if k.death {
+			told = g.sayDeath(r, k.dead)
+		} else {
+			told = g.sayReject(r, &k.req, k.id[:k.req.RemoteLen])
+		}
+		if !told {
+			break
+		}
+		k.need &^= r.bit
+		left--
+	}
+	r.laterN = left
+}
+
+// dropLater forgets what every rank has been told, and what waits for ranks that are lost.
+func (g *Group) dropLater() {
+	for g.later.n > 0 && g.later.all[g.later.head].need&^(g.dead|g.lost) == 0 {
+		g.later.all[g.later.head].need = 0
+		g.later.head = (g.later.head + 1) % laterMax
+		g.later.n--
+	}
+}
