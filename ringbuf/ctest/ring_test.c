@@ -87,6 +87,28 @@ static void records_of_every_size_pass(void)
 	free(r.mem);
 }
 
+static void neighbours_keep_their_bytes(void)
+{
+	ring_t r = ring_new(CAPACITY);
+	for (uint32_t n = 0; n <= 300; n++) {
+		for (uint32_t k = 0; k < 3; k++) {
+			uint8_t *at = kvl_ring_reserve(&r.p, k, n + k);
+			CHECK(at != NULL);
+			memset(at, (int)(n + k) % 251, n + k);
+		}
+		kvl_ring_publish(&r.p);
+		for (uint32_t k = 0; k < 3; k++) {
+			uint32_t tag, len;
+			const uint8_t *got = kvl_ring_next(&r.c, &tag, &len);
+			CHECK(got != NULL && tag == k && len == n + k);
+			for (uint32_t i = 0; i < len; i++)
+				CHECK(got[i] == (n + k) % 251);
+		}
+		kvl_ring_release(&r.c);
+	}
+	free(r.mem);
+}
+
 static void a_full_ring_refuses_and_counts(void)
 {
 	ring_t r = ring_new(CAPACITY);
@@ -183,6 +205,7 @@ int main(void)
 {
 	memory_that_does_not_fit_is_refused();
 	records_of_every_size_pass();
+	neighbours_keep_their_bytes();
 	a_full_ring_refuses_and_counts();
 	a_discarded_batch_is_never_seen();
 	an_end_that_attaches_anew_goes_on();
