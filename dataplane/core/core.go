@@ -167,7 +167,7 @@ func (c *Core) build() error {
 	if err != nil {
 		return err
 	}
-	tr := &ownAgent{own}
+	tr := &ownAgent{Transport: own, clock: c.clock}
 	header, rows := record.Board(c.mem.Board)
 	c.mem.Control.DurationNs = uint64(c.cfg.Duration)
 	out, err := dataplane.NewEvents(c.mem.Events, c.notify)

@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
+	"time"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -81,7 +83,19 @@ func (c *Core) wakeRank(name uint64) error {
 }
 
 // ownAgent is the transport that the parts of the plane hold: that of the present era, or nobody's while no memory is registered.
-type ownAgent struct{ transport.Transport }
+type ownAgent struct {
+	transport.Transport
+	clock   func() clock.Instant
+	longest time.Duration // of all loads: the one call of a step that takes long
+}
+
+// Load is the transport's, with a look at the clock: what a step can be held up by is told.
+func (a *ownAgent) Load(blob []byte) (transport.Peer, error) {
+	began := a.clock()
+	p, err := a.Transport.Load(blob)
+	a.longest = max(a.longest, a.clock().Sub(began))
+	return p, err
+}
 
 // nobody is the transport of a context between kvl_unregister and kvl_register: nothing arrives, nobody can be reached.
 type nobody struct{ name, agent string }

@@ -261,10 +261,13 @@ func (c *Core) Pump() PumpCounters {
 	return c.pump.counters
 }
 
-// ResetPump starts the greatest ones of the pump's counters anew.
+// ResetPump starts the greatest ones of the pump's counters anew, and the longest load.
 func (c *Core) ResetPump() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.agent != nil {
+		c.agent.longest = 0
+	}
 	if c.pump != nil {
 		c.pump.counters.StepMaxNs, c.pump.counters.PauseMaxNs = 0, 0
 	}

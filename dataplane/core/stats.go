@@ -58,6 +58,7 @@ func (c *Core) stepCounters() map[string]any {
 		"lingering":   c.leases.Lingering(),
 		"alive":       c.plane.Alive(),
 		"reads_open":  c.reads.Open(),
+		"load_max_ns": uint64(c.agent.longest),
 	}
 	flatten(all, "", c.plane.Counters)
 	flatten(all, "lease_", c.leases.Counters)

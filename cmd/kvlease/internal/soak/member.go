@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -31,6 +32,7 @@ type member struct {
 	fig Figures
 
 	ended time.Time // of the step before, inline
+	inWin Stall     // inline: the longest since most was asked
 	evs   [64]record.Event
 
 	// P
@@ -143,10 +145,10 @@ func (m *member) pass() error {
 	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.fig.StepMaxMs = max(m.fig.StepMaxMs, ms(now.Sub(began)))
+	m.stood("step", ms(now.Sub(began)))
 	if !m.ended.IsZero() {
 		over := began.Sub(m.ended) - m.spec.Pass
-		m.fig.PauseMax = max(m.fig.PauseMax, ms(over))
+		m.stood("pause", ms(over))
 		if over > 20*time.Millisecond {
 			m.fig.Overslept++
 		}
@@ -154,6 +156,37 @@ func (m *member) pass() error {
 	m.ended = now
 	m.fig.Steps++
 	return err
+}
+
+// stood takes a step, or a pause between two. Under mu.
+func (m *member) stood(what string, ms float64) {
+	if what == "step" {
+		m.fig.StepMaxMs = max(m.fig.StepMaxMs, ms)
+	} else {
+		m.fig.PauseMax = max(m.fig.PauseMax, ms)
+	}
+	if ms > m.inWin.Ms {
+		m.inWin.What, m.inWin.Ms = what, ms
+	}
+}
+
+// most gives the longest stall since it was asked before, and takes it over into the figures.
+func (m *member) most() Stall {
+	var load struct {
+		Ns uint64 `json:"load_max_ns"`
+	}
+	json.Unmarshal(m.core.Stats(), &load)
+	pump := m.core.Pump()
+	m.core.ResetPump() // a step that ends in between is missed; the longest ones hold the lock all the while
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stood("step", float64(pump.StepMaxNs)/1e6)
+	m.stood("pause", float64(pump.PauseMaxNs)/1e6)
+	s := m.inWin
+	s.LeaseMs, s.LoadMs = m.fig.LeaseMs, float64(load.Ns)/1e6
+	m.fig.LoadMaxMs = max(m.fig.LoadMaxMs, s.LoadMs)
+	m.inWin = Stall{}
+	return s
 }
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
@@ -305,7 +338,6 @@ func (m *member) figures() Figures {
 	f := m.fig
 	if mode == "pump" {
 		f.Steps, f.Overslept = stats.Turns, stats.Overslept
-		f.StepMaxMs, f.PauseMax = float64(stats.StepMaxNs)/1e6, float64(stats.PauseMaxNs)/1e6
 	}
 	f.Failed = map[string]uint64{}
 	for k, v := range m.fig.Failed {

@@ -56,12 +56,16 @@ func Serve(side string, in io.Reader, out io.Writer, pipe *os.File, transports m
 	for lines.Scan() {
 		switch lines.Text() {
 		case "go":
-			for _, m := range p.members {
-				m.core.ResetPump() // what opening took is no step under load
+			for _, m := range p.members { // what opening took is no step under load
+				m.most()
 				m.mu.Lock()
-				m.fig.StepMaxMs, m.fig.PauseMax, m.ended = 0, 0, time.Time{}
+				m.fig.StepMaxMs, m.fig.PauseMax, m.fig.LoadMaxMs, m.ended = 0, 0, 0, time.Time{}
 				m.mu.Unlock()
 			}
+			p.mu.Lock()
+			p.began = readPressure()
+			p.window, p.worst = p.began, nil
+			p.mu.Unlock()
 			p.going.Store(true)
 		case "report":
 			if err := json.NewEncoder(out).Encode(p.report()); err != nil {
@@ -86,6 +90,9 @@ type process struct {
 	failed  error
 	scrapes uint64
 	longest time.Duration
+	began   Pressure // when the load began
+	window  Pressure // when the scrape before began
+	worst   *Stall
 }
 
 func (p *process) begin(pipe *os.File) error {
@@ -152,6 +159,7 @@ func (p *process) readOffers(pipe *os.File) {
 func (p *process) scrape() {
 	for !p.stop.Load() {
 		time.Sleep(scrapeEvery)
+		now := readPressure()
 		for _, m := range p.members {
 			began := time.Now()
 			var stats struct {
@@ -172,10 +180,53 @@ func (p *process) scrape() {
 			}
 			m.mu.Unlock()
 		}
+		p.look(now)
 	}
 }
 
+// look ends a window: the worst stall of the run is kept with what the machine waited for from the begin of the scrape before to the
+// end of this one, which may itself have been held up by that stall. next is when the window that follows began.
+func (p *process) look(next Pressure) {
+	if !p.going.Load() {
+		return
+	}
+	var all []Stall
+	for _, m := range p.members {
+		all = append(all, m.most())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := worst(all); s != nil && (p.worst == nil || s.Ms > p.worst.Ms) {
+		s.Window = readPressure().since(p.window)
+		s.At = time.Since(p.began.at).Seconds()
+		p.worst = s
+	}
+	p.window = next
+}
+
+// worst gives the longest of the contexts' stalls; nil: there was none.
+func worst(all []Stall) *Stall {
+	var w Stall
+	for _, s := range all {
+		if s.Ms > w.Ms {
+			w = s
+		}
+	}
+	if w.Ms == 0 {
+		return nil
+	}
+	w.Others = -1
+	for _, s := range all {
+		if s.Ms >= w.Ms/2 {
+			w.Others++
+		}
+	}
+	return &w
+}
+
 func (p *process) report() Process {
+	now := readPressure()
+	p.look(now)
 	var gc runtime.MemStats
 	runtime.ReadMemStats(&gc)
 	r := Process{Collections: gc.NumGC}
@@ -194,5 +245,6 @@ func (p *process) report() Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.Scrapes, r.ScrapeMaxMs = p.scrapes, ms(p.longest)
+	r.Pressure, r.Worst = now.since(p.began), p.worst
 	return r
 }

@@ -70,7 +70,7 @@ func (run *Run) print(w io.Writer) {
 	fmt.Fprintf(w, "\n%s, %.3g min; load: %s; busy %.0f %%, stolen %.1f %%, in the worst second %.0f %%\n", run.Mode, run.Minutes, run.Load,
 		run.BusyPct, run.StealPct, run.StealMaxPct)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "lease ms\trequests\tcompleted\tfalse expiries\tread\twrong\tfailed\tP step ms\tP pause ms\tD step ms\tD pause ms\tD late\t")
+	fmt.Fprintln(t, "lease ms\trequests\tcompleted\tfalse expiries\tread\twrong\tfailed\tP step ms\tP pause ms\tD step ms\tD pause ms\tD load ms\tD late\t")
 	for i, p := range run.P.Contexts {
 		var d Figures
 		if i < len(run.D.Contexts) {
@@ -82,8 +82,8 @@ func (run *Run) print(w io.Writer) {
 				failed += n
 			}
 		}
-		fmt.Fprintf(t, "%.0f\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t\n", p.LeaseMs, p.Requests, p.Completed, p.Expired, d.Read, d.WrongData,
-			failed, p.StepMaxMs, p.PauseMax, d.StepMaxMs, d.PauseMax, d.Overslept)
+		fmt.Fprintf(t, "%.0f\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t\n", p.LeaseMs, p.Requests, p.Completed, p.Expired, d.Read, d.WrongData,
+			failed, p.StepMaxMs, p.PauseMax, d.StepMaxMs, d.PauseMax, d.LoadMaxMs, d.Overslept)
 	}
 	t.Flush()
 	for _, side := range []struct {
@@ -99,6 +99,10 @@ func (run *Run) print(w io.Writer) {
 		}
 		fmt.Fprintf(w, "  %s: %d collections (longest pause %.2f ms), %d scrapes of statistics (longest %.2f ms)%s\n", side.name,
 			side.p.Collections, side.p.GCPauseMs, side.p.Scrapes, side.p.ScrapeMaxMs, more)
+		fmt.Fprintf(w, "     the run: %v\n", side.p.Pressure)
+		if side.p.Worst != nil {
+			fmt.Fprintf(w, "     longest stall: %v\n", side.p.Worst)
+		}
 	}
 	if run.ShortestMs > 0 {
 		fmt.Fprintf(w, "  shortest lease without a false expiry: %.0f ms\n", run.ShortestMs)

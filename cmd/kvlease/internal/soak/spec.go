@@ -94,6 +94,7 @@ type Figures struct {
 	StepMaxMs float64           `json:"step_max_ms"`
 	PauseMax  float64           `json:"pause_max_ms"` // beyond the sleep or the pass
 	Overslept uint64            `json:"overslept"`
+	LoadMaxMs float64           `json:"load_max_ms"` // longest load of an agent's metadata, which is a part of a step
 	Priority  string            `json:"priority,omitempty"`
 }
 
@@ -105,4 +106,6 @@ type Process struct {
 	Handshakes  uint64    `json:"handshakes"` // engines met again
 	Collections uint32    `json:"collections"`
 	GCPauseMs   float64   `json:"gc_pause_max_ms"`
+	Pressure    Pressure  `json:"pressure"` // of the whole run
+	Worst       *Stall    `json:"worst_stall,omitempty"`
 }
