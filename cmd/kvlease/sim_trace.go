@@ -124,12 +124,11 @@ func (c *simTrace) run(w *world, seedText, svg string) error {
 	if c.Jobs < 0 || c.Jobs > 1024 {
 		return usageError{fmt.Errorf("--jobs is %d, allowed: 0 to 1024", c.Jobs)}
 	}
-	open := func() (io.ReadCloser, error) {
-		if err := w.ctx.Err(); err != nil {
-			return nil, err
-		}
-		return os.Open(c.Trace)
+	cfg := c.config(seed)
+	if err := capacity.Check(cfg, settings); err != nil {
+		return usageError{err}
 	}
+	open := func() (io.ReadCloser, error) { return os.Open(c.Trace) }
 	first, err := open() // known before the minutes have passed
 	if err != nil {
 		return fmt.Errorf("--trace: %w", err)
@@ -151,8 +150,7 @@ func (c *simTrace) run(w *world, seedText, svg string) error {
 	if jobs == 0 {
 		jobs = runtime.GOMAXPROCS(0)
 	}
-	cfg := c.config(seed)
-	results, err := capacity.Compare(cfg, settings, open, jobs, func(r *capacity.Result) {
+	results, err := capacity.Compare(w.ctx, cfg, settings, open, jobs, func(r *capacity.Result) {
 		fmt.Fprintf(w.stderr, "%s: %v\n", r.Setting, time.Duration(r.Wall).Round(100*time.Millisecond))
 	})
 	if errors.Is(err, capacity.ErrConfig) {

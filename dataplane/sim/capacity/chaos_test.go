@@ -48,7 +48,7 @@ func TestNothingIsLostOrEndsTwiceWhateverCrashesAndStandsStill(t *testing.T) {
 	var sum Result
 	for seed := uint64(1); seed <= uint64(*seeds); seed++ {
 		c, s := drawn(seed)
-		r, err := Run(c, s, strings.NewReader(traceOf(seed, 300)))
+		r, err := Run(t.Context(), c, s, strings.NewReader(traceOf(seed, 300)))
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%+v", seed, err, c)
 		}
@@ -85,7 +85,7 @@ func TestARunFollowsFromItsSeed(t *testing.T) {
 	c, s := drawn(3)
 	trace := traceOf(3, 200)
 	play := func(c Config) string {
-		r, err := Run(c, s, strings.NewReader(trace))
+		r, err := Run(t.Context(), c, s, strings.NewReader(trace))
 		if err != nil {
 			t.Fatal(err)
 		}

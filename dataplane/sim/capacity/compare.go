@@ -1,22 +1,31 @@
 package capacity
 
 import (
+	"context"
 	"io"
 	"runtime/debug"
 	"sync"
 )
 
-// Compare runs the same load with each of several settings, at most workers at once, and gives the results in order. Each run opens
-// the trace anew. done hears of each result as it comes, from one goroutine at a time; nil: nobody. The first error ends it all
-// as soon as the runs under way have ended.
-func Compare(cfg Config, sets []Setting, open func() (io.ReadCloser, error), workers int, done func(*Result)) ([]*Result, error) {
+// Check says what cannot be, before anything is played: an error that wraps ErrConfig.
+func Check(cfg Config, sets []Setting) error {
 	if err := cfg.check(); err != nil {
-		return nil, err
+		return err
 	}
 	for _, s := range sets {
 		if err := s.check(cfg.Pass); err != nil {
-			return nil, err
+			return err
 		}
+	}
+	return nil
+}
+
+// Compare runs the same load with each of several settings, at most workers at once, and gives the results in order. Each run opens
+// the trace anew. done hears of each result as it comes, from one goroutine at a time; nil: nobody. The first error ends it all
+// as soon as the runs under way have ended; the end of ctx ends these, too.
+func Compare(ctx context.Context, cfg Config, sets []Setting, open func() (io.ReadCloser, error), workers int, done func(*Result)) ([]*Result, error) {
+	if err := Check(cfg, sets); err != nil {
+		return nil, err
 	}
 	results := make([]*Result, len(sets))
 	var mu sync.Mutex
@@ -35,7 +44,7 @@ func Compare(cfg Config, sets []Setting, open func() (io.ReadCloser, error), wor
 	for range min(max(workers, 1), len(sets)) {
 		all.Go(func() {
 			for i := take(); i >= 0; i = take() {
-				r, err := runOpened(cfg, sets[i], open)
+				r, err := runOpened(ctx, cfg, sets[i], open)
 				mu.Lock()
 				if err != nil && failed == nil {
 					failed = err
@@ -54,12 +63,12 @@ func Compare(cfg Config, sets []Setting, open func() (io.ReadCloser, error), wor
 	return results, nil
 }
 
-func runOpened(cfg Config, set Setting, open func() (io.ReadCloser, error)) (*Result, error) {
+func runOpened(ctx context.Context, cfg Config, set Setting, open func() (io.ReadCloser, error)) (*Result, error) {
 	in, err := open()
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
 	defer debug.FreeOSMemory() // a fleet takes gigabytes, most of them never touched, and the next one comes
-	return Run(cfg, set, in)
+	return Run(ctx, cfg, set, in)
 }

@@ -64,7 +64,7 @@ func TestABrokenRunIsVoidAndSaysWhatBroke(t *testing.T) {
 			tc.spoil(w)
 			err := w.broken
 			if err == nil {
-				err = w.run()
+				err = w.run(t.Context())
 			}
 			if !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "seed 1") {
 				t.Errorf("%v, want one that says %q and the seed", err, tc.want)

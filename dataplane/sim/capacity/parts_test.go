@@ -2,6 +2,7 @@ package capacity
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -97,7 +98,7 @@ func compared(t *testing.T) (*Config, []*Result) {
 	t.Helper()
 	c, _ := drawn(11)
 	c.D, c.CrashD, c.Wired, c.Restart = 4, 300, 0, second
-	rs, err := Compare(c, []Setting{leased(6 * second), leased(30 * second), fixedFor(480 * second)}, func() (io.ReadCloser, error) {
+	rs, err := Compare(t.Context(), c, []Setting{leased(6 * second), leased(30 * second), fixedFor(480 * second)}, func() (io.ReadCloser, error) {
 		return io.NopCloser(strings.NewReader(traceOf(11, 120))), nil
 	}, 2, nil)
 	if err != nil {
@@ -109,7 +110,7 @@ func compared(t *testing.T) (*Config, []*Result) {
 func TestSettingsAreComparedOnTheSameLoad(t *testing.T) {
 	var opened, closed, told atomic.Int32
 	sets := []Setting{leased(6 * second), leased(12 * second), fixedFor(30 * second), fixedFor(60 * second)}
-	rs, err := Compare(small(), sets, func() (io.ReadCloser, error) {
+	rs, err := Compare(t.Context(), small(), sets, func() (io.ReadCloser, error) {
 		opened.Add(1)
 		return &counted{strings.NewReader(strings.Join(twoRequests(), "")), &closed}, nil
 	}, 3, func(*Result) { told.Add(1) })
@@ -124,11 +125,19 @@ func TestSettingsAreComparedOnTheSameLoad(t *testing.T) {
 	if opened.Load() != 4 || closed.Load() != 4 || told.Load() != 4 {
 		t.Errorf("opened %d times, closed %d, told %d", opened.Load(), closed.Load(), told.Load())
 	}
-	if _, err := Compare(small(), sets, func() (io.ReadCloser, error) { return nil, errDisk }, 2, nil); !errors.Is(err, errDisk) {
+	if _, err := Compare(t.Context(), small(), sets, func() (io.ReadCloser, error) { return nil, errDisk }, 2, nil); !errors.Is(err, errDisk) {
 		t.Errorf("a trace that cannot be opened: %v", err)
 	}
-	if _, err := Compare(small(), []Setting{leased(0)}, nil, 2, nil); !errors.Is(err, ErrConfig) {
+	if _, err := Compare(t.Context(), small(), []Setting{leased(0)}, nil, 2, nil); !errors.Is(err, ErrConfig) {
 		t.Errorf("a wrong setting: %v", err)
+	}
+}
+
+func TestARunThatIsCalledOffEnds(t *testing.T) {
+	ctx, stop := context.WithCancelCause(t.Context())
+	stop(errDisk)
+	if _, err := Run(ctx, small(), leased(30*second), &endless{n: 1 << 30}); !errors.Is(err, errDisk) {
+		t.Errorf("%v, want the reason", err)
 	}
 }
 

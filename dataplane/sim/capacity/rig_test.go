@@ -63,7 +63,7 @@ func (w *world) turnsBefore(at clock.Instant) bool {
 // rest plays to the end.
 func (w *world) rest(t testing.TB) *Result {
 	t.Helper()
-	if err := w.run(); err != nil {
+	if err := w.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return w.result(0)

@@ -33,16 +33,16 @@ func TestALineOfATraceThatCannotBeReadIsNamed(t *testing.T) {
 			if strings.Contains(tc.want, "goes back") {
 				before = good + "\n" + line(5*time.Millisecond, 1, 1)
 			}
-			_, err := Run(small(), leased(30*second), strings.NewReader(before+tc.bad))
+			_, err := Run(t.Context(), small(), leased(30*second), strings.NewReader(before+tc.bad))
 			if err == nil || !strings.Contains(err.Error(), "line 4 of the trace") || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%v, want one that names line 4 and %q", err, tc.want)
 			}
 		})
 	}
-	if _, err := Run(small(), leased(30*second), strings.NewReader("\n \n")); !errors.Is(err, ErrConfig) {
+	if _, err := Run(t.Context(), small(), leased(30*second), strings.NewReader("\n \n")); !errors.Is(err, ErrConfig) {
 		t.Errorf("a trace without requests: %v", err)
 	}
-	if _, err := Run(small(), leased(30*second), io.MultiReader(strings.NewReader(good), failing{})); !errors.Is(err, errDisk) || !strings.Contains(err.Error(), "line 2") {
+	if _, err := Run(t.Context(), small(), leased(30*second), io.MultiReader(strings.NewReader(good), failing{})); !errors.Is(err, errDisk) || !strings.Contains(err.Error(), "line 2") {
 		t.Errorf("a file that cannot be read further: %v", err)
 	}
 }
@@ -168,7 +168,7 @@ func TestWhatCannotBeIsNamed(t *testing.T) {
 	} {
 		c := small()
 		tc.change(&c)
-		_, err := Run(c, leased(30*second), strings.NewReader(line(0, 1, 1)))
+		_, err := Run(t.Context(), c, leased(30*second), strings.NewReader(line(0, 1, 1)))
 		if !errors.Is(err, ErrConfig) || !strings.Contains(fmt.Sprint(err), tc.want) {
 			t.Errorf("%v, want one that says %q", err, tc.want)
 		}
@@ -180,13 +180,13 @@ func TestWhatCannotBeIsNamed(t *testing.T) {
 		{leased(0), "lease 0 s, allowed: 1s to 24h"},
 		{fixedFor(25 * time.Hour), "fixed 90000 s, allowed"},
 	} {
-		if _, err := Run(small(), tc.set, strings.NewReader(line(0, 1, 1))); !errors.Is(err, ErrConfig) || !strings.Contains(fmt.Sprint(err), tc.want) {
+		if _, err := Run(t.Context(), small(), tc.set, strings.NewReader(line(0, 1, 1))); !errors.Is(err, ErrConfig) || !strings.Contains(fmt.Sprint(err), tc.want) {
 			t.Errorf("%v, want one that says %q", err, tc.want)
 		}
 	}
 	c := small()
 	c.Pass = time.Second
-	if _, err := Run(c, leased(2*second), strings.NewReader(line(0, 1, 1))); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "two lost heartbeats") {
+	if _, err := Run(t.Context(), c, leased(2*second), strings.NewReader(line(0, 1, 1))); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "two lost heartbeats") {
 		t.Errorf("a pass that a lease cannot survive: %v", err)
 	}
 }

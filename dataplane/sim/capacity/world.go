@@ -1,6 +1,7 @@
 package capacity
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -92,12 +93,9 @@ type world struct {
 
 // Run plays a trace with one setting until everything has come to rest.
 //
-// Memory: what is alive at once, whatever the length of the trace. Errors: ErrConfig, a line of the trace, ErrBroken.
-func Run(cfg Config, set Setting, trace io.Reader) (*Result, error) {
-	if err := cfg.check(); err != nil {
-		return nil, err
-	}
-	if err := set.check(cfg.Pass); err != nil {
+// Memory: what is alive at once, whatever the length of the trace. Errors: ErrConfig, a line of the trace, ErrBroken, ctx's.
+func Run(ctx context.Context, cfg Config, set Setting, trace io.Reader) (*Result, error) {
+	if err := Check(cfg, []Setting{set}); err != nil {
 		return nil, err
 	}
 	runtime.LockOSThread() // the clock of the steps is that of the thread
@@ -107,7 +105,7 @@ func Run(cfg Config, set Setting, trace io.Reader) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.run(); err != nil {
+	if err := w.run(ctx); err != nil {
 		return nil, err
 	}
 	return w.result(time.Since(began)), nil
@@ -181,8 +179,11 @@ func (w *world) nextArrival() error {
 }
 
 // run goes on until everything has come to rest.
-func (w *world) run() error {
-	for !w.rests() {
+func (w *world) run(ctx context.Context) error {
+	for n := 0; !w.rests(); n++ {
+		if n%1024 == 0 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err := w.turn(); err != nil {
 			return err
 		}
