@@ -598,3 +598,9 @@ func (a *app) handles() (all []record.Handle) {
 	slices.Sort(all)
 	return all
 }
+
+// FreedNames and ReadNames are words for the counts of a Result.
+func FreedNames() []string { return freedNames[:] }
+
+// ReadNames is FreedNames for outcomes of reads.
+func ReadNames() []string { return readNames[:] }

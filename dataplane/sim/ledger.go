@@ -128,6 +128,9 @@ func (l *ledger) heard(agent, body []byte) {
 		}
 		e.named = true
 		l.loosen(e, now)
+		if e.native { // one of ours has named it: it ends nothing (L12)
+			return
+		}
 		e.report(report{agent: string(agent), n: uint32(msg.N)}, true)
 	}
 }
@@ -306,7 +309,7 @@ func (l *ledger) look(now clock.Instant) {
 		if again { // the host has told a grant once more, with the time left, but an extension at least
 			e.most, e.looked, e.over = max(e.most, now.Add(l.extension()*9/8)), 0, 0
 		}
-		if e.complete && !(e.native && e.onlyStock()) {
+		if e.complete {
 			if e.open++; e.open == 2 {
 				l.broke("L5", e, "all readers of one engine have reported, and it is held")
 			}
@@ -377,19 +380,9 @@ func (l *ledger) moved(s uint32, e *entry, bits uint32, now clock.Instant) {
 	e.passed, e.looked, e.over = 0, 0, 0
 	l.loosen(e, now)
 	e.fair = e.fair || e.kept && !e.shared && e.loose == 0
-	if e.complete && e.id != "" && !(e.native && e.onlyStock()) {
+	if e.complete && e.id != "" {
 		l.broke("L6", e, "all its readers had reported before the grant, and it is held")
 	}
-}
-
-// onlyStock reports that what has reported are stock readers, which end nothing once a native message named the lease (L12).
-func (e *entry) onlyStock() bool {
-	for _, k := range e.reports {
-		if k.agent == "" {
-			return false
-		}
-	}
-	return true
 }
 
 func (l *ledger) broke(rule Rule, e *entry, format string, args ...any) {
@@ -459,7 +452,7 @@ func (l *ledger) freed(g *grant, reason int) {
 	s := g.handle.Slot()
 	// L10: whoever reads the row now must see that the lease is over.
 	_, rows := record.Board(l.r.mem.Board)
-	if l.r.agent != nil && l.r.epoch == g.epoch && rows[s].Fence == record.FenceWord(l.r.base, g.handle.Use()) {
+	if l.r.agent != nil && l.r.epoch == g.epoch && rows[s].Fence == l.r.base+uint64(g.handle.Use()) {
 		l.w.broke("L10", l.r.who(), g.name, "freed as %s while the row of rank %d says that it may be read", freedNames[reason&15], l.r.n)
 	}
 	if l.r.poisoned || l.r.life.app.broken {

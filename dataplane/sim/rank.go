@@ -71,7 +71,7 @@ func (r *rankCtx) who() string { return r.life.place.spec.ID }
 func (l *life) readConfig() read.Config {
 	p := l.place
 	c := read.Config{
-		ReadsMax: 48, SourcesMax: 8, PartsMax: 4, RunsMax: 4096, PeersMax: 64, RowsMax: 128, RowsPeer: 64, DescsStepMax: 256,
+		ReadsMax: 48, SourcesMax: 8, PartsMax: 4, RunsMax: 4096, PeersMax: 64, RowsMax: 128, RowsPeer: 64, DescsStepMax: 8,
 		ReadTimeout: 4 * p.lease(), QuarantineErrorWait: max(p.lease(), quarantineLeast), FenceSpin: 1, FenceSpinFast: 1,
 	}
 	if p.spec.ReadTimeout > 0 {
