@@ -29,6 +29,7 @@ func (soakCmd) Help() string {
   read, wrong, failed   reads that D proved, those of them with a wrong byte, and reads that D was refused or gave up
   step ms               the longest step of P, and of D, whose steps load engines into NIXL
   pause ms              the longest time in which P, or D, was not run although it was due
+  D load ms             the longest load of an engine into NIXL, which is a part of a step
   D late                how often D was run more than 20 ms late
 
 Below it: collections of Go's garbage in each process, scrapes, engines met again, and the shortest lease of which, with all longer ones, none expired falsely. Stolen time is what the hypervisor took: with much of it the figures are the machine's.

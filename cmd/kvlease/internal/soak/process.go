@@ -191,7 +191,7 @@ func (p *process) look(next Pressure) {
 		return
 	}
 	var all []Stall
-	for _, m := range p.members {
+	for _, m := range p.members[:len(p.spec.Leases)] {
 		all = append(all, m.most())
 	}
 	p.mu.Lock()
