@@ -32,7 +32,7 @@ func (soakCmd) Help() string {
   D load ms             the longest load of an engine into NIXL, which is a part of a step
   D late                how often D was run more than 20 ms late
 
-Below it: collections of Go's garbage in each process, scrapes, engines met again, and the shortest lease of which, with all longer ones, none expired falsely. Stolen time is what the hypervisor took: with much of it the figures are the machine's.
+Below it: collections of Go's garbage in each process, scrapes, engines met again; how long threads of the machine waited for cores, memory and disks, in the run and around the longest stall of each process; and the shortest lease of which, with all longer ones, none expired falsely. Stolen time is what the hypervisor took: with much of it the figures are the machine's.
 
   $ make soak MIN=10                              ten minutes with the pump, and a line in bench/results
   $ make soak MIN=5 MODES=pump,inline             five minutes each, one after the other
