@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
 // The cases of docs/faults.yaml about a whole context that no other test is about.
@@ -266,4 +267,30 @@ func TestAContextNoneOfWhoseEnginesAnswersIsNotHealthy(t *testing.T) {
 	if s := l.p.core.counters(); s["healthy"] != 0 {
 		t.Error("a poisoned context is healthy")
 	}
+}
+
+func TestAHostNoneOfWhoseEnginesAnswersIsNotHealthy(t *testing.T) {
+	f := newFleet(t, stream.KindProcess)
+	p, d := f.team("P", 2, 1), f.team("D", 2, 1)
+	e := f.connect(d, p)
+	_, remote := p.grant("r", 7, blocks(3, 4))
+	d.track(e, remote, 1)
+	f.turns(50)
+	want := func(healthy, failing int) {
+		t.Helper()
+		s := d.core.counters()
+		if s["healthy"] != healthy || s["group_failing"] != failing || s["group_engines"] != 1 { // shows C50.3
+			t.Errorf("healthy %v, %v of %v engines failing for up to %v ms; want %d, %d", s["healthy"], s["group_failing"], s["group_engines"], s["group_failing_ms"], healthy, failing)
+		}
+	}
+	want(1, 0)
+	for _, c := range p.cores() {
+		f.hub.Kill(c.tr.Agent())
+	}
+	p.kill()
+	f.pass = 100 * time.Millisecond
+	f.turns(200) // 20 s: the next heartbeat finds it out, and an interval has passed since
+	want(1, 1)
+	f.turns(400)
+	want(0, 1)
 }

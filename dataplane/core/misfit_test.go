@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
 // side_failing of an engine's statistics.
@@ -86,4 +87,27 @@ func TestRequestsAtAnEngineThatDoesNotFitFailAtOnceAndTheReasonIsNamed(t *testin
 			}
 		})
 	}
+}
+
+func TestRequestsAtAnEngineThatDoesNotFitAHostOfRanksFailAtOnce(t *testing.T) {
+	f := newFleet(t, stream.KindShm).realTime()
+	f.config = strings.Replace(teamConfig, "{", `{"compatibility_hash":"our-model",`, 1)
+	q, d := f.team("Q", 2, 1), f.team("D", 2, 1)
+	f.config = strings.Replace(teamConfig, "{", `{"compatibility_hash":"another",`, 1)
+	p := f.team("P", 2, 1)
+	live := f.connect(d, q)
+	e := f.name(d, p)
+	began := time.Now()
+	_, remote := p.grant("a", 7, blocks(3, 4))
+	track := d.track(e, remote, 1)
+	d.read(track, blocks(20, 4), blocks(3, 4))
+	if failed := d.event(record.EvReadFailed, track); failed.Status != record.ReadLost || time.Since(began) > 2*time.Second { // shows C59.2
+		t.Errorf("failed after %v: %+v", time.Since(began), failed)
+	}
+	later := d.track(e, remote, 2)
+	d.event(record.EvLeaseGone, later)
+	if d.core.stat("side_misfits") == 0 {
+		t.Error("it is not counted")
+	}
+	f.exchange(q, d, live, 9) // shows C55.2
 }

@@ -106,6 +106,15 @@ func TestARequestThatIsCancelledBeforeItsGrantLeavesNothing(t *testing.T) {
 	if alive := l.p.core.plane.Alive(); alive != 0 {
 		t.Errorf("%d objects are left", alive)
 	}
+	used := 0
+	for i := range l.p.core.mem.Slots {
+		if l.p.core.mem.Slots[i].State != 0 {
+			used++
+		}
+	}
+	if used > 200 { // shows C37.2: what is cancelled is used again, and no other memory is touched
+		t.Errorf("%d slots were used for 10,000 expectations of which at most 100 stood at once", used)
+	}
 	if len(l.p.evs) != 0 {
 		t.Errorf("events: %+v", l.p.evs[:min(3, len(l.p.evs))])
 	}

@@ -73,6 +73,11 @@ func TestBlocksAreReadWholeWhateverTheRanksOfBothSides(t *testing.T) {
 				if n := p.of(record.EvFreed, lease) + d.of(record.EvReadDone, track); n != 2 {
 					t.Errorf("%d ends, want one of each", n)
 				}
+				for i, c := range p.cores() {
+					if n := c.stat("lease_unknown_renew") + c.stat("lease_unknown_done") + c.stat("lease_unknown_release"); n != 0 { // shows C11.3
+						t.Errorf("rank %d was told of %d unknown requests", i, n)
+					}
+				}
 			})
 		}
 	}

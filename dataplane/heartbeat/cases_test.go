@@ -224,7 +224,7 @@ func TestARequestAtAnEngineThatNeverAnswersEnds(t *testing.T) {
 		}
 		r.read(h, record.Run{N: 1})
 		r.run(sec(300), time.Second)
-		r.wantSaid(h, "failed(6)") // shows S30.1
+		r.wantSaid(h, "failed(6)") // shows S30.1, C54.3
 		r.wantRest()
 	}
 }

@@ -236,7 +236,7 @@ func TestTimeLeftRunsFromWhenTheRankHearsIt(t *testing.T) { // C60
 	r.run(at(10029.6))
 	r.wantHeld(a)
 	r.run(at(10029.9))
-	r.wantEnded(record.FreedExpired, a)
+	r.wantEnded(record.FreedExpired, a) // shows C60.1
 }
 
 // Fixed grants: the blocks that a decode engine keeps for the next turn.

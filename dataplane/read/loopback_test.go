@@ -220,7 +220,7 @@ func TestOverLoopbackTheStockCompletionLeavesOnceWithTheRead(t *testing.T) {
 	d.step(0)
 	d.wantOutcome(1, record.ReadOK, false)
 	p.agent.Poll(in)
-	if _, body, ok := in.Next(); !ok || string(body) != "req-1:1" || in.Len() != 0 {
+	if _, body, ok := in.Next(); !ok || string(body) != "req-1:1" || in.Len() != 0 { // shows F1.1
 		t.Errorf("notification %q, %v, %d more", body, ok, in.Len())
 	}
 }

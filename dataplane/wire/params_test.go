@@ -170,7 +170,7 @@ func TestParameterErrorsSayWhy(t *testing.T) {
 		{"params_comma_at_the_end.json", ErrSyntax},
 	} {
 		var p Params
-		if err := ParseParams(readFile(t, tc.file), &p); !errors.Is(err, tc.want) { // shows S31.1, S32.1
+		if err := ParseParams(readFile(t, tc.file), &p); !errors.Is(err, tc.want) { // shows S31.1, S32.1, C10.3
 			t.Errorf("%s: %v, want %v", tc.file, err, tc.want)
 		}
 	}

@@ -37,7 +37,7 @@ static void it_sleeps_while_nothing_is_held(void)
 	int fd = wait_fd(ctx);
 	CHECK(ready(fd, 1000)); /* once, for the first step to find out */
 	CHECK_STATUS(kvl_step(ctx), KVL_OK);
-	CHECK(!ready(fd, 60));
+	CHECK(!ready(fd, 60)); /* shows C66.3 */
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 }
 
@@ -59,7 +59,7 @@ static void it_ticks_while_something_is_held_and_fires_for_events(void)
 	CHECK_STATUS(kvl_step(ctx), KVL_OK);
 	quiet(fd, stepped, 250);
 	for (int i = 0; i < 3; i++) {
-		CHECK(ready(fd, 2000)); /* the tick */
+		CHECK(ready(fd, 2000)); /* shows C66.1: the tick */
 		CHECK_STATUS(kvl_step(ctx), KVL_OK);
 	}
 	for (int i = 0; i < 3; i++)
