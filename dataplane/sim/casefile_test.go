@@ -62,6 +62,9 @@ func TestAMistakeInACaseFileNamesFileLineAndRemedy(t *testing.T) {
 		{"a counter that there is not", "held: a}", "engine: P, counter: lease_grant, is: 1}", `x.yaml:8: there is no counter "lease_grant"; is it lease_grants?`},
 		{"a count that is not said", "held: a}", "engine: P, event: freed}", `x.yaml:8: event how often?`},
 		{"no span", "span: 60s\n", "", `x.yaml:1: there is no span`},
+		{"more actions than anybody wants", "at: 0s, engine: P, do: grant, req: a,", "at: 0s, every: 1ns, until: 60s, engine: P, do: grant, req: a,", `x.yaml:5: more than 200000 actions`},
+		{"times without end", "at: 0s, engine: P, do: grant, req: a,", "at: 0s, every: 1ns, until: 2562047h, engine: P, do: grant, req: a,", `x.yaml:5: times are from 0s to 10000h0m0s`},
+		{"a negative time", "at: 0s", "at: -1s", `x.yaml:5: times are from 0s to 10000h0m0s`},
 		{"no engines", "engines: [{id: P}, {id: D, known: [P]}]", "engines: []", `x.yaml:1: there are no engines`},
 		{"two engines with one id", "{id: D, known: [P]}", "{id: P}", `x.yaml:3: an engine with id "P": each needs its own`},
 		{"what is no YAML", "span: 60s", "span: [60s", `x.yaml: `},
@@ -213,6 +216,7 @@ func FuzzParseCase(f *testing.F) {
 	f.Add([]byte(wellFormed))
 	f.Add([]byte("span: 1s\nengines: [{id: P}]\nactions:\n  - {at: 0s, engine: P, do: grant, req: r1..r3, every: 1ms}\n"))
 	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("span: 1s\nengines: [{id: P}]\nactions:\n  - {at: 0s, engine: P, do: pressure, every: 1ns, until: 2562047h, req: [a, b]}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := ParseCase("x.yaml", data)
 		if err != nil {

@@ -24,7 +24,13 @@ type caseError struct {
 func (e *caseError) Error() string { return fmt.Sprintf("%s:%d: %s", e.file, e.line, e.what) }
 
 // strict decodes nodes of one file.
-type strict struct{ file string }
+type strict struct {
+	file  string
+	nodes int
+}
+
+// nodesMax is how many values a file may hold, those that aliases repeat included.
+const nodesMax = 4_000_000
 
 func (d *strict) errorf(n *yaml.Node, format string, args ...any) error {
 	return &caseError{d.file, n.Line, fmt.Sprintf(format, args...)}
@@ -40,6 +46,9 @@ var (
 func (d *strict) into(n *yaml.Node, v reflect.Value, what string) error {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
+	}
+	if d.nodes += 1 + len(n.Content); d.nodes > nodesMax {
+		return d.errorf(n, "the file holds more than %d values", nodesMax)
 	}
 	switch {
 	case v.Kind() == reflect.Pointer:
