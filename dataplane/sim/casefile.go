@@ -36,6 +36,7 @@ type fileAction struct {
 	Action `yaml:",inline"`
 	Req    names         `yaml:"req,omitempty,flow"` // several: one action for each
 	As     names         `yaml:"as,omitempty,flow"`  // as many as Req, or one for all
+	ID     names         `yaml:"id,omitempty,flow"`  // likewise
 	Reqs   names         `yaml:"reqs,omitempty,flow"`
 	Rank   rankNumber    `yaml:"rank,omitempty"`
 	ToRank rankNumber    `yaml:"to_rank,omitempty"`
@@ -146,8 +147,10 @@ func (f *fileAction) each() ([]Action, error) {
 		}
 		a.Data = data
 	}
-	if len(f.As) > 1 && len(f.As) != len(f.Req) {
-		return nil, fmt.Errorf("%d names in as for %d in req: give one for each, or one for all", len(f.As), len(f.Req))
+	for key, list := range map[string]names{"as": f.As, "id": f.ID} {
+		if len(list) > 1 && len(list) != len(f.Req) {
+			return nil, fmt.Errorf("%d names in %s for %d in req: give one for each, or one for all", len(list), key, len(f.Req))
+		}
 	}
 	switch {
 	case f.Every < 0 || f.Until != 0 && f.Every == 0:
@@ -170,6 +173,9 @@ func (f *fileAction) each() ([]Action, error) {
 			}
 			if len(f.As) > 0 {
 				b.As = f.As[min(i, len(f.As)-1)]
+			}
+			if len(f.ID) > 0 {
+				b.ID = f.ID[min(i, len(f.ID)-1)]
 			}
 			if f.Until == 0 {
 				b.At += time.Duration(i) * f.Every

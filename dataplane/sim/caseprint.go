@@ -43,7 +43,10 @@ func fileActionOf(a Action) fileAction {
 	if a.As != "" {
 		f.As = names{a.As}
 	}
-	f.Action.Req, f.Action.As, f.Action.Reqs = "", "", nil
+	if a.ID != "" {
+		f.ID = names{a.ID}
+	}
+	f.Action.Req, f.Action.As, f.Action.ID, f.Action.Reqs = "", "", "", nil
 	if !text(a.Data) {
 		f.Action.Data, f.Hex = "", hex.EncodeToString([]byte(a.Data))
 	}
