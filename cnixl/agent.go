@@ -68,6 +68,7 @@ type Agent struct {
 	backlog uint64
 	inline  bool
 	sets    []int // epoll descriptors of its transports
+	locks   func() *lockable
 }
 
 var _ transport.Transport = (*Agent)(nil)
@@ -109,7 +110,7 @@ func Open(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{name: cfg.Agent, library: lib, fast: fastFence(getenv("UCX_TLS")), lens: make([]uint32, 2*lensMax), inline: cfg.Inline}
+	a := &Agent{name: cfg.Agent, library: lib, fast: fastFence(getenv("UCX_TLS")), lens: make([]uint32, 2*lensMax), inline: cfg.Inline, locks: locksOfThisProcess}
 	name := C.CString(cfg.Agent)
 	defer C.free(unsafe.Pointer(name))
 	text := (*C.char)(C.calloc(1, textMax))
@@ -136,10 +137,14 @@ func (a *Agent) Library() Library { return a.library }
 // FastFence reports whether UCX_TLS leaves only transports whose reads the peer's NIC answers.
 func (a *Agent) FastFence() bool { return a.fast }
 
-// Register makes regions readable by peers, all or none. One region is one registration in NIXL.
+// Register makes regions readable by peers, all or none. One region is one registration in NIXL. ErrUnavailable: the process may not
+// lock so much memory.
 func (a *Agent) Register(regions []transport.Region) error {
 	if len(regions) == 0 {
 		return nil
+	}
+	if err := a.locks().check(regions); err != nil {
+		return err
 	}
 	if st := C.kvlx_register(a.handle, regionsC(regions), C.size_t(len(regions))); st != C.KVLX_OK {
 		return fmt.Errorf("register %d regions: %w", len(regions), errorOf(st))

@@ -194,7 +194,7 @@ static void while_heartbeats_run(engine_t *p, engine_t *d, const char *self)
 {
 	the_handlers_are_those_of_before();
 	CHECK_EQ(ended(p, d, fork_a_child(p, d)), 0);    /* shows C70.1 */
-	CHECK_EQ(ended(p, d, start_a_process(self)), 0); /* shows C70.3 */
+	CHECK_EQ(ended(p, d, start_a_process(self)), 0); /* shows C70.3, C77.1: beside two engines in this process */
 	caught[SIGINT] = 0;
 	for (int i = 0; i < 100; i++) {
 		kill(getpid(), SIGINT);
@@ -277,7 +277,7 @@ int main(int argc, char **argv)
 	read.remote = remote.groups;
 	CHECK_STATUS(kvl_read(d.p, track, &read), KVL_OK);
 	ev = wait_for(&p, &d, &d, KVL_EV_READ_DONE);
-	CHECK(ev.handle == track && ev.user == 33 && ev.status == KVL_READ_OK);
+	CHECK(ev.handle == track && ev.user == 33 && ev.status == KVL_READ_OK); /* shows C77.1 */
 	CHECK_EQ(ev.value0, LAYERS * REQUEST_BLOCKS * BLOCK_BYTES);
 	for (uint32_t i = 0; i < REQUEST_BLOCKS; i++)
 		for (uint32_t l = 0; l < LAYERS; l++)

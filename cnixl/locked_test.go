@@ -1,0 +1,93 @@
+package cnixl
+
+import (
+	"bufio"
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+func TestWhatTheProcessMayNotLockIsNotRegisteredAndTheRemedyIsNamed(t *testing.T) {
+	s := newScript(t)
+	a := s.open(Config{Agent: "D"})
+	mem := memory(4096)
+	region := []transport.Region{{Addr: address(mem), Bytes: 48 << 20}}
+	for _, tc := range []struct {
+		name  string
+		locks lockable
+		fits  bool
+	}{
+		{"two NICs and 64 MiB", lockable{devices: 2, limit: 64 << 20}, false},
+		{"one NIC and 64 MiB", lockable{devices: 1, limit: 64 << 20}, true},
+		{"one NIC, and a third of it is taken", lockable{devices: 1, limit: 64 << 20, pinned: 20 << 20}, false},
+		{"two NICs and no limit", lockable{devices: 2, limit: unix.RLIM_INFINITY}, true},
+		{"a process that need not ask", lockable{devices: 2, limit: 64 << 20, exempt: true}, true},
+		{"no NIC", lockable{limit: 1 << 20}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a.locks = func() *lockable { return &tc.locks }
+			before := s.do("count register_mem")
+			err := a.Register(region)
+			if tc.fits {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := a.Unregister(region); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if !errors.Is(err, transport.ErrUnavailable) || s.do("count register_mem") != before { // shows C63.1
+				t.Fatalf("%v; NIXL was asked %d times", err, s.do("count register_mem")-before)
+			}
+			if tc.locks.devices != 2 {
+				return
+			}
+			for _, want := range []string{"48.0 MiB of host memory on 2 network devices", "lock 96.0 MiB", "limit of this process (RLIMIT_MEMLOCK) is 64.0 MiB", "ulimit -l", "LimitMEMLOCK", "memlock=-1"} {
+				if !strings.Contains(err.Error(), want) { // shows C63.2
+					t.Errorf("no %q in %q", want, err)
+				}
+			}
+		})
+	}
+	a.locks = func() *lockable { return &lockable{devices: 2, limit: 1 << 20} }
+	if err := a.Register([]transport.Region{{Addr: address(mem), Bytes: 4096, Mem: transport.VRAM}}); err != nil {
+		t.Errorf("memory of a device is not the host's: %v", err)
+	}
+}
+
+func TestDevicesAreThoseThatUCXMayUse(t *testing.T) {
+	nics := []string{"mlx5_0", "mlx5_1", "mlx5_10"}
+	for _, tc := range []struct {
+		tls, named string
+		want       int
+	}{
+		{"", "", 3}, {"all", "all", 3}, {"tcp", "", 0}, {"tcp,sm,self", "", 0}, {"rc,sm,self", "", 3}, {"rc_x, cuda", "", 3}, {"^tcp", "", 3},
+		{"ud_verbs", "mlx5_1:1", 1}, {"", "mlx5_1:1,mlx5_10:1", 2}, {"", "eth0", 0}, {"ib", "mlx5_1", 1}, {`\rc`, "mlx5_1:1,mlx5_1:2", 1},
+	} {
+		if got := devices(nics, tc.tls, tc.named); got != tc.want {
+			t.Errorf("UCX_TLS=%q UCX_NET_DEVICES=%q: %d devices, want %d", tc.tls, tc.named, got, tc.want)
+		}
+	}
+}
+
+func TestLockedMemoryAndTheRightToLockAreRead(t *testing.T) {
+	for text, want := range map[string]lockable{
+		"Name:\tx\nVmPin:\t   20480 kB\nVmRSS:\t 1 kB\nCapEff:\t0000000000004000\n": {pinned: 20 << 20, exempt: true},
+		"VmPin:\t       0 kB\nCapEff:\t00000000a80425fb\n":                          {},
+		"CapEff:\t000001ffffffffff\n":                                               {exempt: true},
+	} {
+		var got lockable
+		got.read(bufio.NewScanner(strings.NewReader(text)))
+		if got != want {
+			t.Errorf("%q: %+v, want %+v", text, got, want)
+		}
+	}
+	if l := locksOfThisProcess(); l.check(nil) != nil {
+		t.Errorf("nothing at all is too much: %+v", l)
+	}
+}
