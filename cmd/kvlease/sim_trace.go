@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -156,7 +157,13 @@ func (c *simTrace) run(w *world, seedText, svg string) error {
 	if errors.Is(err, capacity.ErrConfig) {
 		return usageError{err}
 	}
+	if errors.Is(err, context.Canceled) { // minutes have gone into what there is
+		err = fmt.Errorf("called off after %d of %d settings", len(results), len(settings))
+	}
 	if err != nil {
+		if len(results) > 0 {
+			capacity.Table(w.stdout, &cfg, results)
+		}
 		return err
 	}
 	capacity.Table(w.stdout, &cfg, results)

@@ -46,6 +46,9 @@ func drawn(seed uint64) (Config, Setting) {
 // whose lease had ended.
 func TestNothingIsLostOrEndsTwiceWhateverCrashesAndStandsStill(t *testing.T) {
 	var sum Result
+	if testing.Short() {
+		*seeds = min(*seeds, 8)
+	}
 	for seed := uint64(1); seed <= uint64(*seeds); seed++ {
 		c, s := drawn(seed)
 		r, err := Run(t.Context(), c, s, strings.NewReader(traceOf(seed, 300)))

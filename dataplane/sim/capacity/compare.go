@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"runtime/debug"
+	"slices"
 	"sync"
 )
 
@@ -20,7 +21,8 @@ func Check(cfg Config, sets []Setting) error {
 	return nil
 }
 
-// Compare runs the same load with each of several settings, at most workers at once, and gives the results in order. Each run opens
+// Compare runs the same load with each of several settings, at most workers at once, and gives the results in order, with an error
+// those that there are. Each run opens
 // the trace anew. done hears of each result as it comes, from one goroutine at a time; nil: nobody. The first error ends it all
 // as soon as the runs under way have ended; the end of ctx ends these, too.
 func Compare(ctx context.Context, cfg Config, sets []Setting, open func() (io.ReadCloser, error), workers int, done func(*Result)) ([]*Result, error) {
@@ -57,10 +59,7 @@ func Compare(ctx context.Context, cfg Config, sets []Setting, open func() (io.Re
 		})
 	}
 	all.Wait()
-	if failed != nil {
-		return nil, failed
-	}
-	return results, nil
+	return slices.DeleteFunc(results, func(r *Result) bool { return r == nil }), failed
 }
 
 func runOpened(ctx context.Context, cfg Config, set Setting, open func() (io.ReadCloser, error)) (*Result, error) {

@@ -125,6 +125,16 @@ func TestSettingsAreComparedOnTheSameLoad(t *testing.T) {
 	if opened.Load() != 4 || closed.Load() != 4 || told.Load() != 4 {
 		t.Errorf("opened %d times, closed %d, told %d", opened.Load(), closed.Load(), told.Load())
 	}
+	opened.Store(0)
+	some, err := Compare(t.Context(), small(), sets, func() (io.ReadCloser, error) {
+		if opened.Add(1) == 3 {
+			return nil, errDisk
+		}
+		return &counted{strings.NewReader(strings.Join(twoRequests(), "")), &closed}, nil
+	}, 1, nil)
+	if !errors.Is(err, errDisk) || len(some) != 2 || some[0].Setting != sets[0].Name() || some[1].Setting != sets[1].Name() {
+		t.Errorf("the third fails: %v, %d results, want the two before it", err, len(some))
+	}
 	if _, err := Compare(t.Context(), small(), sets, func() (io.ReadCloser, error) { return nil, errDisk }, 2, nil); !errors.Is(err, errDisk) {
 		t.Errorf("a trace that cannot be opened: %v", err)
 	}
@@ -172,6 +182,10 @@ func TestTheReportIsJSONInSeconds(t *testing.T) {
 	var out bytes.Buffer
 	if err := WriteJSON(&out, &Report{Version: "v", Config: *c, Results: rs}); err != nil {
 		t.Fatal(err)
+	}
+	var again Report
+	if err := json.Unmarshal(out.Bytes(), &again); err != nil || len(again.Results) != 3 || timeless(again.Results[1]) != timeless(rs[1]) {
+		t.Errorf("a report that was read again: %v\n%s\n%s", err, timeless(again.Results[1]), timeless(rs[1]))
 	}
 	var back struct {
 		Config  struct{ P int } `json:"config"`

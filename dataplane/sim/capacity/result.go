@@ -1,6 +1,7 @@
 package capacity
 
 import (
+	"math"
 	"strconv"
 	"time"
 
@@ -12,7 +13,17 @@ type Span time.Duration
 
 // MarshalJSON writes seconds.
 func (s Span) MarshalJSON() ([]byte, error) {
-	return strconv.AppendFloat(nil, time.Duration(s).Seconds(), 'g', 9, 64), nil
+	return strconv.AppendFloat(nil, time.Duration(s).Seconds(), 'g', -1, 64), nil
+}
+
+// UnmarshalJSON reads them.
+func (s *Span) UnmarshalJSON(text []byte) error {
+	v, err := strconv.ParseFloat(string(text), 64)
+	if err != nil {
+		return err
+	}
+	*s = Span(math.Round(v * 1e9))
+	return nil
 }
 
 // Spans is what is told of many spans of time. P50 and P99 are exact to a 256th.
