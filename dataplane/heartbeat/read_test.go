@@ -190,7 +190,7 @@ func TestUntrackDuringAReadCancelsItAndTheBlocksComeBackWhenTheTransferHasEnded(
 	r.run(sec(4), time.Second)
 	r.k.Untrack(h, r.now)
 	r.run(sec(40), time.Second)
-	r.wantSaid(h, "failed(5)+held")      // shows C44.1
+	r.wantSaid(h, "failed(5)+held")
 	if n := o.count("release"); n != 1 { // shows C38.2
 		t.Errorf("%d releases, want 1 at once", n)
 	}

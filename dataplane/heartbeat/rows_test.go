@@ -290,7 +290,7 @@ func TestAnEngineThatComesBackAsAnotherOneLosesItsRequestsAndNothingIsReadForThe
 			r.wantSaid(a, "gone")
 			r.wantSaid(held, "failed(6)+held")
 			r.wantEngine(e, "up down up")
-			if g := r.k.Gauges(); g.Connected != 1 || g.Parked != 1 { // shows C46.3, C49.1
+			if g := r.k.Gauges(); g.Connected != 1 || g.Parked != 1 { // shows C49.1
 				t.Errorf("%d connected, %d parked; want 1, 1: the old agent is not dropped under a READ", g.Connected, g.Parked)
 			}
 			r.d.HoldReads(false)
@@ -310,7 +310,7 @@ func TestAnEngineThatComesBackAsAnotherOneLosesItsRequestsAndNothingIsReadForThe
 				t.Errorf("%d reads posted for a request of the engine before", n)
 			}
 			for _, m := range o.heard {
-				if m.what == "release" || m.what == "done" {
+				if m.what == "release" || m.what == "done" { // shows C46.3
 					t.Errorf("the new engine hears %s %v of the old one's leases", m.what, m.ids)
 				}
 			}

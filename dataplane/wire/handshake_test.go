@@ -273,7 +273,7 @@ func TestAMapOfALaterVersionIsStockAndSaysWhich(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Native, h.Lease = false, HandshakeLease{Version: 2}
-	if diff := cmp.Diff(h, got); diff != "" {
+	if diff := cmp.Diff(h, got); diff != "" { // shows C09.1
 		t.Errorf("read (-want +got):\n%s", diff)
 	}
 }

@@ -133,7 +133,7 @@ func TestParametersOfALaterVersionAreStockAndSayWhich(t *testing.T) {
 	if err := ParseParams(readFile(t, "params_future.json"), &p); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(ParamsLease{Version: 2}, p.Lease); p.Native || diff != "" {
+	if diff := cmp.Diff(ParamsLease{Version: 2}, p.Lease); p.Native || diff != "" { // shows C09.1
 		t.Errorf("native %v, lease (-want +got):\n%s", p.Native, diff)
 	}
 }
