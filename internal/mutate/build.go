@@ -65,7 +65,7 @@ type ran struct {
 	timedOut bool
 	test     string // the first that failed, or that ran out of time; empty: the process ended otherwise
 	out      []byte
-	took     time.Duration
+	took     Cost
 }
 
 var (
@@ -78,12 +78,18 @@ var (
 // ever runs out of the other.
 type limit struct{ processor, wall time.Duration }
 
+// Cost is what the tests of a package take on the code as it is.
+type Cost struct {
+	Processor time.Duration `json:"processor"`
+	Wall      time.Duration `json:"wall"`
+}
+
 // limitOf is what the tests of a package may take when they are mutated.
 func (r *Runner) limitOf(pkg string) limit {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	normal, slack := r.normal[pkg], cmp.Or(r.Slack, 10*time.Second)
-	return limit{3*normal + slack, 5*normal + 3*slack}
+	normal, slack := r.Normal[pkg], cmp.Or(r.Slack, 10*time.Second)
+	return limit{3*normal.Processor + slack, 5*normal.Wall + 3*slack}
 }
 
 // run runs the tests that match run (all: ""). They find their files as under go test.
@@ -114,7 +120,10 @@ func limited(ctx context.Context, dir string, most limit, bin string, args ...st
 	if cmd.Process != nil {
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // children that a test has left
 	}
-	r := ran{ok: err == nil, out: out.bytes(), took: time.Since(began)}
+	r := ran{ok: err == nil, out: out.bytes(), took: Cost{Wall: time.Since(began)}}
+	if cmd.ProcessState != nil {
+		r.took.Processor = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	}
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:

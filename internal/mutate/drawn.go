@@ -83,11 +83,11 @@ func (r *Runner) measure(ctx context.Context, sites []Site, n, stages int) error
 		packages = append(packages, p.Name)
 		packages = append(packages, p.After[:min(stages-1, len(p.After))]...)
 	}
-	if r.normal == nil {
-		r.normal = make(map[string]time.Duration)
+	if r.Normal == nil {
+		r.Normal = make(map[string]Cost)
 	}
 	for _, pkg := range packages {
-		if r.normal[pkg] != 0 {
+		if r.Normal[pkg] != (Cost{}) {
 			continue
 		}
 		dir, err := r.place()
@@ -106,8 +106,8 @@ func (r *Runner) measure(ctx context.Context, sites []Site, n, stages int) error
 		if !res.ok {
 			return fmt.Errorf("the tests of %s do not pass on the code as it is: %s", pkg, res.out)
 		}
-		r.normal[pkg] = res.took
-		r.Log("unchanged: %s passes in %.1fs", pkg, res.took.Seconds())
+		r.Normal[pkg] = res.took
+		r.Log("unchanged: %s passes in %.1fs", pkg, res.took.Wall.Seconds())
 	}
 	return nil
 }

@@ -60,6 +60,8 @@ type Run struct {
 	Date   string        `json:"date"`
 	Named  []NamedResult `json:"named"`
 	Drawn  []DrawnResult `json:"drawn"`
+
+	Normal map[string]Cost `json:"normal"`
 }
 
 // LoadRun reads a run; none yet is an empty one.

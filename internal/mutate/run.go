@@ -24,9 +24,10 @@ type Runner struct {
 	Slack   time.Duration // what mutated tests may take beside what they take otherwise; 10 s
 	Log     func(format string, args ...any)
 
-	mu     sync.Mutex
-	binN   int
-	normal map[string]time.Duration // what an unchanged package's tests take
+	Normal map[string]Cost // what is known already; what is missing is measured
+
+	mu   sync.Mutex
+	binN int
 }
 
 // Result is what became of one mutation.
@@ -91,6 +92,9 @@ func (r *Runner) Named(ctx context.Context, all []Mutation) ([]NamedResult, erro
 
 // unchanged runs the tests that are to notice on the code as it is.
 func (r *Runner) unchanged(ctx context.Context, all []Mutation) error {
+	if r.Normal == nil {
+		r.Normal = make(map[string]Cost)
+	}
 	byPackage := make(map[string]map[string]bool)
 	for _, m := range all {
 		if byPackage[m.Caught.Package] == nil {
@@ -135,10 +139,7 @@ func (r *Runner) unchanged(ctx context.Context, all []Mutation) error {
 			return fmt.Errorf("tests of %s do not pass on the code as it is: %s\n%s", pkg, strings.Join(names, ", "), res.out)
 		}
 		r.mu.Lock()
-		if r.normal == nil {
-			r.normal = make(map[string]time.Duration)
-		}
-		r.normal[pkg] = res.took
+		r.Normal[pkg] = res.took
 		r.mu.Unlock()
 		return nil
 	})

@@ -65,6 +65,9 @@ func run(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	r := &mutate.Runner{Root: *root, Dir: dir, Workers: *workers, Log: func(format string, args ...any) { fmt.Printf(format+"\n", args...) }}
+	if *again || *goOn {
+		r.Normal = last.Normal
+	}
 	partly := *again || *only != ""
 	if !partly && !*goOn {
 		last.Seed, last.Date, last.Commit = *seed, time.Now().UTC().Format(time.DateOnly), commit(*root)
@@ -112,6 +115,7 @@ func run(ctx context.Context) error {
 			last.Drawn = nil
 		}
 		got, err := r.Drawn(ctx, want, count, *stages)
+		last.Normal = r.Normal
 		for _, g := range got {
 			if at := find(last.Drawn, &g.Site); at >= 0 {
 				last.Drawn[at] = g
