@@ -186,7 +186,7 @@ func (d *drawer) traffic() {
 			before := d.leases(0.5)
 			d.add(Action{At: max(at-before, 0), Engine: p, Do: Expect, Req: req, ID: g.ID})
 			if d.chance(3) {
-				d.add(Action{At: at - before/2, Engine: p, Do: Cancel, Req: req})
+				d.add(Action{At: max(at-before/2, 0), Engine: p, Do: Cancel, Req: req})
 				if d.chance(2) {
 					continue
 				}
