@@ -76,7 +76,7 @@ func TestHelpShowsANewcomerWhereToStart(t *testing.T) {
 			t.Errorf("%v: code %d\n%s", args, code, stdout)
 		}
 	}
-	for cmd, word := range map[string]string{"demo": "k  pressure", "node": "pressure wanted", "soak": "false expiries", "sim": "--case dataplane/sim/testdata/C26.yaml", "version": "--json"} {
+	for cmd, word := range map[string]string{"demo": "k  pressure", "node": "pressure wanted", "soak": "false expiries", "sim": "--case C26", "version": "--json"} {
 		code, stdout, _ := invoke(t, "", cmd, "--help")
 		if code != exitOK || !strings.Contains(stdout, word) {
 			t.Errorf("%s: code %d, does not mention %q\n%s", cmd, code, word, stdout)

@@ -12,7 +12,7 @@ import (
 )
 
 type simCmd struct {
-	Case   string        `help:"Run a case file and check what it expects." placeholder:"FILE"`
+	Case   string        `help:"Run a case and check what it expects: a file, or one that is built in, such as C26; list for those." placeholder:"CASE"`
 	Replay string        `help:"Run a case file as it stands, whatever it expects." placeholder:"FILE"`
 	Seed   string        `help:"Draw a fleet and its faults from this number and run them." placeholder:"N"`
 	Faults string        `help:"With --seed: the kinds of faults, with commas between, or all, or none; a part of them drawn by the seed if empty." placeholder:"LIST"`
@@ -29,7 +29,7 @@ func (simCmd) Help() string {
 
 Every run is watched: no wrong data may be handed out, no lease end twice, late or early, no block be given out while a transfer may write it, and nothing be left at the end. A case file says besides what has to be so at which time (docs/case-files.md). The exit status is 1 if a rule was broken or an expectation was not met.
 
-  $ kvlease sim --case dataplane/sim/testdata/C26.yaml     one fault case, with what is right
+  $ kvlease sim --case C26                                 one fault case, with what is right
   $ kvlease sim --seed 7 --log                             a fleet and faults by chance, every event
   $ kvlease sim --seed 7 --out drawn.yaml                  the same as a case file, to change and to run again
   $ kvlease sim --replay drawn.yaml --svg drawn.svg        a picture of it
@@ -82,6 +82,9 @@ func (c *simCmd) Run(w *world) error {
 var errBroken = errors.New("the run went wrong")
 
 func (c *simCmd) runCase(w *world) error {
+	if c.Case == "list" {
+		return c.list(w)
+	}
 	k, err := c.load(c.Case)
 	if err != nil {
 		return err
@@ -117,6 +120,18 @@ func (c *simCmd) runCase(w *world) error {
 	}
 	if !out.OK() {
 		return errBroken
+	}
+	return nil
+}
+
+// list tells which cases are built in.
+func (c *simCmd) list(w *world) error {
+	for _, name := range sim.BuiltIn() {
+		k, err := sim.LoadCase(name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w.stdout, "%-4s %-58s %s\n", name, k.Name, strings.Join(k.Covers, " "))
 	}
 	return nil
 }
@@ -188,7 +203,7 @@ func (c *simCmd) run(w *world, s sim.Schedule) error {
 func (c *simCmd) load(path string) (*sim.Case, error) {
 	k, err := sim.LoadCase(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("there is no file %s; case files are in dataplane/sim/testdata", path)
+		return nil, fmt.Errorf("there is no file %s, and no case of that name is built in: see --case list", path)
 	}
 	return k, err
 }

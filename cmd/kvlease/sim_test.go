@@ -26,6 +26,17 @@ func TestACaseIsRunAndEachExpectationIsTold(t *testing.T) {
 	}
 }
 
+func TestCasesThatAreBuiltInNeedNoFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if code, stdout, stderr := invoke(t, "", "sim", "--case", "C26"); code != exitOK || !strings.Contains(stdout, "outcome: stale") {
+		t.Errorf("code %d, stderr %q, stdout\n%s", code, stderr, stdout)
+	}
+	code, stdout, _ := invoke(t, "", "sim", "--case", "list")
+	if code != exitOK || !strings.Contains(stdout, "C26  A late read ") || strings.Count(stdout, "\n") < 60 {
+		t.Errorf("code %d, stdout\n%s", code, stdout)
+	}
+}
+
 func TestACaseThatIsNotMetFailsAndSaysWhatWasSeen(t *testing.T) {
 	text, err := os.ReadFile(caseFile)
 	if err != nil {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
@@ -51,9 +52,28 @@ const actionsMax = 200_000
 // timeMax is the longest time of a case: forty leases behind it there is still no overflow.
 const timeMax = 10_000 * time.Hour
 
-// LoadCase reads a case file. Errors name the file, the line and what would be right.
+//go:embed testdata/*.yaml
+var builtIn embed.FS
+
+// BuiltIn lists the names of the cases that are part of this package, such as C26: LoadCase knows them without a file.
+func BuiltIn() (list []string) {
+	files, err := builtIn.ReadDir("testdata")
+	if err != nil {
+		panic(err) // it is part of the program
+	}
+	for _, f := range files {
+		list = append(list, strings.TrimSuffix(f.Name(), ".yaml"))
+	}
+	return list
+}
+
+// LoadCase reads a case file, or a case that is built in if there is no file of that name. Errors name the file, the line and what would be right.
 func LoadCase(path string) (*Case, error) {
 	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) && slices.Contains(BuiltIn(), path) {
+		path = "testdata/" + path + ".yaml"
+		data, err = builtIn.ReadFile(path)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -133,6 +134,9 @@ func TestAPrintedCaseIsTheSameCase(t *testing.T) {
 		}
 		same(filepath.Base(file), c)
 	}
+	for seed := range uint64(30) {
+		same(fmt.Sprint("seed ", seed), &Case{Schedule: Random(seed, nil)})
+	}
 	same("bytes", &Case{Schedule: Schedule{Name: "a: b # c", Span: 1, Engines: []Engine{{ID: "1"}}, Actions: []Action{
 		{Engine: "1", Do: Bytes, Peer: "1", Data: "\xff\x00\xfe"}, {Engine: "1", Do: Bytes, Peer: "1", Data: "plain \"text\" {}"},
 		{Engine: "1", Do: Kill, Rank: AllRanks}, {Engine: "1", Do: Stop, Rank: HostOnly, For: 1},
@@ -166,6 +170,21 @@ func caseFiles(t *testing.T) []string {
 		t.Fatalf("no case files: %v", err)
 	}
 	return files
+}
+
+func TestCasesAreBuiltInUnderTheNameOfTheirFile(t *testing.T) {
+	names := BuiltIn()
+	if len(names) != len(caseFiles(t)) {
+		t.Errorf("%d cases are built in, there are %d files", len(names), len(caseFiles(t)))
+	}
+	for _, name := range names {
+		if c, err := LoadCase(name); err != nil || len(c.Expect) == 0 || c.Name == "" || len(c.Covers) == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := LoadCase("C00"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a case that there is not: %v", err)
+	}
 }
 
 // Every verb of the list in schedule.go can stand in a case file.
