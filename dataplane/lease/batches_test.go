@@ -107,3 +107,26 @@ func TestL12AWarmLeaseIsRenewedByItsKeyAndGenerationOnly(t *testing.T) {
 	r.run(at(30.2)) // the one heartbeat was at 0
 	r.wantEnded(record.FreedExpired, h)
 }
+
+func TestL4EndsThatWaitedForWhatHadArrivedAreBoundedInAStep(t *testing.T) {
+	r := newRig(t, 16, func(c *Config) { c.SweepMax = 4 })
+	for i := range 9 {
+		r.grant(fmt.Sprint(i))
+	}
+	r.run(at(30.01))
+	r.arrived, r.applied = 100, 40
+	r.run(at(30.5)) // all are looked at twice, and wait for 100
+	if n := len(r.ends); n != 0 {
+		t.Fatalf("%d ended before what had arrived was applied", n)
+	}
+	r.applied = 100
+	for _, want := range []int{4, 8, 9} {
+		cut := r.c.SweepCut
+		r.now = r.now.Add(tick)
+		r.step()
+		if r.drain(); len(r.ends) != want || r.c.SweepCut-cut != uint64(min(1, 9-want)) {
+			t.Errorf("%d ends and %d cuts, want %d ends, and a cut while some are left", len(r.ends), r.c.SweepCut-cut, want)
+		}
+	}
+	r.wantEmpty()
+}

@@ -29,6 +29,9 @@ func TestTheFenceOfAReadInPartsIsReadAfterAllOfThemHaveEnded(t *testing.T) {
 				b.wantNone()
 			}
 		}
+		if f := b.f.posted[3].spec; len(f.Descs) != 1 || f.Descs[0].Len != 8 || f.Descs[0].Remote != rowAddr(3, 0) {
+			t.Errorf("the fence read is %+v, want the first word of the row alone", f.Descs)
+		}
 		b.f.land(b.f.posted[3])
 		b.step(0)
 		b.wantOutcome(1, record.ReadOK, false)

@@ -48,12 +48,12 @@ func (r *Runner) Drawn(ctx context.Context, sites []Site, n, stages int) ([]Draw
 		results := make([]DrawnResult, len(batch))
 		err := r.each(ctx, len(batch), func(ctx context.Context, i int) error {
 			one := time.Now()
-			res, line, err := r.drawn(ctx, &batch[i], stages)
+			res, err := r.drawn(ctx, &batch[i], stages)
 			if err != nil {
 				return fmt.Errorf("%s: %w", batch[i].Where(), err)
 			}
 			res.Took = time.Since(one).Round(time.Millisecond)
-			results[i] = DrawnResult{batch[i], line, res}
+			results[i] = DrawnResult{batch[i], res}
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if res.Verdict == Broken {
@@ -112,46 +112,45 @@ func (r *Runner) measure(ctx context.Context, sites []Site, n, stages int) error
 	return nil
 }
 
-func (r *Runner) drawn(ctx context.Context, s *Site, stages int) (Result, string, error) {
+func (r *Runner) drawn(ctx context.Context, s *Site, stages int) (Result, error) {
 	dir, err := r.place()
 	if err != nil {
-		return Result{}, "", err
+		return Result{}, err
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(r.Root, filepath.FromSlash(s.File))
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return Result{}, "", fmt.Errorf("%w: %w", ErrApply, err)
+		return Result{}, fmt.Errorf("%w: %w", ErrApply, err)
 	}
 	mutated, err := s.apply(text)
 	if err != nil {
-		return Result{}, "", err
+		return Result{}, err
 	}
 	overlay, err := writeOverlay(dir, map[string][]byte{path: mutated})
 	if err != nil {
-		return Result{}, "", err
+		return Result{}, err
 	}
-	line := s.context(text)
 	for i, pkg := range append([]string{s.Package}, after(s.Package)...) {
 		if i == stages {
 			break
 		}
 		b, ok, err := buildTests(ctx, r.Root, pkg, overlay, filepath.Join(dir, "tests"))
 		if err != nil {
-			return Result{}, line, err
+			return Result{}, err
 		}
 		if !ok {
-			return Result{Verdict: Broken}, line, nil
+			return Result{Verdict: Broken}, nil
 		}
 		res, err := r.twice(ctx, b, r.limitOf(pkg))
 		if err != nil {
-			return Result{}, line, err
+			return Result{}, err
 		}
 		if !res.ok {
-			return verdictOf(res, pkg), line, nil
+			return verdictOf(res, pkg), nil
 		}
 	}
-	return Result{Verdict: Survived}, line, nil
+	return Result{Verdict: Survived}, nil
 }
 
 // twice runs all tests. One that fails must fail again by itself: a test that a busy machine has upset has caught nothing.

@@ -1,6 +1,7 @@
 package mutate
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,8 @@ type Equal struct {
 	Func string `yaml:"func"`
 	Kind string `yaml:"kind"`
 	Old  string `yaml:"old"`
+	New  string `yaml:"new,omitempty"`  // of several at one place
+	Line string `yaml:"line,omitempty"` // of several in a function
 	Why  string `yaml:"why"`
 }
 
@@ -35,7 +38,9 @@ func LoadEqual(root string) ([]Equal, error) {
 		return nil, fmt.Errorf("equal mutations: %w", err)
 	}
 	var all []Equal
-	if err := yaml.Unmarshal(text, &all); err != nil {
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&all); err != nil {
 		return nil, fmt.Errorf("equal mutations: %w", err)
 	}
 	return all, nil
@@ -44,7 +49,8 @@ func LoadEqual(root string) ([]Equal, error) {
 // whyEqual gives the reason why a site changes nothing, or "".
 func whyEqual(all []Equal, s *Site) string {
 	for _, e := range all {
-		if e.File == s.File && e.Func == s.Func && e.Kind == s.Kind && flat(e.Old) == flat(s.Old) {
+		if e.File == s.File && e.Func == s.Func && e.Kind == s.Kind && flat(e.Old) == flat(s.Old) &&
+			(e.New == "" || e.New == s.New) && (e.Line == "" || flat(e.Line) == s.Text) {
 			return e.Why
 		}
 	}
@@ -208,7 +214,7 @@ are asked (short ones), then those of the packages that use it. A test that fail
 		if d.Verdict != Survived {
 			continue
 		}
-		line := fmt.Sprintf("| `%s` | %s: %s | %s |", d.Where(), d.Kind, code(d.change()), code(d.Line0))
+		line := fmt.Sprintf("| `%s` | %s: %s | %s |", d.Where(), d.Kind, code(d.change()), code(d.Text))
 		if why := whyEqual(equal, &d.Site); why != "" {
 			same = append(same, line+" "+cell(why)+" |")
 		} else {

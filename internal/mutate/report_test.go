@@ -9,7 +9,7 @@ import (
 )
 
 func drawnResult(pkg, kind, old string, v Verdict, by string) DrawnResult {
-	return DrawnResult{Site{Package: pkg, File: pkg + "/x.go", Func: "f", Line: 7, Kind: kind, Old: old}, "if " + old + " {", Result{Verdict: v, Package: by, Test: "TestX"}}
+	return DrawnResult{Site{Package: pkg, File: pkg + "/x.go", Func: "f", Line: 7, Kind: kind, Old: old, Text: "if " + old + " {"}, Result{Verdict: v, Package: by, Test: "TestX"}}
 }
 
 func TestThePageCountsWhatCompiledAndNamesWhatWasNotNoticed(t *testing.T) {

@@ -47,7 +47,6 @@ type NamedResult struct {
 // DrawnResult is that of a drawn one.
 type DrawnResult struct {
 	Site
-	Line0 string `json:"text"` // the whole line
 	Result
 }
 

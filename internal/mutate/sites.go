@@ -35,8 +35,9 @@ type Site struct {
 	Line    int    `json:"line"`
 	Kind    string `json:"kind"`
 	Old     string `json:"old"`
-	New     string `json:"new"` // empty: the text is gone
-	Nth     int    `json:"nth"` // of those in Func with the same text
+	New     string `json:"new"`  // empty: the text is gone
+	Nth     int    `json:"nth"`  // of those in Func with the same text
+	Text    string `json:"text"` // the whole line
 
 	from, to int    // bytes of the file
 	order    uint64 // by which the seed draws
@@ -224,10 +225,14 @@ func (w *walker) textOf(n ast.Node) string {
 }
 
 func (w *walker) add(n ast.Node, kind, instead string) {
-	w.sites = append(w.sites, Site{
+	s := Site{
 		Package: w.pkg, File: w.file, Func: w.name, Line: w.at.Line(n.Pos()), Kind: kind, Old: w.textOf(n), New: instead,
 		from: w.at.Offset(n.Pos()), to: w.at.Offset(n.End()),
-	})
+	}
+	first := bytes.LastIndexByte(w.text[:s.from], '\n') + 1
+	last := s.to + max(bytes.IndexByte(w.text[s.to:], '\n'), 0)
+	s.Text = flat(string(w.text[first:last]))
+	w.sites = append(w.sites, s)
 }
 
 // apply makes the changed text of a site's file. Lines keep their numbers.
@@ -237,16 +242,6 @@ func (s *Site) apply(text []byte) ([]byte, error) {
 	}
 	instead := s.New + strings.Repeat("\n", strings.Count(s.Old, "\n")-strings.Count(s.New, "\n"))
 	return slices.Concat(text[:s.from], []byte(instead), text[s.to:]), nil
-}
-
-// context is the line of a site, for the list of survivors.
-func (s *Site) context(text []byte) string {
-	from := bytes.LastIndexByte(text[:s.from], '\n') + 1
-	to := len(text)
-	if i := bytes.IndexByte(text[s.to:], '\n'); i >= 0 {
-		to = s.to + i
-	}
-	return strings.TrimSpace(string(text[from:to]))
 }
 
 // Where is the place of a site for people.
