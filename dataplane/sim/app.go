@@ -460,7 +460,7 @@ func (a *app) outcome(h record.Handle, ev *record.Event) {
 	q.done = true
 	a.compare(q, "accepted")
 	a.set(q.blocks, blockKept)
-	keep := within(a.w.hash("keep", a.who(), uint64(h)), 2*time.Second)
+	keep := within(a.w.hash("keep", a.who(), uint64(h)), a.life.place.lease()/2) // it is decoded from
 	life := a.life
 	a.w.after(keep, func() {
 		if !life.dead {

@@ -406,15 +406,20 @@ func (l *ledger) expiry(e *entry) clock.Instant {
 	return e.least
 }
 
+// latest is the time behind which a lease is certainly over for whoever looks.
+func (l *ledger) latest(e *entry) clock.Instant {
+	if e.anyStock {
+		return e.most.Add(l.linger())
+	}
+	return e.most
+}
+
 // inTime notes the looks at a lease that still stands, and holds it against the time at which it must have ended (L4).
 func (l *ledger) inTime(e *entry, now clock.Instant, gap time.Duration) {
 	if e.passed == 0 && now >= l.expiry(e).Add(-unit) {
 		e.passed, e.passedGap = now, gap
 	}
-	until := e.most
-	if e.anyStock {
-		until = until.Add(l.linger())
-	}
+	until := l.latest(e)
 	if now < until.Add(max(l.r.life.place.lease()/256, 10*time.Millisecond)) {
 		return
 	}
@@ -473,7 +478,7 @@ func (l *ledger) freed(g *grant, reason int) {
 			l.broke("L4", e, "expired %v before its time", until.Sub(e.ended))
 		case e.passed == 0 || e.ended.Sub(e.passed) < settleWait-unit:
 			l.broke("L8", e, "expired %v after the first look at its deadline", e.ended.Sub(max(e.passed, until)))
-		case e.passedGap > l.interval() && e.most <= e.passed && e.ended.Sub(e.passed) < l.interval()-unit:
+		case e.passedGap > l.interval() && l.latest(e) <= e.passed && e.ended.Sub(e.passed) < l.interval()-unit:
 			l.broke("L8", e, "expired %v after a stall of %v", e.ended.Sub(e.passed), e.passedGap)
 		}
 	case record.FreedCompleted:

@@ -108,8 +108,8 @@ func (d *drawer) engines() {
 			}
 		}
 		e.AllPeersCheck = d.chance(3)
-		if d.chance(2) {
-			e.ReadTimeout = pick(d, d.lease/3, d.lease)
+		if !d.chance(3) {
+			e.ReadTimeout = pick(d, d.lease/3, d.lease/3, d.lease)
 		}
 		if d.chance(4) {
 			e.BlocksTTL = 2 * d.lease
@@ -211,7 +211,7 @@ func (d *drawer) traffic() {
 
 // reading is what becomes of a request at a reader.
 func (d *drawer) reading(req, p, r string, at time.Duration) {
-	handover := d.leases(pick(d, 0.02, 0.3, 1.2))
+	handover := d.leases(pick(d, 0.02, 0.02, 0.3, 0.3, 1.2, 2.5))
 	as := req
 	if d.names[r+req]++; d.names[r+req] > 1 {
 		as = fmt.Sprintf("%s-%d", req, d.names[r+req])
@@ -249,6 +249,45 @@ func (d *drawer) reading(req, p, r string, at time.Duration) {
 	}
 }
 
+// longest is what a read may take in all: one that fails lands on behind its error, and the transport must have given up when
+// quarantine_error_wait is over.
+const longest = 24 * time.Second
+
+// missed has ranks of an owner not hear of a use of a slot at all, and a reader come late to the next one.
+func (d *drawer) missed(i int) {
+	p, r, at := d.owner(), d.reader(), d.at()
+	lost, req := fmt.Sprintf("m%d", i), fmt.Sprintf("n%d", i)
+	d.add(Action{At: at, Engine: p, Do: LoseDelta, Rank: pick(d, d.rank(p), AllRanks), N: 1 + d.int(2)})
+	d.add(Action{At: at + time.Millisecond, Engine: p, Do: Expect, Req: lost})
+	d.add(Action{At: at + 2*time.Millisecond, Engine: p, Do: Cancel, Req: lost})
+	pass := d.s.engine(p).Pass
+	d.add(Action{At: at + 2*pass + 5*time.Millisecond, Engine: p, Do: Grant, Req: req, Blocks: 2, For: d.leases(0.1) + 10*time.Millisecond})
+	over := at + d.lease/3 + d.leases(0.5)
+	d.add(Action{At: over, Engine: r, Do: Track, Req: req, Peer: p})
+	d.add(Action{At: over + time.Millisecond, Engine: r, Do: Read, Req: req, All: true})
+}
+
+// outlived has a read take longer than its time-out, and its reader read something else then, where it finds room.
+func (d *drawer) outlived(i int) {
+	p, r, at := d.owner(), d.reader(), d.at()
+	e := d.s.engine(r)
+	if e.ReadTimeout == 0 || e.ReadTimeout > 10*time.Second {
+		return
+	}
+	slow, next := fmt.Sprintf("s%d", i), fmt.Sprintf("t%d", i)
+	link := d.s.Link
+	link.DescTime = min(d.lease/4, longest/8)
+	d.add(Action{At: at, Engine: p, Do: Grant, Req: slow, Blocks: 4})
+	d.add(Action{At: at, Engine: p, Do: Grant, Req: next, Blocks: 4})
+	for _, req := range []string{slow, next} {
+		d.add(Action{At: at + 2*time.Millisecond, Engine: r, Do: Track, Req: req, Peer: p})
+	}
+	at += 10 * time.Millisecond
+	d.add(Action{At: at, Engine: r, Peer: p, Do: SetLink, Link: &link, For: 2*e.Pass + 10*time.Millisecond})
+	d.add(Action{At: at, Engine: r, Do: Read, Req: slow, All: true})
+	d.add(Action{At: at + e.ReadTimeout + 5*e.Pass + d.leases(0.1), Engine: r, Do: Read, Req: next, All: true})
+}
+
 // faultKinds are the kinds of faults, each with what it adds to a schedule.
 var faultKinds = []struct {
 	name string
@@ -267,6 +306,12 @@ var faultKinds = []struct {
 		for range 1 + d.int(6) {
 			d.add(Action{At: d.at(), Engine: d.reader(), Rank: AllRanks, Do: FailRead, N: 1 + d.int(4), For: d.leases(1)})
 			d.add(Action{At: d.at(), Engine: d.reader(), Rank: AllRanks, Do: HoldRead, For: d.leases(pick(d, 0.5, 3)) + 10*time.Millisecond})
+			slow := d.s.Link // what is posted now takes longer than its time-out, what comes after it does not
+			slow.DescTime = min(d.lease/time.Duration(pick(d, 6, 20)), longest/12)
+			d.add(Action{At: d.at(), Engine: d.reader(), Peer: d.owner(), Do: SetLink, Link: &slow, For: d.leases(0.3) + 10*time.Millisecond})
+		}
+		for i := range 2 + d.int(3) {
+			d.outlived(i)
 		}
 	}},
 	{"partition", func(d *drawer) {
@@ -318,6 +363,9 @@ var faultKinds = []struct {
 	}},
 	{"host", func(d *drawer) { d.add(Action{At: d.at(), Engine: d.any(), Do: Kill, Rank: HostOnly}) }},
 	{"delta", func(d *drawer) {
+		for i := range 2 + d.int(6) {
+			d.missed(i)
+		}
 		for range 4 + d.int(30) {
 			e := d.any()
 			d.add(Action{

@@ -473,8 +473,10 @@ func (s *stockEngine) accept(q *request) {
 				continue
 			}
 			s.w.res.StockWrong++
-			if o := q.of; !o.stock && !o.ended && !o.life.dead && o.life == o.life.place.life && !o.life.app.broken {
-				s.w.broke(WrongData, s.life.place.spec.ID, q.name, "block %d is wrong although its owner still holds the lease", b)
+			// Its own blocks may be written late, too: it gives them back while failed reads land. The owner's may not be another's.
+			if o := q.of; !o.stock && !o.ended && !o.life.dead && o.life == o.life.place.life && !o.life.app.broken &&
+				o.life.ranks[n].blob != nil && o.life.ranks[n].epoch == o.epoch && o.life.ranks[n].cache.wrong(o.serial, q.from+uint32(i), o.blocks[int(q.from)+i]) > 0 {
+				s.w.broke(WrongData, s.life.place.spec.ID, q.name, "block %d is another's although the lease is held", o.blocks[int(q.from)+i])
 			}
 			break
 		}
