@@ -114,6 +114,9 @@ func (d *drawer) engines() {
 		if d.chance(4) {
 			e.BlocksTTL = 2 * d.lease
 		}
+		if d.chance(6) {
+			e.Reads = uint32(4 + d.int(12))
+		}
 		d.s.Engines = append(d.s.Engines, e)
 	}
 	if d.on["pass"] {
@@ -391,7 +394,11 @@ var faultKinds = []struct {
 	}},
 	{"wire", func(d *drawer) {
 		for range 1 + d.int(4) {
-			d.add(Action{At: d.at(), Engine: d.reader(), Peer: d.owner(), Do: WireCut})
+			r, p, at := d.reader(), d.owner(), d.at()
+			if d.chance(2) { // each takes the other for dead
+				d.add(Action{At: at, Engine: p, Do: Handshake, How: Refuse, For: 2 * time.Second})
+			}
+			d.add(Action{At: at, Engine: r, Peer: p, Do: WireCut})
 		}
 	}},
 	{"messages", func(d *drawer) {

@@ -177,7 +177,7 @@ func (r *rankCtx) nonce(owner string) (n [16]byte) {
 // newAgent makes the agent of an era.
 func (r *rankCtx) newAgent(epoch uint64) error {
 	name := fmt.Sprintf("%s.%d.%016x", r.life.id, r.n, epoch)
-	a, err := r.life.w.net.Agent(name, simnet.AgentConfig{ReadsMax: 512})
+	a, err := r.life.w.net.Agent(name, simnet.AgentConfig{ReadsMax: int(r.life.place.spec.readsMax())})
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,8 @@ type Engine struct {
 	Slots   uint32        `yaml:"slots,omitempty"`   // leases at once, and requests tracked; 64
 	Known   []string      `yaml:"known,omitempty"`   // engines that it is told of at the start
 
+	Reads uint32 `yaml:"reads,omitempty"` // transfers that its transport takes at once; 512
+
 	AllPeersCheck bool          `yaml:"all_peers_check,omitempty"` // as the configuration's keys of these names
 	StockOff      bool          `yaml:"stock_off,omitempty"`       // stock_peers false
 	ReadTimeout   time.Duration `yaml:"read_timeout,omitempty"`    // 4 leases
@@ -43,6 +45,13 @@ type Engine struct {
 	ExpectMax     time.Duration `yaml:"expect_max,omitempty"`      // 10 leases
 	WireGrace     time.Duration `yaml:"wire_grace,omitempty"`      // 500 ms; negative: no death wires
 	BlocksTTL     time.Duration `yaml:"blocks_ttl,omitempty"`      // fixed leases that name none; 16 leases
+}
+
+func (e *Engine) readsMax() uint32 {
+	if e.Reads == 0 {
+		return 512
+	}
+	return e.Reads
 }
 
 // Link is how one direction between two agents carries notifications and reads.
