@@ -98,6 +98,14 @@ demo: deps build ## the main job: leases over real NIXL between processes, in at
 bench: deps build ## every target beside its peer, in one run; QUICK=1 for a short one
 	$(PYTHON) bench/run.py $(if $(QUICK),--quick)
 
+.PHONY: models
+models: ## the protocol's models (spin) and the edges between threads, every variant; writes docs/models.md; about 5 minutes
+	@command -v spin >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { \
+		apt-get install -y spin >/dev/null || { apt-get update && apt-get install -y spin; }; }; } || { \
+		echo "make models needs spin: apt-get install spin, or http://spinroot.com; and a C compiler"; exit 1; }
+	$(GO) test -count=1 ./internal/weakmem -run Definition -programs 300
+	$(GO) run ./dataplane/models/run -jobs $(JOBS) -o docs/models.md
+
 .PHONY: soak
 # How long each mode runs; the second mode doubles it. A lease counts as held for MIN minutes, so they are not shared out.
 MIN   ?= 1
