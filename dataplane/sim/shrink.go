@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 )
@@ -160,31 +161,25 @@ func sameEngine(a, b Engine) bool {
 
 func printed(e Engine) []byte { return (&Schedule{Engines: []Engine{e}}).Print() }
 
-var ordinary = []func(*Engine){
+// ordinary are what makes an engine an ordinary one: everything at once, then one property at a time.
+var ordinary = append([]func(*Engine){
 	func(e *Engine) { *e = Engine{ID: e.ID, Known: e.Known} },
 	func(e *Engine) { e.Host, e.TP, e.PP, e.Carrier = false, 0, 0, "" },
 	func(e *Engine) { e.TP, e.PP = 0, 0 },
 	func(e *Engine) { e.TP = min(e.TP, 2) },
-	func(e *Engine) { e.Carrier = "" },
-	func(e *Engine) { e.Stock = false },
-	func(e *Engine) { e.Lease = 0 },
-	func(e *Engine) { e.Pass = 0 },
-	func(e *Engine) { e.Offset = 0 },
-	func(e *Engine) { e.Drift = 0 },
-	func(e *Engine) { e.Blocks, e.Slots = 0, 0 },
-	func(e *Engine) { e.AllPeersCheck, e.StockOff = false, false },
-	func(e *Engine) { e.ReadTimeout, e.StockLinger, e.ExpectMax, e.BlocksTTL = 0, 0, 0, 0 },
-	func(e *Engine) { e.WireGrace = 0 },
-}
+}, without[Engine]("ID", "Known", "Host")...)
 
-var plainLink = []func(*Link){
-	func(l *Link) { *l = Link{} },
-	func(l *Link) { l.Loss, l.Dup, l.Reorder = 0, 0, 0 },
-	func(l *Link) { l.Jitter = 0 },
-	func(l *Link) { l.Delay = 0 },
-	func(l *Link) { l.ReadDelay, l.DescTime = 0, 0 },
-	func(l *Link) { l.ReadFail = 0 },
-	func(l *Link) { l.RDMA = false },
+var plainLink = append([]func(*Link){func(l *Link) { *l = Link{} }}, without[Link]()...)
+
+// without gives, for each field of a struct but those named, what takes it away.
+func without[T any](but ...string) (all []func(*T)) {
+	t := reflect.TypeFor[T]()
+	for i := range t.NumField() {
+		if !slices.Contains(but, t.Field(i).Name) {
+			all = append(all, func(v *T) { reflect.ValueOf(v).Elem().Field(i).SetZero() })
+		}
+	}
+	return all
 }
 
 // earlier takes the time away that passes before the first action.
