@@ -102,3 +102,40 @@ func TestARunFollowsFromItsSeed(t *testing.T) {
 		t.Error("another seed gives the same run")
 	}
 }
+
+// A step in every pass of every engine comes to the same, to the nanosecond: what is skipped would have done nothing.
+func TestOnlyStepsThatWouldDoNothingAreSkipped(t *testing.T) {
+	runs := 6
+	if testing.Short() {
+		runs = 1
+	}
+	for seed := uint64(1); seed <= uint64(runs); seed++ {
+		c, s := drawn(seed)
+		c.Pass = 20 * time.Millisecond
+		played := func(every bool) (*Result, uint64) {
+			w := play(t, c, s, traceOf(seed, 60))
+			for every && !w.rests() {
+				for _, e := range w.all {
+					if w.now >= e.stalledTill {
+						w.wake(e)
+					}
+				}
+				if err := w.turn(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := w.rest(t)
+			steps := r.StepsP + r.StepsD
+			r.StepsP, r.StepsD = 0, 0
+			return r, steps
+		}
+		some, n := played(false)
+		all, m := played(true)
+		if timeless(some) != timeless(all) {
+			t.Errorf("seed %d, %s: with skipped steps\n%s\nand without\n%s", seed, s.Name(), timeless(some), timeless(all))
+		}
+		if m < 2*n {
+			t.Errorf("seed %d: %d steps of %d were skipped", seed, m-n, m)
+		}
+	}
+}

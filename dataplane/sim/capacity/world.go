@@ -207,8 +207,8 @@ func (w *world) turn() error {
 		w.violated("everything comes to its end", "", "%d requests and %d leases are left, and nothing comes of it", w.alive, w.held.n)
 		return w.broken
 	}
-	w.net.Advance(t)
-	w.now = max(w.now, t)
+	w.now = max(w.now, t) // before the network wakes engines
+	w.net.Advance(w.now)
 	for w.broken == nil {
 		top, ok := w.events.top()
 		if !ok || top.at > int64(t) {
