@@ -15,6 +15,7 @@ const inboxLen = 1024
 type inbox struct {
 	ring       [inboxLen]said
 	head, tail atomic.Uint64 // written, taken
+	asked      atomic.Bool   // a wake is on its way, and what is put now is looked at behind it
 	wake       chan struct{}
 	dropped    atomic.Uint64
 }
@@ -29,10 +30,15 @@ func (b *inbox) put(m said) {
 	}
 	b.ring[head%inboxLen] = m
 	b.head.Store(head + 1) // I1: release; pairs with I1 in take. The entry is written before head is seen.
-	select {
-	case b.wake <- struct{}{}:
-	default:
+	// I3: seq_cst, behind head; pairs with I4 in woken. A send that finds the channel full would order nothing.
+	if !b.asked.Swap(true) {
+		b.wake <- struct{}{} // there is room: the last one was taken before asked was cleared
 	}
+}
+
+// woken is said behind each receive from wake, before take.
+func (b *inbox) woken() {
+	b.asked.Store(false) // I4: seq_cst, before head is looked at; pairs with I3 in put
 }
 
 func (b *inbox) take() (said, bool) {

@@ -96,6 +96,7 @@ func (s *Server) listen() {
 		case <-s.ctx.Done():
 			return
 		case <-s.inbox.wake:
+			s.inbox.woken()
 		}
 		for m, ok := s.inbox.take(); ok; m, ok = s.inbox.take() {
 			s.mu.Lock()

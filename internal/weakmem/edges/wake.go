@@ -61,7 +61,7 @@ func wakeScenes() []Scene {
 				pump(b, 2, 3, lost),
 			}}
 		},
-	}, loopScene(1), loopScene(2), {
+	}, inboxWake(), loopScene(1), loopScene(2), {
 		Name:      "events and a loop that sleeps on their descriptor",
 		What:      "no event waits once it is published",
 		Shortcuts: []Shortcut{{"the ring not looked at once the descriptor is empty", ""}, {"the descriptor emptied behind the ring", ""}},
@@ -88,6 +88,48 @@ func pump(b *build, stored, looked int, lost string) wm.Thread {
 			}
 		}
 	}}
+}
+
+// inboxWake is the channel behind the inbox of the death wire. What a send that finds it full has seen orders nothing.
+func inboxWake() Scene {
+	const byChannel = "sent whenever there is room, without asked"
+	return Scene{
+		Name: "wakes of the death wire's inbox",
+		What: "no entry waits for the next one",
+		Sites: []Site{
+			{"I3", "inbox.put: head stored", wm.SeqCst, wm.Release},
+			{"I3", "inbox.put: asked swapped", wm.SeqCst, wm.AcqRel},
+			{"I4", "inbox.woken: asked stored", wm.SeqCst, wm.Release},
+			{"I4", "inbox.take: head looked at", wm.SeqCst, wm.Acquire},
+		},
+		Shortcuts: []Shortcut{{byChannel, "a store and a load that arm64 may turn round"}},
+		build: func(b *build) wm.Program {
+			return wm.Program{Threads: []wm.Thread{
+				{Name: "put", Body: func(t *wm.T) {
+					for n := range uint64(2) {
+						t.Store("head", n+1, b.at(0))
+						if b.takes(byChannel) {
+							if t.Load("full", wm.Relaxed) == 0 {
+								t.Swap("full", 1, wm.AcqRel)
+							}
+						} else if t.Swap("asked", 1, b.at(1)) == 0 {
+							t.Assert(t.Swap("full", 1, wm.AcqRel) == 0, "a send that would wait")
+						}
+					}
+				}},
+				{Name: "take", Body: func(t *wm.T) {
+					for at := uint64(0); at < 2; {
+						t.Sleep("full", wm.Acquire, nonzero, "an entry is there and nobody says so")
+						t.Swap("full", 0, wm.AcqRel)
+						if !b.takes(byChannel) {
+							t.Store("asked", 0, b.at(2))
+						}
+						at = max(at, t.Load("head", b.at(3)))
+					}
+				}},
+			}}
+		},
+	}
 }
 
 // loopScene is that of the inline mode with so many records.
