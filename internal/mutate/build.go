@@ -88,8 +88,8 @@ type Cost struct {
 func (r *Runner) limitOf(pkg string) limit {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	normal, slack := r.Normal[pkg], cmp.Or(r.Slack, 10*time.Second)
-	return limit{3*normal.Processor + slack, 5*normal.Wall + 3*slack}
+	normal, slack := r.Normal[pkg], cmp.Or(r.Slack, 5*time.Second)
+	return limit{2*normal.Processor + slack, 5*normal.Wall + 6*slack}
 }
 
 // run runs the tests that match run (all: ""). They find their files as under go test.

@@ -157,7 +157,7 @@ func (r *Run) Page(named []Mutation, equal []Equal) string {
 
 Does a test notice when the code is wrong? Each line below is a small mistake, made in a copy of one source file that only the
 build sees (`+"`go test -overlay`"+`). A mistake that no longer compiles counts for nothing. One whose tests run out of time
-(three times what they take otherwise, and 10 s of the processor) counts as caught and says so. Of commit %s, %s.
+(twice what they take of the processor otherwise, and 5 s) counts as caught and says so. Of commit %s, %s.
 
 **%d of %d named mistakes were caught by the test that is named for them. Of %d drawn ones (seed %d, %d more did not compile) %d were caught: %.1f %%;
 %d more change nothing that can be seen, and %d were not noticed.**

@@ -21,7 +21,7 @@ type Runner struct {
 	Root    string // of the repository
 	Dir     string // for overlays and binaries; whatever lies there goes with the caller
 	Workers int
-	Slack   time.Duration // what mutated tests may take beside what they take otherwise; 10 s
+	Slack   time.Duration // what mutated tests may take beside twice what they take otherwise; 5 s
 	Log     func(format string, args ...any)
 
 	Normal map[string]Cost // what is known already; what is missing is measured
