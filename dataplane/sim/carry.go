@@ -48,6 +48,9 @@ func (r *rankCtx) carry(way int, from, to stream.Delta) {
 		}
 		l.n++
 		msg := append([]byte(nil), buf[:n]...)
+		if loss := r.life.place.spec.CarrierLoss; loss > 0 && !r.w.quiet && float64(r.w.hash("delta", r.who(), r.n, way, r.w.now, l.n)>>11)/(1<<53) < loss {
+			continue
+		}
 		switch {
 		case l.lose > 0:
 			l.lose--

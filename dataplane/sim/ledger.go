@@ -339,6 +339,9 @@ func (l *ledger) moved(s uint32, e *entry, bits uint32, now clock.Instant) {
 	if e.ended != 0 || before == record.Ended || before == record.Lapsed {
 		l.broke("L2", e, "use %d of slot %d came back after its end", e.use, s)
 	}
+	if last, ok := l.ids[g.id]; ok && last != s && bits == record.Expected && l.endedIn(last, g.id, now) {
+		e.doubtful = true // nobody sees whether the id was free again when the expectation came
+	}
 	switch other := l.byID(g.id); {
 	case other == e:
 		e.id = g.id
@@ -380,9 +383,21 @@ func (l *ledger) moved(s uint32, e *entry, bits uint32, now clock.Instant) {
 	e.passed, e.looked, e.over = 0, 0, 0
 	l.loosen(e, now)
 	e.fair = e.fair || e.kept && !e.shared && e.loose == 0
-	if e.complete && e.id != "" {
+	if e.complete && e.id != "" && !e.doubtful {
 		l.broke("L6", e, "all its readers had reported before the grant, and it is held")
 	}
+}
+
+// endedIn reports that the lease of an id in a slot ended in the step at now.
+func (l *ledger) endedIn(s uint32, id string, now clock.Instant) bool {
+	for _, e := range []*entry{&l.slots[s], &l.past[s]} {
+		if e.id == id && e.ended == now {
+			return true
+		}
+	}
+	use, bits := l.word(s) // its end is not noted yet
+	e := &l.slots[s]
+	return e.id == id && e.state == record.Granted && (use != e.use || bits != record.Granted)
 }
 
 func (l *ledger) broke(rule Rule, e *entry, format string, args ...any) {

@@ -369,6 +369,14 @@ var faultKinds = []struct {
 		for i := range 2 + d.int(6) {
 			d.missed(i)
 		}
+		if d.chance(2) {
+			loss := pick(d, 0.02, 0.2)
+			for i := range d.s.Engines {
+				if e := &d.s.Engines[i]; e.Carrier == "delta" {
+					e.CarrierLoss = loss
+				}
+			}
+		}
 		for range 4 + d.int(30) {
 			e := d.any()
 			d.add(Action{

@@ -38,6 +38,8 @@ type Engine struct {
 
 	Reads uint32 `yaml:"reads,omitempty"` // transfers that its transport takes at once; 512
 
+	CarrierLoss float64 `yaml:"carrier_loss,omitempty"` // share of the messages of a delta carrier that vanish
+
 	AllPeersCheck bool          `yaml:"all_peers_check,omitempty"` // as the configuration's keys of these names
 	StockOff      bool          `yaml:"stock_off,omitempty"`       // stock_peers false
 	ReadTimeout   time.Duration `yaml:"read_timeout,omitempty"`    // 4 leases
