@@ -131,6 +131,16 @@ test-static: ## gofmt, go vet, and the pure packages with cgo off
 	$(GO) vet $(PACKAGES)
 	CGO_ENABLED=0 $(GO) build ./dataplane/... ./ringbuf/...
 
+.PHONY: sim
+# Seeds from a certain one on: FIRST=1. Runs of each positive control: CONTROLS=300. Runs that break a rule are made small and
+# written as case files, for kvlease sim.
+SEEDS    ?= 1000
+FIRST    ?= 0
+CONTROLS ?= 200
+sim: ## the plane in a simulated fleet under random faults, and the controls that must accept wrong data
+	mkdir -p $(BUILD)/sim
+	$(GO) run ./dataplane/sim/cmd -seeds $(SEEDS) -first $(FIRST) -controls $(CONTROLS) -out $(BUILD)/sim
+
 .PHONY: test-go
 # One package at a time: crowds of ten thousand connections in one and UCX's ports in another do not go together.
 test-go: deps build | $(BUILD)/test ## all Go tests, real NIXL among them
