@@ -196,19 +196,23 @@ func (s *sideChannel) run() {
 	soon := time.NewTimer(0)
 	defer soon.Stop()
 	var looked time.Time
+	hear := func() {
+		s.takeResults()
+		if s.watch.changed.Swap(false) {
+			soon.Reset(max(sideGap-time.Since(looked), 0))
+		}
+	}
 	for {
 		select {
 		case <-s.stop:
 			return
 		case <-s.news:
-			s.takeResults()
-			if s.watch.changed.Swap(false) {
-				soon.Reset(max(sideGap-time.Since(looked), 0))
-			}
+			hear()
 		case <-soon.C:
 			looked = time.Now()
 			s.lookAtPeers()
 		case <-tick.C:
+			hear() // a send that found the channel full has ordered nothing, and may have come too late for the look before
 			s.keepClocks()
 			s.retryRefused()
 			s.dropMisfits()
