@@ -18,36 +18,38 @@ var ErrConfig = errors.New("capacity")
 
 // Config is a fleet and what happens to it. Zero values mean what they say, unless Defaults fills them in.
 type Config struct {
-	Seed uint64
+	Seed uint64 `json:"seed"`
 
-	P, D        int           // prefill and decode engines
-	BlockTokens int           // tokens of a block
-	BlockBytes  int64         // bytes of a block, over all layers
-	CacheBlocks int           // blocks of a P's cache that requests and leases share
-	Prefill     float64       // tokens a second of a P, one request after the other
-	Decode      float64       // tokens a second of each slot of a D
-	Slots       int           // requests that a D works on at once: read or decoded
-	QueueMax    int           // requests at a D at once, those in slots included; more wait at the router
-	Pass        time.Duration // between two steps of an engine that has something to do
-	Router      string        // RoundRobin or LeastLoaded
+	P           int           `json:"p"`            // prefill engines
+	D           int           `json:"d"`            // decode engines
+	BlockTokens int           `json:"block_tokens"` // tokens of a block
+	BlockBytes  int64         `json:"block_bytes"`  // bytes of a block, over all layers
+	CacheBlocks int           `json:"cache_blocks"` // blocks of a P's cache that requests and leases share
+	Prefill     float64       `json:"prefill_rate"` // tokens a second of a P, one request after the other
+	Decode      float64       `json:"decode_rate"`  // tokens a second of each slot of a D
+	Slots       int           `json:"slots"`        // requests that a D works on at once: read or decoded
+	QueueMax    int           `json:"queue_max"`    // requests at a D at once, those in slots included; more wait at the router
+	Pass        time.Duration `json:"pass_ns"`      // between two steps of an engine that has something to do
+	Router      string        `json:"router"`       // RoundRobin or LeastLoaded
 
-	LinkRate float64       // bytes a second of an engine's network card, each direction
-	Delay    time.Duration // of a message, one way
-	Handover time.Duration // from P's answer, by the router, to D
+	LinkRate float64       `json:"link_rate"`   // bytes a second of an engine's network card, each direction
+	Delay    time.Duration `json:"delay_ns"`    // of a message, one way
+	Handover time.Duration `json:"handover_ns"` // from P's answer, by the router, to D
 
-	Load     float64       // copies of each request of the trace
-	Spread   time.Duration // a copy comes later than the original by up to this
-	Requests int           // requests of the trace that are taken; 0: all
+	Load     float64       `json:"load"`      // copies of each request of the trace
+	Spread   time.Duration `json:"spread_ns"` // a copy comes later than the original by up to this
+	Requests int           `json:"requests"`  // requests of the trace that are taken; 0: all
 
-	CrashP, CrashD float64       // crashes of an engine an hour
-	Wired          float64       // share of the crashes that a death wire tells; of the others nothing is heard
-	Restart        time.Duration // from a crash until the engine serves again
-	Stalls         float64       // times an hour that an engine stands still
-	StallMax       time.Duration // a stall lasts from a hundredth of this to this, short ones more often
+	CrashP   float64       `json:"crash_p"`      // crashes of each P an hour
+	CrashD   float64       `json:"crash_d"`      // of each D
+	Wired    float64       `json:"wired"`        // share of the crashes that a death wire tells; of the others nothing is heard
+	Restart  time.Duration `json:"restart_ns"`   // from a crash until the engine serves again
+	Stalls   float64       `json:"stalls"`       // times an hour that an engine stands still
+	StallMax time.Duration `json:"stall_max_ns"` // a stall lasts from a hundredth of this to this, short ones more often
 
-	Tries int // a request is given up when that many attempts of it were lost
+	Tries int `json:"tries"` // a request is given up when that many attempts of it were lost
 
-	Jitter time.Duration // of first terms, as lease.Config has it: 0 is its default, negative none
+	Jitter time.Duration `json:"jitter_ns"` // of first terms, as lease.Config has it: 0 is its default, negative none
 }
 
 // Routers.

@@ -120,7 +120,7 @@ type Report struct {
 	Results []*Result `json:"results"`
 }
 
-// WriteJSON writes a report, indented. Times are in seconds; those of the configuration are texts, as the flags have them.
+// WriteJSON writes a report, indented. Each name ends with the unit of its time: seconds of results, nanoseconds of the configuration.
 func WriteJSON(out io.Writer, r *Report) error {
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
