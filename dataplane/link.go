@@ -86,6 +86,7 @@ type LinkCounters struct {
 	Misfits      uint64 // records that do not fit what is here
 	FullStates   uint64 // taken up to their end
 	MapsReceived uint64
+	DeathsHeard  uint64 // of remote engines
 	MapsBroken   uint64 // maps with a piece missing, or longer than MapMax
 	NoEra        uint64 // grants before the first era: the full state repeats them
 	EnginesBad   uint64 // engines that the tracker refused
@@ -229,6 +230,7 @@ func (m *maps) ready() bool {
 func (l *Link) piece(b record.Blob, piece []byte) {
 	m := &l.maps
 	if b.Kind == record.BlobPeer && b.Total == 0 { // its death wire fell: said behind the maps that are on their way to the tracker
+		l.Counters.DeathsHeard++
 		m.full <- MapIn{Engine: b.Handle, buf: m.buf}
 		m.buf, m.head, m.at = nil, record.Blob{}, 0
 		return

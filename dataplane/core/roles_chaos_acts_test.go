@@ -147,6 +147,7 @@ func (c *troupe) unregister(a *actor, r int) {
 		return
 	}
 	c.allow(k.Unregister(), ErrBusy) // it steps, and a step may post
+	c.load(k)
 }
 
 // die ends a rank: its process, or its context in good order.
