@@ -112,7 +112,7 @@ func (h *hostCtx) turn() {
 		h.life.app.poll()
 		return
 	}
-	if h.step1() {
+	if h.stepSafely() {
 		h.life.app.poll()
 	}
 	h.flush()
@@ -123,7 +123,7 @@ func (h *hostCtx) turn() {
 	}
 }
 
-func (h *hostCtx) step1() (ok bool) {
+func (h *hostCtx) stepSafely() (ok bool) {
 	defer func() {
 		if what := recover(); what != nil {
 			h.w.broke(Broken, h.life.place.spec.ID, "", "host: panic in a step: %v\n%s", what, debug.Stack())

@@ -57,9 +57,9 @@ func (p *place) slots() int {
 }
 
 // local is CLOCK_BOOTTIME here.
-func (p *place) local(true_ clock.Instant) clock.Instant {
-	run := true_.Sub(startInstant)
-	return true_.Add(p.spec.Offset + time.Duration(int64(run)/1e6*int64(p.spec.Drift)))
+func (p *place) local(at clock.Instant) clock.Instant {
+	run := at.Sub(startInstant)
+	return at.Add(p.spec.Offset + time.Duration(int64(run)/1e6*int64(p.spec.Drift)))
 }
 
 // truly is the true time at which the clock here shows t, or a little later.
@@ -72,7 +72,7 @@ func (p *place) truly(t clock.Instant) clock.Instant {
 }
 
 // monotonic is CLOCK_MONOTONIC here.
-func (p *place) monotonic(true_ clock.Instant) clock.Instant { return p.local(true_).Add(-p.suspended) }
+func (p *place) monotonic(at clock.Instant) clock.Instant { return p.local(at).Add(-p.suspended) }
 
 // start begins a life of the engine here.
 func (p *place) start(id string) error {

@@ -45,7 +45,7 @@ type rankCtx struct {
 	cache   *cache
 
 	blob     []byte // of the agent
-	map_     []byte // our own handshake map
+	ownMap     []byte // our own handshake map
 	told     record.Era
 	in       uint64 // the era in which we registered
 	spent    uint64 // the last that is over here
@@ -82,7 +82,7 @@ func (l *life) readConfig() read.Config {
 
 // buildRank makes a context of rank n; carrier is nil for role engine.
 func (l *life) buildRank(n uint32, carrier stream.Carrier) (*rankCtx, error) {
-	p, w := l.place, l.w
+	p := l.place
 	events, producers := 1<<12, 0
 	if carrier == nil {
 		events, producers = 1<<14, 1
@@ -117,16 +117,16 @@ func (l *life) buildRank(n uint32, carrier stream.Carrier) (*rankCtx, error) {
 	if err != nil {
 		return nil, err
 	}
-	var events2 heartbeat.Events = out
+	var sink heartbeat.Events = out
 	if carrier != nil {
 		r.link = dataplane.NewLink(dataplane.LinkConfig{Rank: n, Engines: enginesMax, MapMax: 1 << 14, Era: r.eraTold}, r.mem, carrier)
-		events2 = r.link
+		sink = r.link
 	}
 	r.tracker, err = heartbeat.New(heartbeat.Config{
 		Self:  heartbeat.Identity{EngineHash: wire.EngineHash([]byte(l.id)), Epoch: r.epoch, Rank: n},
 		Shape: p.shape(), KVHeads: headsN, Duration: p.lease(), Tracks: p.slots(), Engines: enginesMax, Links: enginesMax * 8, SourcesMax: 8,
 		Owed: 64, RunsMax: 4096, RowStates: 256, LongIDs: 64, ReadTimeout: rc.ReadTimeout, Nonce: r.nonce, Seed: r.epoch,
-	}, r.tap, r.reads, r.mem.Tracks, r.mem.Control, events2)
+	}, r.tap, r.reads, r.mem.Tracks, r.mem.Control, sink)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,6 @@ func (l *life) buildRank(n uint32, carrier stream.Carrier) (*rankCtx, error) {
 	if carrier == nil {
 		r.rank = 0
 	}
-	_ = w
 	return r, nil
 }
 
@@ -228,8 +227,8 @@ func (r *rankCtx) register() error {
 		r.wake()
 		return nil
 	}
-	r.map_ = wire.AppendHandshake(nil, r.describe())
-	r.life.side.publish(0, r.map_)
+	r.ownMap = wire.AppendHandshake(nil, r.describe())
+	r.life.side.publish(0, r.ownMap)
 	r.wake()
 	return nil
 }
@@ -268,10 +267,10 @@ func (r *rankCtx) enterEra() {
 	case r.told.Era == 0:
 		return
 	case r.told.Era == r.in:
-		r.mapDue = r.mapDue || r.map_ == nil && r.blob != nil && r.in != r.spent
+		r.mapDue = r.mapDue || r.ownMap == nil && r.blob != nil && r.in != r.spent
 		return
-	case r.map_ != nil, r.leases.Held() > 0:
-		r.map_ = nil
+	case r.ownMap != nil, r.leases.Held() > 0:
+		r.ownMap = nil
 		r.leases.FenceAll()
 		r.leases.EndAll(record.FreedClosed, r.now())
 	}
@@ -321,11 +320,11 @@ func (r *rankCtx) leave() error {
 	}
 	r.agent, r.tap.Transport = nil, nobody{}
 	r.blob, r.mapDue = nil, false
-	if r.link != nil && r.map_ != nil {
+	if r.link != nil && r.ownMap != nil {
 		r.spent = r.in
 		r.link.SetMap(nil)
 	}
-	r.map_ = nil
+	r.ownMap = nil
 	r.cache.scrub(r.life.w) // the memory is gone, and another's now
 	r.wake()
 	return nil
@@ -390,7 +389,7 @@ func (r *rankCtx) turn() {
 		}
 		return
 	}
-	if r.step1() && r.link == nil {
+	if r.stepSafely() && r.link == nil {
 		r.life.app.poll()
 	}
 	if r.link != nil {
@@ -401,8 +400,8 @@ func (r *rankCtx) turn() {
 	}
 }
 
-// step1 runs the plane; a panic poisons the context.
-func (r *rankCtx) step1() (ok bool) {
+// stepSafely runs the plane; a panic poisons the context.
+func (r *rankCtx) stepSafely() (ok bool) {
 	defer func() {
 		if what := recover(); what != nil {
 			r.w.broke(Broken, r.who(), "", "rank %d: panic in a step: %v\n%s", r.n, what, debug.Stack())
@@ -424,8 +423,8 @@ func (r *rankCtx) step1() (ok bool) {
 	}
 	if r.mapDue {
 		r.mapDue = false
-		r.map_ = wire.AppendHandshake(nil, r.describe())
-		r.link.SetMap(r.map_)
+		r.ownMap = wire.AppendHandshake(nil, r.describe())
+		r.link.SetMap(r.ownMap)
 		r.wake()
 	}
 	r.loadMaps()
