@@ -45,7 +45,7 @@ type rankCtx struct {
 	cache   *cache
 
 	blob     []byte // of the agent
-	ownMap     []byte // our own handshake map
+	ownMap   []byte // our own handshake map
 	told     record.Era
 	in       uint64 // the era in which we registered
 	spent    uint64 // the last that is over here
