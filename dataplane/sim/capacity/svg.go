@@ -75,11 +75,11 @@ func newAxis(log bool, values []float64) axis {
 	if !log {
 		a.low = 0
 		step := niceStep(a.high)
-		a.high = math.Ceil(a.high/step) * step
+		a.high = math.Ceil(a.high*1.08/step) * step // room for the number over the highest bar
 		return a
 	}
 	a.low = math.Pow(10, math.Floor(math.Log10(a.low)-1e-9))
-	a.high = math.Pow(10, math.Ceil(math.Log10(a.high)+1e-9))
+	a.high = math.Pow(10, math.Ceil(math.Log10(a.high*1.4)))
 	return a
 }
 
@@ -270,8 +270,8 @@ func SVG(out io.Writer, cfg *Config, results []*Result) error {
 		bars("Reclaimed after a crash of D", "seconds until its leases ended; the number is the longest", true, true, []string{"p50", "p99", "longest"}, func(r *Result) []float64 {
 			return []float64{sec(r.Reclaim.P50), sec(r.Reclaim.P99), sec(r.Reclaim.Max)}
 		}),
-		bars("Lost", "attempts computed anew", false, false, []string{"lease ended", "P crashed", "D crashed", "unproven"}, func(r *Result) []float64 {
-			return []float64{float64(r.LostLease), float64(r.LostPCrash), float64(r.LostDCrash), float64(r.LostUnproven)}
+		bars("Lost to the lease", "attempts computed anew, as it had ended before it was read", true, false, nil, func(r *Result) []float64 {
+			return []float64{float64(r.LostLease)}
 		}),
 		bars("Heartbeats", "bytes a second of one D", false, false, nil, func(r *Result) []float64 {
 			return []float64{perSecond(float64(r.BeatBytes), r, cfg.D)}
