@@ -153,7 +153,13 @@ test-race: | $(BUILD)/test ## the pure Go packages under the race detector
 
 .PHONY: test-fuzz
 test-fuzz: | $(BUILD)/test ## a short run of every fuzz function
-	GO=$(GO) FUZZTIME=$(FUZZTIME) .ci/fuzz $(PACKAGES) 2>&1 | tee $(BUILD)/test/fuzz.log
+	GO=$(GO) FUZZTIME=$(FUZZTIME) WORKERS=$(JOBS) .ci/fuzz $(PACKAGES) 2>&1 | tee $(BUILD)/test/fuzz.log
+
+.PHONY: fuzz
+# What has passed for this MIN stands in $(BUILD)/fuzz.txt and is left out when it is called again; remove the file to begin anew.
+fuzz: ## every fuzz function for MIN minutes, two at a time on JOBS cores; goes on where it was stopped
+	mkdir -p $(BUILD)
+	GO=$(GO) FUZZTIME=$(MIN)m AT_ONCE=2 WORKERS=$(shell echo $$((($(JOBS) + 1) / 2))) DONE=$(BUILD)/fuzz.txt .ci/fuzz $(PACKAGES)
 
 .PHONY: test-c test-asan test-tsan
 test-c: build deps ## ctest: C, C++, Python, symbols, headers

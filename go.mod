@@ -7,4 +7,5 @@ require (
 	github.com/google/go-cmp v0.7.0
 	go.yaml.in/yaml/v3 v3.0.4
 	golang.org/x/sys v0.50.0
+	pgregory.net/rapid v1.3.0
 )

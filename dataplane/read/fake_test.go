@@ -5,6 +5,8 @@ import (
 	"time"
 	"unsafe"
 
+	"pgregory.net/rapid"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/topology"
@@ -123,7 +125,7 @@ const (
 
 // bench is a machine over a fake with one dense region of 64 blocks for each source.
 type bench struct {
-	t   testing.TB
+	t   rapid.TB
 	m   *Machine
 	f   *fake
 	now clock.Instant

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -61,7 +63,7 @@ type rank struct {
 
 const rankWant = 5000 // base + g of every lease in these tests
 
-func newRank(t *testing.T, hub *loopback.Hub, c *cache, engine int, shape topology.Shape, no uint32, stride uint64, told, named bool) *rank {
+func newRank(t rapid.TB, hub *loopback.Hub, c *cache, engine int, shape topology.Shape, no uint32, stride uint64, told, named bool) *rank {
 	t.Helper()
 	r := &rank{c: c, engine: engine, shape: shape, no: no, layout: &Layout{}}
 	first, n := c.layersOf(int(no/shape.TP), int(shape.PP))
@@ -140,7 +142,7 @@ type ranksCase struct {
 	config      Config
 }
 
-func newRanksLab(t *testing.T, tc *ranksCase, r uint32) *ranksLab {
+func newRanksLab(t rapid.TB, tc *ranksCase, r uint32) *ranksLab {
 	t.Helper()
 	if tc.layers == 0 {
 		tc.layers = 4
@@ -247,6 +249,16 @@ func (l *ranksLab) check(runs []record.Run) {
 	}
 }
 
+// bytesOf is what the blocks of runs have in all regions of this rank.
+func (l *ranksLab) bytesOf(runs []record.Run) (bytes uint64) {
+	for _, run := range runs {
+		for i := range l.me.layout.Regions {
+			bytes += uint64(run.N) * l.me.layout.Regions[i].BlockLen
+		}
+	}
+	return bytes
+}
+
 // clean fills this rank's memory with what no content is compared to.
 func (l *ranksLab) clean() {
 	for i := range l.me.kv {
@@ -311,15 +323,7 @@ func TestEveryByteComesFromTheRankThatHasItsHead(t *testing.T) {
 					t.Fatalf("rank %d: outcome %+v", r, o)
 				}
 				l.check(runs)
-				blocks := uint64(0)
-				for _, run := range runs {
-					blocks += uint64(run.N)
-				}
-				bytes := uint64(0)
-				for i := range l.me.layout.Regions {
-					bytes += blocks * l.me.layout.Regions[i].BlockLen
-				}
-				if o.Bytes != bytes {
+				if bytes := l.bytesOf(runs); o.Bytes != bytes {
 					t.Errorf("rank %d: %d bytes landed, the blocks have %d: a byte was read twice or never", r, o.Bytes, bytes)
 				}
 				l.wantIdle()
