@@ -329,7 +329,7 @@ func (l *ledger) freed(g *grant, reason int) {
 			l.broke("L4", e, "expired %v before its time", until.Sub(e.ended))
 		case e.passed == 0 || e.ended.Sub(e.passed) < settleWait-unit:
 			l.broke("L8", e, "expired %v after the first look at its deadline", e.ended.Sub(max(e.passed, until)))
-		case e.passedGap > l.interval() && l.latest(e) <= e.passed && e.ended.Sub(e.passed) < l.interval()-unit:
+		case e.passedGap > l.interval() && l.latest(e).Add(unit) <= e.passed && e.ended.Sub(e.passed) < l.interval()-unit:
 			l.broke("L8", e, "expired %v after a stall of %v", e.ended.Sub(e.passed), e.passedGap)
 		}
 	case record.FreedCompleted:
