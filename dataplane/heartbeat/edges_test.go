@@ -117,3 +117,60 @@ func TestADeadEngineIsNotToldAsUpAlthoughItsBlobLoads(t *testing.T) {
 		t.Errorf("%d loads, %d of them failed; want some, all of which succeed", c.Loads-loads, c.LoadsFailed)
 	}
 }
+
+func TestARequestOfAnotherBootThatCameBeforeTheHandshakeIsNotBeatenFor(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.add(o)
+	now := r.track(e, o, 1, 0)
+	before := r.slot()
+	req := o.req(before, e, 2, 0, r.now)
+	req.Epoch = o.epoch - 7
+	r.k.Track(req, []byte("p-2-0"), []byte("local"), r.now)
+	r.run(sec(1), time.Second)
+	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+	r.run(sec(12), time.Second)
+	for _, slot := range o.ids("renew", false) {
+		if slot != "1" {
+			t.Errorf("a heartbeat names slot %s, want that of this boot alone", slot)
+		}
+	}
+	if o.count("renew") == 0 {
+		t.Error("no heartbeat")
+	}
+	r.wantSaid(now, "")
+	r.run(sec(60), time.Second)
+	r.wantSaid(before, "gone")
+	r.k.Untrack(before, r.now)
+	r.k.Untrack(now, r.now)
+	r.run(sec(70), time.Second)
+	r.wantRest()
+}
+
+func TestTheGaugesOfEnginesFollowTheirStates(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	want := func(what string, idle, loading, connected, broken int) {
+		t.Helper()
+		if g := r.k.Gauges(); g.Idle != idle || g.Loading != loading || g.Connected != connected || g.Broken != broken {
+			t.Errorf("%s: %d idle, %d loading, %d connected, %d broken; want %d, %d, %d, %d",
+				what, g.Idle, g.Loading, g.Connected, g.Broken, idle, loading, connected, broken)
+		}
+	}
+	want("before", 0, 0, 0, 0)
+	e := r.add(o)
+	r.track(e, o, 1, 0) // the step meets the handle
+	r.step(sec(1))
+	want("added", 1, 0, 0, 0)
+	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+	r.run(sec(3), time.Second)
+	want("loaded", 0, 0, 1, 0)
+	r.hub.Kill("P")
+	for n := 0; r.k.Gauges().Connected > 0 && n < 1000; n++ {
+		r.step(r.now.Add(10 * time.Millisecond)) // until the next heartbeat finds it out
+	}
+	want("killed", 0, 0, 0, 1)
+	must(t, r.k.RemoveEngine(e))
+	r.run(sec(60), time.Second)
+	want("removed", 0, 0, 0, 0)
+}
