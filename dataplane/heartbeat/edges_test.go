@@ -174,3 +174,54 @@ func TestTheGaugesOfEnginesFollowTheirStates(t *testing.T) {
 	r.run(sec(60), time.Second)
 	want("removed", 0, 0, 0, 0)
 }
+
+func TestMessagesAboutEndsAreBoundedInAStepOverAllEngines(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.EndsStepMax = 2 })
+	var owners []*owner
+	var hs []record.Handle
+	for i := range uint32(7) {
+		o := r.owner("P"+string(rune('0'+i)), false)
+		owners = append(owners, o)
+		hs = append(hs, r.track(r.connect(o), o, i, 0))
+	}
+	r.run(sec(3), 100*time.Millisecond)
+	for _, h := range hs {
+		r.k.Untrack(h, r.now)
+	}
+	before, cut := r.k.Counters().EndBatches, r.k.Counters().EndsCut
+	for _, want := range []uint64{2, 4, 6, 7, 7} {
+		r.step(r.now.Add(time.Millisecond))
+		if got := r.k.Counters().EndBatches - before; got != want {
+			t.Fatalf("%d messages sent, want %d", got, want)
+		}
+	}
+	if got := r.k.Counters().EndsCut - cut; got != 3 {
+		t.Errorf("%d steps cut, want 3", got)
+	}
+	for _, o := range owners {
+		if o.count("release") != 1 {
+			t.Errorf("%s heard %d releases, want one", o.name, o.count("release"))
+		}
+	}
+	r.wantRest()
+}
+
+func TestAMessageAboutEndsToManyRanksCountsForEach(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.EndsStepMax = 3; c.Shape = topology.Shape{TP: 1, PP: 1} })
+	var hs []record.Handle
+	for _, id := range []string{"P", "Q", "R"} {
+		p := r.party(id, topology.Shape{TP: 2, PP: 1}, false, blockLen/2)
+		hs = append(hs, r.track(p.connect(), p.ranks[0], 1, 0))
+	}
+	r.run(sec(3), 100*time.Millisecond)
+	for _, h := range hs {
+		r.k.Untrack(h, r.now)
+	}
+	before := r.k.Counters().EndBatches
+	for _, want := range []uint64{4, 6} { // two engines use the three up, since what is begun goes to all ranks
+		r.step(r.now.Add(time.Millisecond))
+		if got := r.k.Counters().EndBatches - before; got != want {
+			t.Fatalf("%d messages sent, want %d", got, want)
+		}
+	}
+}

@@ -130,3 +130,17 @@ func TestL4EndsThatWaitedForWhatHadArrivedAreBoundedInAStep(t *testing.T) {
 	}
 	r.wantEmpty()
 }
+
+func TestAnIdThatBeginsWithACommaIsCountedOnce(t *testing.T) {
+	r := newRig(t, 4)
+	for range 3 {
+		h := r.expect(",x")
+		if n := r.t.CommaIDs(); n != 1 {
+			t.Fatalf("%d ids with commas, want 1", n)
+		}
+		r.t.Cancel(h, r.now)
+		if n := r.t.CommaIDs(); n != 0 {
+			t.Fatalf("%d ids with commas, want none", n)
+		}
+	}
+}

@@ -38,3 +38,25 @@ func TestTheFenceOfAReadInPartsIsReadAfterAllOfThemHaveEnded(t *testing.T) {
 		b.wantIdle()
 	}
 }
+
+// A read whose last part waits for the others has nothing to post. It takes no share of the step, and keeps nobody waiting.
+func TestAReadThatWaitsForItsOwnPartsKeepsNoOtherFromBeingPosted(t *testing.T) {
+	b := newBench(t, Config{DescsStepMax: 4, PostsStepMax: 8}, 5)
+	stock := b.source(1, 0, 5)
+	stock.Fence, stock.Notif = Fence{}, []byte("id:1")
+	b.commit(1, 1, stock) // four descriptors now, the last one with the completion when they have ended
+	b.step(0)
+	if b.posts() != 1 {
+		t.Fatalf("%d posts, want the first part", b.posts())
+	}
+	b.commit(2, 1, b.source(2, 0, 5))
+	b.commit(3, 1, b.source(3, 0, 5))
+	b.step(0)
+	got := map[transport.Peer]int{}
+	for _, x := range b.f.posted[1:] {
+		got[x.spec.Peer] += len(x.spec.Descs)
+	}
+	if got[1] != 0 || got[2]+got[3] != 4 || got[2] == 0 {
+		t.Errorf("descriptors posted to each peer %v, want four to the others", got)
+	}
+}

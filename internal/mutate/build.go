@@ -109,6 +109,8 @@ func limited(ctx context.Context, dir string, most limit, bin string, args ...st
 	defer cancel()
 	cmd := exec.CommandContext(timed, "sh", append([]string{"-c", line, bin}, args...)...)
 	cmd.Dir = dir
+	// A property is tried with the same values each time, and one that is broken is enough: it is not shrunk, and nothing is written.
+	cmd.Env = append(os.Environ(), "RAPID_SEED=1", "RAPID_SHRINKTIME=0s", "RAPID_NOFAILFILE=true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
