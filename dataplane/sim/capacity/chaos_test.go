@@ -139,3 +139,25 @@ func TestOnlyStepsThatWouldDoNothingAreSkipped(t *testing.T) {
 		}
 	}
 }
+
+// The bound of L4, over many fleets whose owners never stand still: a first term with its spread, or an extension, two looks, two steps.
+func TestNoLeaseOfADeadReaderIsHeldPastItsBound(t *testing.T) {
+	n := uint64(0)
+	for seed := uint64(100); seed < 100+uint64(min(*seeds, 12)); seed++ {
+		c, s := drawn(seed)
+		c.D, c.CrashD, c.CrashP, c.Stalls, c.Wired = 3, 200, 0, 0, 0
+		r, err := Run(t.Context(), c, s, strings.NewReader(traceOf(seed, 150)))
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		n += r.Reclaim.N
+		spread := s.terms() * 2 / 3 / 8
+		if bound := s.Term + spread + looks; r.Reclaim.N > 0 && time.Duration(r.Reclaim.Max) > bound {
+			t.Errorf("seed %d, %s: held for %v after the crash, want at most %v", seed, s.Name(), time.Duration(r.Reclaim.Max), bound)
+		}
+	}
+	if n == 0 {
+		t.Error("no lease was reclaimed")
+	}
+	t.Logf("%d leases reclaimed", n)
+}
