@@ -40,7 +40,7 @@ func run(args []string) error {
 	case len(args) > 1 && args[0] == "ran":
 		return ran(args[1:])
 	}
-	return errors.New("usage: doc | tests LOG | ran LOG...")
+	return errors.New("usage: doc | tests LOG | ran LOG [LOG ...]")
 }
 
 // load finds the root above the current folder and reads registry and marks there.
