@@ -71,7 +71,7 @@ type rank struct {
 	kv           []byte
 	base         uint64
 	stopped      bool
-	gone, broken bool                                              // for good; its core
+	broken       bool                                              // its core, for good
 	fault        func(fromHost bool, nth int, msg []byte) [][]byte // of its delta carrier; nil: none
 	sent         [2]int
 	late         [2][]byte
