@@ -225,3 +225,28 @@ func TestAMessageAboutEndsToManyRanksCountsForEach(t *testing.T) {
 		}
 	}
 }
+
+func TestAnEngineWhoseRequestsAreBeingLostDelaysNoLoadOfAnother(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Tracks = 2048 })
+	a, b := r.owner("A", false), r.owner("B", false)
+	e := r.connect(a)
+	for slot := range uint32(1500) {
+		r.track(e, a, slot, 0)
+	}
+	r.run(sec(3), 500*time.Millisecond)
+	a.reboot()
+	must(t, r.k.LoadHandshake(e, 0, a.handshake()))
+	f := r.connect(b)
+	h := r.track(f, b, 1, 0)
+	for range 3 {
+		r.step(r.now.Add(time.Millisecond))
+	}
+	if g := r.k.Gauges(); g.Connected != 1 || g.Loading != 1 || r.k.Counters().Lost == 1500 {
+		t.Fatalf("%d connected, %d loading, %d lost; want B connected while A's requests are being lost", g.Connected, g.Loading, r.k.Counters().Lost)
+	}
+	r.run(sec(4), 10*time.Millisecond)
+	if g := r.k.Gauges(); g.Connected != 2 {
+		t.Errorf("%d engines connected, want both", g.Connected)
+	}
+	r.wantSaid(h, "")
+}

@@ -25,6 +25,7 @@ type Equal struct {
 	Old  string `yaml:"old"`
 	New  string `yaml:"new,omitempty"`  // of several at one place
 	Line string `yaml:"line,omitempty"` // of several in a function
+	Nth  *int   `yaml:"nth,omitempty"`  // of several that are written alike, from 0
 	Why  string `yaml:"why"`
 }
 
@@ -50,7 +51,7 @@ func LoadEqual(root string) ([]Equal, error) {
 func whyEqual(all []Equal, s *Site) string {
 	for _, e := range all {
 		if e.File == s.File && e.Func == s.Func && e.Kind == s.Kind && flat(e.Old) == flat(s.Old) &&
-			(e.New == "" || e.New == s.New) && (e.Line == "" || flat(e.Line) == s.Text) {
+			(e.New == "" || e.New == s.New) && (e.Line == "" || flat(e.Line) == s.Text) && (e.Nth == nil || *e.Nth == s.Nth) {
 			return e.Why
 		}
 	}
