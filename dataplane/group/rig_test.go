@@ -61,20 +61,20 @@ type engine struct {
 
 // rank is one rank context.
 type rank struct {
-	n            uint32
-	mem          *record.Memory
-	carrier      stream.Carrier
-	link         *dataplane.Link
-	plane        *dataplane.Plane
-	agent        *loopback.Agent
-	own          *ringbuf.Consumer
-	kv           []byte
-	base         uint64
-	stopped      bool
-	broken       bool                                              // its core, for good
-	fault        func(fromHost bool, nth int, msg []byte) [][]byte // of its delta carrier; nil: none
-	sent         [2]int
-	late         [2][]byte
+	n       uint32
+	mem     *record.Memory
+	carrier stream.Carrier
+	link    *dataplane.Link
+	plane   *dataplane.Plane
+	agent   *loopback.Agent
+	own     *ringbuf.Consumer
+	kv      []byte
+	base    uint64
+	stopped bool
+	broken  bool                                              // its core, for good
+	fault   func(fromHost bool, nth int, msg []byte) [][]byte // of its delta carrier; nil: none
+	sent    [2]int
+	late    [2][]byte
 }
 
 func newLab(t testing.TB) *lab {
