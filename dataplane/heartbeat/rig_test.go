@@ -3,9 +3,10 @@ package heartbeat
 import (
 	"fmt"
 	"strings"
-	"testing"
 	"time"
 	"unsafe"
+
+	"pgregory.net/rapid"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/read"
@@ -31,7 +32,7 @@ const (
 
 // owner is the prefill side of a test: it keeps what it hears, and rows that a test moves or that follow its heartbeats.
 type owner struct {
-	t          testing.TB
+	t          rapid.TB
 	hub        *loopback.Hub
 	agent      *loopback.Agent
 	name       string
@@ -65,7 +66,7 @@ type heard struct {
 }
 
 type rig struct {
-	t       testing.TB
+	t       rapid.TB
 	hub     *loopback.Hub
 	d       *loopback.Agent
 	tr      transport.Transport
@@ -94,15 +95,15 @@ func (r *rig) Put(e *record.Event) bool {
 	return true
 }
 
-func newRig(t testing.TB, change func(*Config)) *rig { return newRigOver(t, change, nil) }
+func newRig(t rapid.TB, change func(*Config)) *rig { return newRigOver(t, change, nil) }
 
-func newRigOver(t testing.TB, change func(*Config), machine func(*read.Config)) *rig {
+func newRigOver(t rapid.TB, change func(*Config), machine func(*read.Config)) *rig {
 	t.Helper()
 	return newRigOf(t, change, machine, 1)
 }
 
 // newRigOf makes a rig whose cache has so many layers.
-func newRigOf(t testing.TB, change func(*Config), machine func(*read.Config), layers int) *rig {
+func newRigOf(t rapid.TB, change func(*Config), machine func(*read.Config), layers int) *rig {
 	t.Helper()
 	r := &rig{t: t, hub: loopback.NewHub(), now: sec(0)}
 	d, err := r.hub.New("D", loopback.Config{ReadsMax: 8192})
@@ -144,7 +145,7 @@ func newRigOf(t testing.TB, change func(*Config), machine func(*read.Config), la
 	return r
 }
 
-func must(t testing.TB, err error) {
+func must(t rapid.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
