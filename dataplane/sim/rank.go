@@ -436,25 +436,12 @@ func (r *rankCtx) loadMaps() {
 	for {
 		select {
 		case m := <-r.link.Maps():
-			r.loadMap(m)
+			_ = r.link.Load(m) // an engine that is gone meanwhile refuses it
 			r.wake()
 		default:
 			return
 		}
 	}
-}
-
-// loadMap takes one map. An engine that is gone meanwhile refuses it.
-func (r *rankCtx) loadMap(m dataplane.MapIn) {
-	if k, ok := any(r.link).(interface{ Load(m dataplane.MapIn) error }); ok {
-		_ = k.Load(m)
-		return
-	}
-	h := new(wire.Handshake)
-	if wire.ParseHandshake(append([]byte(nil), m.Data...), h) == nil {
-		_ = r.tracker.LoadHandshake(m.Engine, m.Rank, h)
-	}
-	any(r.link).(interface{ Done(m dataplane.MapIn) }).Done(m)
 }
 
 // poison is what core.failSafe does when a step has panicked.
