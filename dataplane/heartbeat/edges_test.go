@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/topology"
 )
@@ -26,15 +27,32 @@ func TestARowOfTheLastRankThatIsReachedCounts(t *testing.T) {
 }
 
 func TestALeaseWhoseRowShowsItsEndIsNotToldAsAtRisk(t *testing.T) {
-	r := newRig(t, nil)
-	o := r.owner("P", false)
-	h := r.track(r.connect(o), o, 1, 0)
-	r.run(sec(6), 500*time.Millisecond)
-	o.deaf = true
-	r.run(sec(9), 500*time.Millisecond)
-	o.rows[1].Fence++ // before the look that would tell the risk
-	r.run(sec(30), 500*time.Millisecond)
-	r.wantSaid(h, "gone")
+	const step = 500 * time.Millisecond
+	var risk clock.Instant
+	for _, ended := range []bool{false, true} {
+		r := newRig(t, nil)
+		o := r.owner("P", false)
+		h := r.track(r.connect(o), o, 1, 0)
+		r.run(sec(6), step)
+		o.deaf = true
+		if !ended { // when would the risk be told?
+			r.run(sec(40), step)
+			r.wantSaid(h, "risk")
+			for i, e := range r.events {
+				if e.Kind == record.EvAtRisk {
+					risk = r.times[i]
+				}
+			}
+			continue
+		}
+		r.run(risk.Add(-step), step)
+		o.rows[1].Fence++ // the look that would tell the risk shows the end
+		r.run(sec(40), step)
+		r.wantSaid(h, "gone")
+		if c := r.k.Counters(); c.AtRisk != 0 || c.Gone != 1 {
+			t.Errorf("%d at risk and %d gone, want 0 and 1", c.AtRisk, c.Gone)
+		}
+	}
 }
 
 func TestAnEngineThatComesBackAsAnotherOneHasNothingUnheard(t *testing.T) {
