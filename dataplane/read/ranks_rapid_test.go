@@ -31,7 +31,7 @@ func anyCase(t *rapid.T) ranksCase {
 	if tc.layers == 5 && tc.reader.PP == 3 || tc.layers == 5 && tc.owner.PP == 3 || tc.layers == 4 { // 2+2+0, 2+2+1: the last stage may be short, not empty
 		tc.layers = 6
 	}
-	tc.config = Config{DescsStepMax: rapid.SampledFrom([]int{0, 1, 7, 64}).Draw(t, "descriptors a step"), PartsMax: rapid.IntRange(0, 3).Draw(t, "parts in flight")}
+	tc.config = Config{SourcesMax: topology.RanksMax, DescsStepMax: rapid.SampledFrom([]int{0, 1, 7, 64}).Draw(t, "descriptors a step"), PartsMax: rapid.IntRange(0, 3).Draw(t, "parts in flight")}
 	return tc
 }
 
