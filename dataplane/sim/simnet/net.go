@@ -38,7 +38,7 @@ type Link struct {
 	Rate      float64       // bytes a second of one connection; 0: no limit. Reads to SmallRead do not wait for others
 	ReadFail  float64       // of a read that reports an error while its pieces go on
 	Torn      float64       // of a small read that is copied byte by byte at different times, not word by word
-	Late      time.Duration // after an error pieces land later by up to this. What cannot by then never lands
+	Late      time.Duration // after an error pieces land later by up to this; none after this or 20 s, what is longer
 
 	Connect time.Duration // what the first use of a connection takes on top
 	Break   time.Duration // a connection that gets nothing through is lost after this; 0: 20 s

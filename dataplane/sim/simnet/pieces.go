@@ -1,6 +1,10 @@
 package simnet
 
-import "github.com/kvlease/kvlease/dataplane/transport"
+import (
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
 
 // cut is how a read is cut into pieces.
 type cut uint8
@@ -152,6 +156,10 @@ func (n *Net) move(i int32, r *read) {
 		return
 	}
 	if r.step < r.steps {
+		if r.status == transport.Failed && n.now > r.last {
+			n.fail(i, r, c, false)
+			return
+		}
 		if c.link.RDMA && owner.unregistered && !registered(r, owner) {
 			n.lose(c)
 			n.fail(i, r, c, false)
@@ -259,6 +267,10 @@ func registered(r *read, owner *Agent) bool {
 	return true
 }
 
+// retries is how long after an error a transport may still be at a read that takes long by itself: it gives up before a reader's
+// quarantine does, which is 30 s at least.
+const retries = 20 * time.Second
+
 // fail reports an error of a read. If it goes on, what is left of it lands later.
 func (n *Net) fail(i int32, r *read, c *conn, goesOn bool) {
 	first := r.status == transport.Pending
@@ -267,7 +279,7 @@ func (n *Net) fail(i int32, r *read, c *conn, goesOn bool) {
 		r.phase = going
 		late := r.fate.span(drawLate, c.link.Late)
 		r.start, r.end = r.start.Add(late), r.end.Add(late)
-		r.last = max(n.now, r.end)
+		r.last = min(max(n.now, r.end), n.now.Add(max(c.link.Late, retries)))
 		n.schedule(i, r, max(n.now, r.stepAt(r.step)))
 	} else {
 		r.phase, r.event = ended, 0

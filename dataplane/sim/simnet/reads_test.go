@@ -225,6 +225,29 @@ func TestNothingLandsBetweenAnErrorAndTheLatePieces(t *testing.T) {
 	}
 }
 
+// A reader's quarantine counts from the error, 30 s at least.
+func TestALongReadThatFailsEarlyLandsNothingOnceTheTransportHasGivenUp(t *testing.T) {
+	w := newWorld(t, 4, simnet.Link{Delay: ms, DescTime: 15 * time.Second})
+	fill(w.memP, 1)
+	var descs []transport.Desc
+	for i := range 4 { // a minute of it
+		descs = append(descs, w.desc(i*4096, 4096))
+	}
+	x := w.post(descs...)
+	w.after(time.Second)
+	w.net.FailReads("D", "P")
+	w.after(21 * time.Second)
+	before := count(w.memD, 1)
+	if before == 0 {
+		t.Error("nothing landed within 21 s of the error")
+	}
+	w.after(2 * time.Minute)
+	if n := count(w.memD, 1); n != before {
+		t.Errorf("%d bytes landed later than 21 s after the error", n-before)
+	}
+	w.end(x)
+}
+
 func TestAReadThatFailsWhileItIsSpunForGoesOnLanding(t *testing.T) {
 	w := newWorld(t, 3, simnet.Link{Delay: 100 * time.Microsecond, Torn: 1})
 	w.net.InterceptReads(func(*simnet.Posted) simnet.ReadFate { return simnet.ReadFate{Fail: true, After: 0.5} })
