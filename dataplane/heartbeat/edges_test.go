@@ -268,3 +268,25 @@ func TestAnEngineWhoseRequestsAreBeingLostDelaysNoLoadOfAnother(t *testing.T) {
 	}
 	r.wantSaid(h, "")
 }
+
+func TestAnEngineThatDrainsIsToldOnceAndIsNotUpOnceMore(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	r.track(e, o, 1, 0)
+	r.run(sec(6), time.Second)
+	r.wantEngine(e, "up")
+	header, _ := record.Board(o.board)
+	header.Version, header.Flags = record.BoardVersion, record.BoardDraining
+	r.run(sec(40), time.Second)
+	r.wantEngine(e, "up")
+	drains := 0
+	for _, ev := range r.events {
+		if ev.Kind == record.EvEngineDrains && ev.Handle == e {
+			drains++
+		}
+	}
+	if c := r.k.Counters(); drains != 1 || c.Draining != 1 {
+		t.Errorf("told %d times and counted %d, want once", drains, c.Draining)
+	}
+}
