@@ -133,14 +133,18 @@ func (c *Core) OwnHandshake(rank uint32) ([]byte, error) {
 
 // noMap says why a rank of ours has no map.
 func (c *Core) noMap(rank uint32) error {
-	why, on := error(nil), ""
+	why, what := error(nil), "nothing is registered: call kvl_register first"
 	switch {
 	case c.hosted != nil:
-		why, on = c.hosted.streams.End(rank).Err(), fmt.Sprintf(" on the context of rank %d", rank)
+		why = c.hosted.streams.End(rank).Err()
+		what = fmt.Sprintf("nothing is registered on rank %d that a reader may know of: call kvl_register on its context, and if that has been done, ask there", rank)
 	case c.ranked != nil:
 		why = c.ranked.carrier.Err()
 		c.mu.Lock()
 		told, fits := c.ranked.told, c.ranked.fits(c.cfg)
+		if c.ranked.blob != nil { // to register once more would be refused
+			what = c.ranked.waitsFor()
+		}
 		c.mu.Unlock()
 		if told.Era != 0 && !fits {
 			return fmt.Errorf("%w: key %q is %v s here and %v s on the host: give all contexts of an engine the same", ErrConfig, "kv_lease_duration",
@@ -150,7 +154,7 @@ func (c *Core) noMap(rank uint32) error {
 	if why != nil {
 		return fmt.Errorf("%w: host and rank %d are not attached to each other: %w", ErrState, rank, why)
 	}
-	return fmt.Errorf("%w: nothing is registered: call kvl_register%s first", ErrState, on)
+	return fmt.Errorf("%w: %s", ErrState, what)
 }
 
 // HandshakeSet puts the engine's own handshake map of a rank in place of ours, until its memory is unregistered. Our key is

@@ -55,6 +55,17 @@ func (c *Core) eraTold(e record.Era) {
 // fits reports that the rank was given the same leases as its host: one with others would beat, expire and promise differently.
 func (r *rankSide) fits(cfg *Config) bool { return r.told.DurationNs == uint64(cfg.Duration) }
 
+// waitsFor says what registered memory still lacks before readers may know of it.
+func (r *rankSide) waitsFor() string {
+	switch r.told.Era {
+	case 0:
+		return "memory is registered, and the host has not been heard yet"
+	case r.spent:
+		return "memory is registered again, in an era that is over here: the host begins the next one once every rank has called kvl_unregister"
+	}
+	return "memory is registered: the next kvl_step tells the host"
+}
+
 // enterEra makes the host's era ours. One in which readers have known us is not entered again: it ends with kvl_unregister, and the
 // host begins the next one once every rank has unregistered. If it begins one while we are registered, it had not heard of our
 // registration yet, so no reader has: we go on in the new one. Under the lock.

@@ -87,3 +87,37 @@ func TestARankThatItsHostDoesNotTakeIsToldSoOnce(t *testing.T) {
 		}
 	}
 }
+
+// "Call kvl_register first" would send an engine that has done so to a call that refuses it.
+func TestARegisteredRankSaysWhatItWaitsFor(t *testing.T) {
+	f := newFleet(t, stream.KindProcess)
+	alone := &team{f: f, id: "alone", tp: 2, pp: 1}
+	c, h := f.context("rank", "alone", 2, 1, 0)
+	defer c.Close(0)
+	alone.ranks = []*teamRank{alone.newRank(0, c, h)}
+	says := func(what string, of *Core, rank uint32, want string) {
+		t.Helper()
+		_, err := of.OwnHandshake(rank)
+		if !errors.Is(err, ErrState) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error that says %q", what, err, want)
+		}
+	}
+	says("not registered", c, 0, "call kvl_register first")
+	alone.register(0)
+	f.stepOne(c)
+	says("no host", c, 0, "host has not been heard")
+
+	p := f.team("P", 2, 1)
+	p.unregister(0)
+	says("unregistered", p.ranks[0].core, 0, "call kvl_register first")
+	f.turns(20)
+	says("unregistered, asked at the host", p.core, 0, "call kvl_register on its context")
+	p.register(0)
+	f.turns(20)
+	says("registered again, the other rank has not slept", p.ranks[0].core, 0, "every rank has called kvl_unregister")
+	says("the same, asked at the host", p.core, 0, "if that has been done, ask there")
+	p.unregister(1)
+	f.turns(20)
+	p.register(1)
+	f.until("another era", p.whole)
+}

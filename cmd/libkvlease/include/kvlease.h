@@ -310,7 +310,8 @@ KVL_API int32_t kvl_engine_handshake(kvl_ctx_t *ctx, kvl_engine_t engine, uint32
  * has registered, on a rank context of its own.
  *
  * @param len_out  [out] bytes written; with KVL_ERR_SPACE the bytes needed.
- * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_INVALID: that rank has not registered, or there is none such.
+ * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_INVALID: that rank has not registered, or there is none such; on a rank context that has
+ *         registered the text says what it waits for.
  */
 KVL_API int32_t kvl_handshake_get(kvl_ctx_t *ctx, uint32_t rank, void *buf, size_t cap, size_t *len_out);
 
