@@ -1,9 +1,9 @@
 package lease
 
 import (
-	"math/rand/v2"
-	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -32,17 +32,39 @@ type modelLease struct {
 	look      clock.Instant // first step that must have looked at it, -1 none
 	note      uint64        // arrivals at the step of the second look
 	noted     bool
+	looked    clock.Instant // step in which the table has looked first, and neither ended nor saved it since; -1 none
+	checked   int           // when it became known that all its readers check the fence, in order
 }
 
 type model struct {
-	t       *testing.T
+	t       rapid.TB
 	r       *rig
-	rng     *rand.Rand
+	rng     choices
 	cfg     Config
 	live    map[record.Handle]*modelLease
 	ids     int
 	stalled clock.Instant // last step after a gap
 	ended   map[uint16]int
+	checks  int    // leases that became checked so far
+	wanted  uint64 // blocks that pressure may still want
+}
+
+// choices decide what happens next: a generator with a seed, which is fast, or rapid, which shrinks.
+type choices interface{ IntN(n int) int }
+
+// drawn are choices of rapid's.
+type drawn struct{ t *rapid.T }
+
+func (d drawn) IntN(n int) int { return rapid.IntRange(0, n-1).Draw(d.t, "choice") }
+
+func newModel(t rapid.TB, rng choices, seed uint64, linger time.Duration) *model {
+	m := &model{t: t, rng: rng, live: map[record.Handle]*modelLease{}, stalled: -1, ended: map[uint16]int{}}
+	m.r = newRig(t, 12, func(c *Config) {
+		c.Duration, c.Jitter, c.StockLinger, c.ExpectMax = 6*time.Second, 0, linger, time.Hour
+		c.Seed = seed
+	})
+	m.cfg = m.r.t.cfg
+	return m
 }
 
 // rounding is what units may add to a deadline and the looks to a wait.
@@ -73,6 +95,10 @@ func (m *model) checkEnd(e End) {
 		m.t.Fatalf("expectation %s lapsed before its bound", l.id)
 	}
 	m.ended[e.Reason]++
+	if e.Reason == record.FreedRevoked && l.granted && m.wanted > 0 {
+		m.takenBack(l)
+		return
+	}
 	if e.Reason != record.FreedExpired {
 		m.t.Fatalf("lease %s ended with reason %d out of the blue", l.id, e.Reason)
 	}
@@ -85,10 +111,78 @@ func (m *model) checkEnd(e End) {
 	}
 }
 
+// takenBack asks whether pressure may have ended this lease now: one whose readers all check, the longest waiting first, or one
+// that lingers and whose deadline has had its two looks.
+func (m *model) takenBack(l *modelLease) {
+	m.wanted -= min(m.wanted, 8)
+	if d := m.deadline(l); l.unchecked {
+		if l.fixed || l.stock < 0 || l.stock < l.native-nsPerUnit || m.r.now < d.Add(m.cfg.Settle) {
+			m.t.Fatalf("lease %s was taken back at %v, deadline %v, though a reader may not check the fence", l.id, m.r.now, d)
+		}
+		return
+	}
+	for _, o := range m.live {
+		if o.granted && !o.unchecked && o.checked < l.checked {
+			m.t.Fatalf("lease %s was taken back before %s, which waits longer", l.id, o.id)
+		}
+	}
+}
+
+// pressure asks for blocks, and takes the ends.
+func (m *model) pressure(blocks int) {
+	lingering := m.r.t.Lingering()
+	m.wanted = max(m.wanted, uint64(blocks))
+	freed, got := m.r.t.Pressure(uint32(blocks), m.r.now), uint32(0)
+	for {
+		e, ok := m.r.t.NextEnd()
+		if !ok {
+			break
+		}
+		m.r.t.PopEnd()
+		if e.Reason != record.FreedRevoked {
+			m.t.Fatalf("pressure ended a lease with reason %d", e.Reason)
+		}
+		got += e.Blocks
+		m.checkEnd(e)
+	}
+	if freed != got {
+		m.t.Fatalf("pressure says %d blocks, its ends have %d", freed, got)
+	}
+	for _, l := range m.live {
+		if l.granted && !l.unchecked && m.wanted > 0 {
+			m.t.Fatalf("pressure wants %d blocks more and lease %s may be taken", m.wanted, l.id)
+		}
+	}
+	if lingering == 0 {
+		m.wanted = 0
+	}
+}
+
+// check notes that all readers of a lease are now known to check the fence.
+func (m *model) check(l *modelLease) {
+	l.unchecked = false
+	m.checks++
+	l.checked = m.checks
+}
+
 // checkHeld asks, after a step, whether every lease past the bound of L4 has ended.
 func (m *model) checkHeld() {
 	for _, l := range m.live {
 		if !l.granted {
+			continue
+		}
+		k := &m.r.t.hot[l.handle.Slot()]
+		switch {
+		case !k.is(isDue | isNoted):
+			l.looked = -1
+		case l.looked < 0:
+			l.looked = m.r.now
+		}
+		if k.is(isNoted) { // its second look waits for a backlog; if it is saved then, and is past again, it is looked at anew
+			if m.r.applied >= k.end() {
+				m.t.Fatalf("lease %s still held at %v though all that had arrived by its second look is applied", l.id, m.r.now)
+			}
+			l.look, l.noted = -1, false
 			continue
 		}
 		first := m.deadline(l).Add(m.cfg.Jitter + tick + rounding)
@@ -174,7 +268,9 @@ func (m *model) grantNew(l *modelLease) {
 		m.t.Fatalf("expectation %s is gone", l.id)
 	}
 	l.granted, l.end = true, m.r.now.Add(term)
-	l.unchecked = l.stockEver || !l.namedEver
+	if l.unchecked = l.stockEver || !l.namedEver; !l.unchecked {
+		m.check(l)
+	}
 	m.live[l.handle] = l
 	switch {
 	case l.released && !l.shared && !l.unchecked:
@@ -208,6 +304,14 @@ func (m *model) sayAgain(l *modelLease, left time.Duration) {
 		changes = append(changes, fixed)
 	}
 	m.want(l, "repeated grant", m.r.say(l.handle, l.id, changes...), Repeated)
+	if l.looked >= 0 { // heartbeats that had passed at the first look count no more, so no stock one is the last
+		for _, beat := range []*clock.Instant{&l.native, &l.stock} {
+			if *beat >= 0 && beat.Add(m.cfg.Extension) <= l.looked {
+				*beat = -1
+			}
+		}
+		l.looked = -1
+	}
 	l.end = max(l.end, m.r.now.Add(left))
 }
 
@@ -226,7 +330,7 @@ func (m *model) name(l *modelLease, d Reader) bool {
 	first := !l.namedEver
 	l.by, l.named, l.namedEver = d, true, true
 	if l.granted && first && !l.stockEver {
-		l.unchecked = false
+		m.check(l)
 		if l.revoked {
 			return true
 		}

@@ -2,8 +2,9 @@ package lease
 
 import (
 	"sync/atomic"
-	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -11,7 +12,7 @@ import (
 
 // rig is a table with the host beside it: it takes slots and sets state words as the C library does.
 type rig struct {
-	tb      testing.TB
+	tb      rapid.TB
 	t       *Table
 	c       *Counters
 	mem     Memory
@@ -36,7 +37,7 @@ func newMemory(n int) Memory {
 }
 
 // newRig opens a table of n leases with the times of the fault cases: lease 30 s, interval 5 s, extension 20 s, no jitter.
-func newRig(tb testing.TB, n int, change ...func(*Config)) *rig {
+func newRig(tb rapid.TB, n int, change ...func(*Config)) *rig {
 	tb.Helper()
 	cfg := Config{Duration: 30 * time.Second, Jitter: -1, StockPeers: true, Seed: 1}
 	for _, c := range change {
