@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -29,6 +31,9 @@ func (c *Core) Register(regions []Region) error {
 		return fmt.Errorf("%w: the context has registered memory: call kvl_unregister first", ErrState)
 	}
 	if err := checkRegions(regions); err != nil {
+		return err
+	}
+	if err := checkMapped(regions); err != nil {
 		return err
 	}
 	if c.gone {
@@ -122,6 +127,23 @@ func checkRegions(regions []Region) error {
 		a, b := regions[order[i-1]], regions[order[i]]
 		if key(a) == key(b) && a.Addr+a.Bytes > b.Addr {
 			return fmt.Errorf("%w: regions %d (%q) and %d (%q) overlap: one block would be registered twice", ErrInvalid, order[i-1], a.Name, order[i], b.Name)
+		}
+	}
+	return nil
+}
+
+// checkMapped names the first region of host memory of which a part is not there. Transports that answer reads in software take any
+// address, and this process would die when a peer reads it; at the end of the address space they may not return.
+func checkMapped(regions []Region) error {
+	page := uint64(unix.Getpagesize())
+	for i, r := range regions {
+		if r.Mem != transport.DRAM {
+			continue
+		}
+		first := r.Addr &^ (page - 1)
+		_, _, errno := unix.Syscall(unix.SYS_MSYNC, uintptr(first), uintptr(r.Addr+r.Bytes-first), unix.MS_ASYNC) // looks at mappings only
+		if errno == unix.ENOMEM {
+			return fmt.Errorf("%w: region %d (%q): %d bytes at %#x are not all mapped in this process", ErrInvalid, i, r.Name, r.Bytes, r.Addr)
 		}
 	}
 	return nil
