@@ -178,3 +178,20 @@ func TestADrainDoesNotWaitForABrokenRank(t *testing.T) {
 	p.group.Drain(time.Second, l.now)
 	l.until("drained", func() bool { return p.group.DrainLeft() == 0 })
 }
+
+// A rank of the reader hangs; the others beat to their ranks of the owner for as long as they live.
+func TestWhatHasExpiredOnOneRankIsHeldByNoOther(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	_, remote := p.grant("a", 1, 0, 4)
+	d.track(peer, remote, 9)
+	l.run(2*duration, 100*time.Millisecond)
+	if n := p.count(record.EvFreed); n != 0 {
+		t.Fatalf("%d freed while both ranks beat, want none", n)
+	}
+	d.ranks[1].stopped = true
+	l.run(2*duration, 100*time.Millisecond)
+	ev := p.take(record.EvFreed)
+	if len(ev) != 1 || ev[0].Status != record.FreedExpired || ev[0].Reasons != record.FreedRevoked|record.FreedExpired<<4 {
+		t.Errorf("%+v, want one freed event that says expired, of rank 0 that it was revoked", ev)
+	}
+}

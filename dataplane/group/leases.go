@@ -245,7 +245,9 @@ func (g *Group) freed(r *rank, h record.Handle, reason int32) {
 		g.over(s, k)
 		return
 	}
-	if reason == record.FreedRevoked && k.said&(saidCancel|saidRevoke) == 0 { // pressure
+	// Pressure took it from one rank, or a rank of the reader stands still and no longer beats to one: nobody can read the whole of
+	// it any more, and the reader's other ranks would hold the rest for as long as they beat. Each rank asks who may still read (L12).
+	if (reason == record.FreedRevoked || reason == record.FreedExpired) && k.said&(saidCancel|saidRevoke) == 0 {
 		k.said |= saidRevoke
 		g.sayLease(h, record.TagRevoke, g.all&^k.ended)
 	}
