@@ -1,6 +1,7 @@
 package core
 
 import (
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -110,4 +111,39 @@ func TestRequestsAtAnEngineThatDoesNotFitAHostOfRanksFailAtOnce(t *testing.T) {
 		t.Error("it is not counted")
 	}
 	f.exchange(q, d, live, 9) // shows C55.2
+}
+
+func TestAnEngineThatDidNotFitIsWaitedForAtItsNextAddress(t *testing.T) {
+	noLeaks(t)
+	l := newSideLab(t)
+	p, d := l.node("P", `{"compatibility_hash":"another"}`), l.node("D", `{"compatibility_hash":"our-model"}`)
+	engine := l.name(d, p)
+	_, first := l.handOver(p, d, engine, "first", 1)
+	l.until("P does not fit", func() bool { return len(d.take(record.EvLeaseGone)) == 1 }, p, d)
+	if err := d.host.Untrack(first); err != nil {
+		t.Fatal(err)
+	}
+	l.until("nothing is tracked", func() bool { return d.core.tracker.Alive() == 0 && d.core.side.watch.of(engine)&seenTracked == 0 }, p, d)
+	l.turn(p, d) // what was said of P is heard
+	next, err := net.Listen("tcp", "127.0.0.1:0") // it has not answered yet
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if e := l.nameAt(d, "P", "127.0.0.1", next.Addr().(*net.TCPAddr).Port); e != engine {
+		t.Fatalf("engine %#x, was %#x", e, engine)
+	}
+	_, track := l.handOver(p, d, engine, "second", 2)
+	l.until("the side channel knows that something is tracked", func() bool { return d.core.side.watch.of(engine)&seenTracked != 0 }, p, d)
+	d.core.side.lookAtPeers()
+	d.core.side.dropMisfits()
+	for range 10 {
+		l.turn(p, d)
+	}
+	if gone := d.take(record.EvLeaseGone); len(gone) != 0 {
+		t.Errorf("lost before it was asked: %+v", gone)
+	}
+	if err := d.host.Untrack(track); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -143,6 +143,7 @@ func (s *sideChannel) want(p *sidePeer) {
 		return
 	}
 	p.wanted, p.refused, p.seen = true, time.Time{}, s.watch.of(p.engine)
+	p.unfit, p.unfitAt, p.misfit = nil, time.Time{}, false // of another address, or of our memory before
 	s.client.Track(p.engine, p.seen&seenTracked != 0)
 }
 
