@@ -87,3 +87,27 @@ func TestAnEngineWhoseReadsFailInARowCountsAsFailingAlthoughItAnswers(t *testing
 	r.wantSaid(h, "done")
 	r.wantFailing(0, 0, 0)
 }
+
+func TestReadsThatFailedAtTheBootBeforeDoNotCountAgainstTheNext(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	r.run(sec(2), time.Second)
+	for n := range uint32(badReadsMax) {
+		h := r.track(e, o, n, 0)
+		r.run(r.now.Add(2*time.Second), time.Second)
+		for r.reads.Open() > 0 { // a look at the engine
+			r.step(r.now.Add(100 * time.Millisecond))
+		}
+		r.d.FailNext(loopback.OpRead, transport.ErrInvalid)
+		r.read(h, record.Run{N: 1})
+		r.run(r.now.Add(40*time.Second), time.Second)
+	}
+	if g := r.k.Gauges(); g.Failing != 1 {
+		t.Fatalf("%d failing after reads that failed", g.Failing)
+	}
+	o.reboot()
+	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+	r.run(r.now.Add(40*time.Second), time.Second)
+	r.wantFailing(0, 0, 0)
+}

@@ -116,6 +116,7 @@ func (t *Tracker) install(i uint32, now clock.Instant) {
 	e := &t.engines[i]
 	e.facts, e.links = e.want.facts, e.want.facts.links
 	e.drains, e.pendDrains = false, false
+	e.badReads = 0
 	e.want = want{}
 	e.sent = 0
 	t.startWalk(i, walkSettle, now)
