@@ -124,7 +124,7 @@ func TestAnEngineThatDidNotFitIsWaitedForAtItsNextAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.until("nothing is tracked", func() bool { return d.core.tracker.Alive() == 0 && d.core.side.watch.of(engine)&seenTracked == 0 }, p, d)
-	l.turn(p, d) // what was said of P is heard
+	l.turn(p, d)                                  // what was said of P is heard
 	next, err := net.Listen("tcp", "127.0.0.1:0") // it has not answered yet
 	if err != nil {
 		t.Fatal(err)
