@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,7 +17,7 @@ import (
 // lockable is what this process may lock of its memory. A NIC locks what is registered with it, each NIC anew, and the kernel
 // answers a registration past the limit with ENOMEM, which UCX and NIXL hand on as an error without a word.
 type lockable struct {
-	devices int    // NICs that UCX may register memory with
+	devices int    // NICs that UCX registers memory with
 	limit   uint64 // RLIMIT_MEMLOCK; RLIM_INFINITY: none
 	pinned  uint64 // already
 	exempt  bool   // CAP_IPC_LOCK: the limit is not asked
@@ -43,13 +45,7 @@ func mib(n uint64) float64 { return float64(n) / (1 << 20) }
 // locksOfThisProcess looks at the machine. What cannot be read does not stand in the way: the kernel has the last word.
 func locksOfThisProcess() *lockable {
 	l := &lockable{limit: unix.RLIM_INFINITY}
-	if names, err := os.ReadDir("/sys/class/infiniband"); err == nil {
-		var nics []string
-		for _, n := range names {
-			nics = append(nics, n.Name())
-		}
-		l.devices = devices(nics, getenv("UCX_TLS"), getenv("UCX_NET_DEVICES"))
-	}
+	l.devices = devices(usable("/sys/class", "/dev/infiniband"), getenv("UCX_TLS"), getenv("UCX_NET_DEVICES"))
 	var r unix.Rlimit
 	if l.devices == 0 || unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) != nil {
 		return l
@@ -62,6 +58,27 @@ func locksOfThisProcess() *lockable {
 	defer status.Close()
 	l.read(bufio.NewScanner(status))
 	return l
+}
+
+// usable names the NICs that this process can open and that have a port which is up: UCX leaves the others alone. A container sees
+// all of its machine's in sys, whether it was given any or not.
+func usable(sys, dev string) (nics []string) {
+	verbs, _ := filepath.Glob(filepath.Join(sys, "infiniband_verbs", "uverbs*"))
+	for _, v := range verbs {
+		text, err := os.ReadFile(filepath.Join(v, "ibdev"))
+		if err != nil || unix.Access(filepath.Join(dev, filepath.Base(v)), unix.R_OK|unix.W_OK) != nil {
+			continue
+		}
+		nic := strings.TrimSpace(string(text))
+		ports, _ := filepath.Glob(filepath.Join(sys, "infiniband", nic, "ports", "*", "state"))
+		if slices.ContainsFunc(ports, func(name string) bool {
+			state, _ := os.ReadFile(name)
+			return strings.HasPrefix(string(state), "4:") // active
+		}) {
+			nics = append(nics, nic)
+		}
+	}
+	return nics
 }
 
 // capIPCLock is the bit of CAP_IPC_LOCK.
@@ -85,28 +102,39 @@ func (l *lockable) read(lines *bufio.Scanner) {
 
 // devices counts the NICs that UCX registers memory with, by what the user tells it.
 func devices(nics []string, tls, named string) int {
-	if tls = strings.TrimSpace(tls); tls != "" && tls != "all" && !strings.HasPrefix(tls, "^") {
-		verbs := false
-		for name := range strings.SplitSeq(tls, ",") {
-			name = strings.TrimPrefix(strings.TrimSpace(name), `\`)
-			base, _, _ := strings.Cut(name, "_")
-			verbs = verbs || base == "ib" || base == "rc" || base == "dc" || base == "ud" || name == "all"
-		}
-		if !verbs {
-			return 0
-		}
+	names, not := listOf(tls)
+	has := func(name string) bool { return slices.Contains(names, name) }
+	verbs := slices.ContainsFunc(names, func(name string) bool {
+		base, _, _ := strings.Cut(strings.TrimPrefix(name, `\`), "_")
+		return base == "ib" || base == "rc" || base == "dc" || base == "ud" || name == "all"
+	})
+	switch {
+	case not && (has("ib") || has("rc") && has("dc") && has("ud")):
+		return 0
+	case !not && len(names) > 0 && !verbs:
+		return 0
 	}
-	if named = strings.TrimSpace(named); named == "" || named == "all" || strings.HasPrefix(named, "^") {
-		return len(nics)
-	}
+	names, not = listOf(named)
+	all := len(names) == 0 || !not && has("all")
 	n := 0
 	for _, nic := range nics {
-		for name := range strings.SplitSeq(named, ",") {
-			if device, _, _ := strings.Cut(strings.TrimSpace(name), ":"); device == nic {
-				n++
-				break
-			}
+		if all || not != slices.ContainsFunc(names, func(name string) bool {
+			device, _, _ := strings.Cut(name, ":")
+			return device == nic
+		}) {
+			n++
 		}
 	}
 	return n
+}
+
+// listOf reads a list as UCX does: what is named, or, behind ^, all but what is named.
+func listOf(text string) (names []string, not bool) {
+	text, not = strings.CutPrefix(strings.TrimSpace(text), "^")
+	for name := range strings.SplitSeq(text, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names, not
 }

@@ -3,9 +3,13 @@ package cnixl
 import (
 	"bufio"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -68,10 +72,40 @@ func TestDevicesAreThoseThatUCXMayUse(t *testing.T) {
 	}{
 		{"", "", 3}, {"all", "all", 3}, {"tcp", "", 0}, {"tcp,sm,self", "", 0}, {"rc,sm,self", "", 3}, {"rc_x, cuda", "", 3}, {"^tcp", "", 3},
 		{"ud_verbs", "mlx5_1:1", 1}, {"", "mlx5_1:1,mlx5_10:1", 2}, {"", "eth0", 0}, {"ib", "mlx5_1", 1}, {`\rc`, "mlx5_1:1,mlx5_1:2", 1},
+		{"^ib", "", 0}, {"^rc", "", 3}, {"^rc,dc,ud", "", 0}, {"", "^mlx5_1:1", 2}, {"rc", "^mlx5_0:1,mlx5_10:1", 1}, {"", "^eth0", 3},
 	} {
 		if got := devices(nics, tc.tls, tc.named); got != tc.want {
 			t.Errorf("UCX_TLS=%q UCX_NET_DEVICES=%q: %d devices, want %d", tc.tls, tc.named, got, tc.want)
 		}
+	}
+}
+
+func TestNICsThatTheProcessCannotOpenOrThatAreDownLockNothing(t *testing.T) {
+	sys, dev := t.TempDir(), t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n, states := range [][]string{{"4: ACTIVE"}, {"1: DOWN"}, {"1: DOWN", "4: ACTIVE"}, {"4: ACTIVE"}} {
+		nic := fmt.Sprintf("mlx5_%d", n)
+		put(filepath.Join(sys, "infiniband_verbs", fmt.Sprintf("uverbs%d", n), "ibdev"), nic+"\n")
+		for k, state := range states {
+			put(filepath.Join(sys, "infiniband", nic, "ports", fmt.Sprint(k+1), "state"), state+"\n")
+		}
+	}
+	if got := usable(sys, dev); len(got) != 0 {
+		t.Errorf("a container without devices counts %q", got)
+	}
+	for n := range 3 {
+		put(filepath.Join(dev, fmt.Sprintf("uverbs%d", n)), "")
+	}
+	if diff := cmp.Diff([]string{"mlx5_0", "mlx5_2"}, usable(sys, dev)); diff != "" {
+		t.Errorf("NICs (-want +got):\n%s", diff)
 	}
 }
 
