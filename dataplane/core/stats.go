@@ -16,7 +16,7 @@ import (
 // effect; healthy is the one number to watch.
 func (c *Core) Stats() []byte {
 	out, err := json.Marshal(c.counters())
-	if err != nil { // integers only
+	if err != nil { // numbers and texts only
 		panic(err)
 	}
 	return out
