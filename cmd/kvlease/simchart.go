@@ -25,7 +25,6 @@ type chart struct {
 type engineLanes struct {
 	own   timeline.Lane
 	items []*item
-	more  int
 }
 
 // item is a lease of an owner or a request of a reader.

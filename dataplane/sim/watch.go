@@ -22,7 +22,6 @@ const looksMax = 400
 type watch struct {
 	x     *Expectation
 	found Finding
-	base  map[time.Duration]int64 // counters at Since
 }
 
 // fail notes the first look that went wrong.

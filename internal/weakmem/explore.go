@@ -30,7 +30,6 @@ type compiled struct {
 	index map[string]int
 	init  []uint64
 	plain []bool
-	known []bool // a word has been used, atomically or plainly
 }
 
 type search struct {
@@ -98,7 +97,7 @@ func (s *search) run(g *graph) {
 				s.write(g, ti, o)
 				return
 			case kFence:
-				g.add(ti, event{op: o, order: o.order, loc: -1, from: -1})
+				g.add(ti, event{order: o.order, loc: -1, from: -1})
 				if o.order == SeqCst && !g.scHolds() {
 					return
 				}
@@ -165,7 +164,7 @@ func (s *search) write(g *graph, ti int, o *op) {
 		if at > floor {
 			h = g.clone()
 		}
-		id := h.add(ti, event{op: o, order: o.order, loc: loc, writes: true, from: -1, value: o.value})
+		id := h.add(ti, event{order: o.order, loc: loc, writes: true, from: -1, value: o.value})
 		h.insert(id, at)
 		if h.scHolds() {
 			s.step(h, ti, 0)
@@ -183,7 +182,7 @@ func (s *search) read(g *graph, ti int, o *op) bool {
 		if o.until != nil && !o.until(seen) {
 			continue
 		}
-		e := event{op: o, order: o.order, loc: loc, reads: true, from: -1, seen: seen}
+		e := event{order: o.order, loc: loc, reads: true, from: -1, seen: seen}
 		if at >= 0 {
 			e.from = g.order[loc][at]
 		}
@@ -216,7 +215,7 @@ func (s *search) read(g *graph, ti int, o *op) bool {
 func (s *search) touch(g *graph, ti int, o *op) bool {
 	loc := s.word(g, o.loc, true)
 	w, t := &g.plain[loc], &g.threads[ti]
-	e := event{op: o, loc: loc, plain: true, from: -1}
+	e := event{loc: loc, plain: true, from: -1}
 	if o.kind == kPlainWrite {
 		e.writes, e.value = true, o.value
 	} else {

@@ -19,15 +19,6 @@ func (s *set) join(o *set) {
 	}
 }
 
-func (s *set) meets(o *set) bool {
-	for i := range s {
-		if s[i]&o[i] != 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // each calls f for each event.
 func (s *set) each(f func(e int)) {
 	for i, w := range s {
@@ -39,7 +30,6 @@ func (s *set) each(f func(e int)) {
 
 // event is one of an execution. Events are numbered in the order in which they were added, which follows program order and rf.
 type event struct {
-	op     *op
 	thread int
 	nth    int // of its thread
 	order  Order
