@@ -8,6 +8,7 @@ package edges
 
 import (
 	"fmt"
+	"slices"
 
 	wm "github.com/kvlease/kvlease/internal/weakmem"
 )
@@ -96,14 +97,7 @@ func nonzero(v uint64) bool { return v != 0 }
 
 func word(name string, i uint64) string { return fmt.Sprint(name, i) }
 
-func scenes(all ...[]Scene) (list []Scene) {
-	for _, s := range all {
-		list = append(list, s...)
-	}
-	return list
-}
-
 // Scenes gives all of them.
 func Scenes() []Scene {
-	return scenes(ringScenes(), listScenes(), wakeScenes(), poisonScenes(), wordScenes())
+	return slices.Concat(ringScenes(), listScenes(), wakeScenes(), poisonScenes(), wordScenes())
 }

@@ -167,6 +167,18 @@ const (
 )
 
 func expectation(b *build) wm.Program {
+	decide := func(name, what string, state uint64) wm.Thread {
+		return wm.Thread{Name: name, Body: func(t *wm.T) {
+			if b.takes(what + " by a store") {
+				if t.Load("state", wm.Relaxed) == expected {
+					t.Store("state", state, wm.Relaxed)
+					t.Note(what, 1)
+				}
+			} else if _, ok := t.CompareAndSwap("state", expected, state, wm.Relaxed, wm.Relaxed); ok {
+				t.Note(what, 1)
+			}
+		}}
+	}
 	say := func(name string) wm.Thread {
 		return wm.Thread{Name: name, Body: func(t *wm.T) {
 			for seen := t.Load("state", wm.Relaxed); seen&saidBit == 0 && seen != lapsed; {
@@ -185,27 +197,7 @@ func expectation(b *build) wm.Program {
 		}}
 	}
 	return wm.Program{Threads: []wm.Thread{
-		{Name: "host", Body: func(t *wm.T) {
-			if b.takes("granted by a store") {
-				if t.Load("state", wm.Relaxed) == expected {
-					t.Store("state", isGranted, wm.Relaxed)
-					t.Note("granted", 1)
-				}
-			} else if _, ok := t.CompareAndSwap("state", expected, isGranted, wm.Relaxed, wm.Relaxed); ok {
-				t.Note("granted", 1)
-			}
-		}},
-		{Name: "core", Body: func(t *wm.T) {
-			if b.takes("lapsed by a store") {
-				if t.Load("state", wm.Relaxed) == expected {
-					t.Store("state", lapsed, wm.Relaxed)
-					t.Note("lapsed", 1)
-				}
-			} else if _, ok := t.CompareAndSwap("state", expected, lapsed, wm.Relaxed, wm.Relaxed); ok {
-				t.Note("lapsed", 1)
-			}
-		}},
-		say("one"), say("two"),
+		decide("host", "granted", isGranted), decide("core", "lapsed", lapsed), say("one"), say("two"),
 	}, Final: func(f *wm.Final) error {
 		if f.Notes["granted"]+f.Notes["lapsed"] > 1 {
 			return errf("granted and lapsed")
