@@ -20,17 +20,16 @@ type gone struct {
 func newGone() gone { return gone{turn: newIndex(goneMax), later: newIndex(goneMax)} }
 
 func (g *gone) clear() {
-	clear(g.turn.entries)
-	clear(g.later.entries)
-	g.turn.used, g.later.used, g.scan = 0, 0, 0
+	g.turn.clear()
+	g.later.clear()
+	g.scan = 0
 }
 
 func (g *gone) empty() bool { return g.turn.used == 0 && g.later.used == 0 }
 
 // begin starts a turn for those that wait. The sets change places, so none is copied.
 func (g *gone) begin() {
-	clear(g.turn.entries)
-	g.turn.used = 0
+	g.turn.clear()
 	g.turn, g.later = g.later, g.turn
 	g.scan = 0
 }

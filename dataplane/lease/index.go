@@ -31,6 +31,11 @@ func newIndex(n int) index {
 	return index{entries: make([]entry, homes+probeMax+1), homes: uint64(homes)}
 }
 
+func (x *index) clear() {
+	clear(x.entries)
+	x.used = 0
+}
+
 // home is monotone in the tag.
 func (x *index) home(tag uint64) int {
 	hi, _ := bits.Mul64(tag, x.homes)
@@ -101,9 +106,9 @@ type graves struct {
 func newGraves(n int) graves { return graves{index: newIndex(n), ring: make([]uint64, n)} }
 
 func (g *graves) clear() {
-	clear(g.index.entries)
+	g.index.clear()
 	clear(g.ring)
-	g.index.used, g.next = 0, 0
+	g.next = 0
 }
 
 func (g *graves) add(tag uint64) {
