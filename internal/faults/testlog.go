@@ -6,18 +6,14 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 )
 
 // event is a line of go test -json.
 type event struct {
-	Time       time.Time
-	Action     string
-	Package    string
-	ImportPath string // of build-output
-	Test       string
-	Output     string
-	Elapsed    float64
+	Action  string
+	Package string
+	Test    string
+	Output  string
 }
 
 // readEvents gives each event to do. A line that is no event is an output of nobody.
