@@ -177,17 +177,13 @@ func buildC(ctx context.Context, root, pkg, test, dir string, changes []Change) 
 	if err := os.CopyFS(filepath.Join(dir, half), os.DirFS(filepath.Join(root, half))); err != nil {
 		return "", false, fmt.Errorf("copy %s: %w", half, err)
 	}
-	for _, c := range changes {
-		path := filepath.Join(dir, filepath.FromSlash(c.File))
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return "", false, fmt.Errorf("%w: %w", ErrApply, err)
-		}
-		if text, err = c.Apply(text); err != nil {
-			return "", false, err
-		}
+	texts, err := applied(dir, changes)
+	if err != nil {
+		return "", false, err
+	}
+	for path, text := range texts {
 		if err := os.WriteFile(path, text, 0o644); err != nil {
-			return "", false, fmt.Errorf("change %s: %w", c.File, err)
+			return "", false, fmt.Errorf("change a copy: %w", err)
 		}
 	}
 	bin = filepath.Join(dir, test)

@@ -35,14 +35,8 @@ func (m *Mutation) Changes() []Change { return append([]Change{m.Change}, m.Also
 
 // LoadNamed reads the named mutations of the tree under root. An unknown key, an empty field or a name given twice is an error.
 func LoadNamed(root string) ([]Mutation, error) {
-	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(NamedFile)))
-	if err != nil {
-		return nil, fmt.Errorf("named mutations: %w", err)
-	}
 	var all []Mutation
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(&all); err != nil {
+	if err := readYAML(root, NamedFile, &all); err != nil {
 		return nil, fmt.Errorf("named mutations: %w", err)
 	}
 	var errs []error
@@ -59,22 +53,21 @@ func LoadNamed(root string) ([]Mutation, error) {
 	return all, errors.Join(errs...)
 }
 
+// readYAML reads a file of the tree under root. An unknown key is an error.
+func readYAML(root, file string, into any) error {
+	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
+	if err != nil {
+		return err
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	return d.Decode(into)
+}
+
 // Check says what is wrong with a mutation in the tree under root: a change that does not apply, or a test that is not there.
 func (m *Mutation) Check(root string) error {
-	texts := make(map[string][]byte)
-	for _, c := range m.Changes() {
-		if texts[c.File] == nil {
-			text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(c.File)))
-			if err != nil {
-				return fmt.Errorf("mutation %q: %w: %w", m.Name, ErrApply, err)
-			}
-			texts[c.File] = text
-		}
-		text, err := c.Apply(texts[c.File])
-		if err != nil {
-			return fmt.Errorf("mutation %q: %w", m.Name, err)
-		}
-		texts[c.File] = text
+	if _, err := applied(root, m.Changes()); err != nil {
+		return fmt.Errorf("mutation %q: %w", m.Name, err)
 	}
 	if !m.Caught.exists(root) {
 		return fmt.Errorf("mutation %q: no test %s in %s", m.Name, m.Caught.Test, m.Caught.Package)

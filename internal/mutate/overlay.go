@@ -47,19 +47,32 @@ func Overlay(root, dir string, changes ...Change) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the folder of the overlay: %w", err)
 	}
+	texts, err := applied(root, changes)
+	if err != nil {
+		return "", err
+	}
+	return writeOverlay(dir, texts)
+}
+
+// applied gives the changed texts of files under root by their path. It writes nothing.
+func applied(root string, changes []Change) (map[string][]byte, error) {
 	texts := make(map[string][]byte)
 	for _, c := range changes {
 		path := filepath.Join(root, filepath.FromSlash(c.File))
-		if _, read := texts[path]; !read {
-			if texts[path], err = os.ReadFile(path); err != nil {
-				return "", fmt.Errorf("%w: %w", ErrApply, err)
+		text, read := texts[path]
+		if !read {
+			var err error
+			if text, err = os.ReadFile(path); err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrApply, err)
 			}
 		}
-		if texts[path], err = c.Apply(texts[path]); err != nil {
-			return "", err
+		text, err := c.Apply(text)
+		if err != nil {
+			return nil, err
 		}
+		texts[path] = text
 	}
-	return writeOverlay(dir, texts)
+	return texts, nil
 }
 
 // writeOverlay takes whole texts by their absolute path.

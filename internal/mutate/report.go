@@ -1,7 +1,6 @@
 package mutate
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,8 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // EqualFile lists the drawn mutations that change nothing that anybody could see, each with the reason.
@@ -31,17 +28,8 @@ type Equal struct {
 
 // LoadEqual reads them.
 func LoadEqual(root string) ([]Equal, error) {
-	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(EqualFile)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("equal mutations: %w", err)
-	}
 	var all []Equal
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(&all); err != nil {
+	if err := readYAML(root, EqualFile, &all); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("equal mutations: %w", err)
 	}
 	return all, nil
