@@ -128,7 +128,6 @@ func (l *life) hook(a *Action) error {
 			return fmt.Errorf("nothing of this name is held")
 		}
 		if a.Do == Revoke {
-			g.revoke = true
 			return app.host.Revoke(g.handle)
 		}
 		err := app.host.Cancel(g.handle)

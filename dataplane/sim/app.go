@@ -57,7 +57,6 @@ type grant struct {
 	reason  int
 	at      clock.Instant // true time of the grant, of the end once ended
 	cancel  bool          // said
-	revoke  bool
 	ttl     time.Duration
 	stock   bool // granted by a stock engine
 }

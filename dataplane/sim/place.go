@@ -12,7 +12,6 @@ import (
 // there.
 type place struct {
 	w     *World
-	n     int
 	spec  *Engine
 	life  *life // the latest, also when it is dead
 	past  []*life
@@ -24,7 +23,7 @@ type place struct {
 }
 
 func newPlace(w *World, e *Engine) *place {
-	p := &place{w: w, n: len(w.places), spec: e, pass: e.Pass}
+	p := &place{w: w, spec: e, pass: e.Pass}
 	if p.pass <= 0 {
 		p.pass = 20 * time.Millisecond
 	}

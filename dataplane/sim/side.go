@@ -43,8 +43,7 @@ type sidePeer struct {
 	again    bool
 	asked    int // numbers attempts; those of before are void
 	failures int
-	refused  bool // its last answer was of an engine that does not fit
-	loadedAt clock.Instant
+	refused  bool   // its last answer was of an engine that does not fit
 	epoch    uint64 // of the maps handed on last
 	breaks   uint32
 	broken   bool
@@ -342,7 +341,6 @@ func (p *sidePeer) answered(sent clock.Instant, l *life) {
 		return
 	}
 	w.say(Engines, s.life.place.spec.ID, -1, "", "handshake with %s", p.id)
-	p.loadedAt = w.now
 	s.keepWire(p, first)
 	at := p.at
 	p.offset.Observe(clock.Sample{Sent: sent, Received: s.life.place.local(w.now), Stamp: clock.RemoteInstant(at.monotonic(w.now))})

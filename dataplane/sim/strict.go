@@ -176,7 +176,6 @@ func entryOf(t reflect.Type, list string) string {
 type field struct {
 	key   string
 	index []int
-	flow  bool
 }
 
 func keysOf(t reflect.Type) (out []field) {
@@ -192,7 +191,7 @@ func keysOf(t reflect.Type) (out []field) {
 			}
 		case key != "" && key != "-":
 			out = slices.DeleteFunc(out, func(o field) bool { return o.key == key }) // the outer one counts
-			out = append(out, field{key: key, index: []int{i}, flow: strings.Contains(rest, "flow")})
+			out = append(out, field{key: key, index: []int{i}})
 		}
 	}
 	return out
