@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/submit"
@@ -40,9 +41,9 @@ type Link struct {
 	leases  []leaseTold
 	tracks  []trackTold
 	engines []engineTold
-	again   queue // leases whose end is told once more
-	news    queue // tracks with something to tell
-	states  queue // engines whose state is told once more
+	again   list.List // leases whose end is told once more
+	news    list.List // tracks with something to tell
+	states  list.List // engines whose state is told once more
 
 	era        record.Era
 	eraKnown   bool
@@ -101,7 +102,7 @@ type leaseTold struct {
 	use    uint32
 	blocks uint32
 	reason uint8 // 0: none yet
-	links
+	list.Links
 }
 
 // trackTold is what the host was told of a slot's present or last use.
@@ -115,7 +116,7 @@ type trackTold struct {
 	is             uint8 // tell*: what is known
 	due            uint8 // tell*: what is to be told once more, or first (tellRetired)
 	live           bool
-	links
+	list.Links
 }
 
 // What is known of a track, in the order in which it is told.
@@ -133,8 +134,12 @@ type engineTold struct {
 	value0 uint64
 	named  uint64 // the full state that named it last
 	kind   uint16 // EvEngineUp or EvEngineDown, as told last; 0: neither
-	links
+	list.Links
 }
+
+func (e *leaseTold) ofQueue() *list.Links  { return &e.Links }
+func (e *trackTold) ofQueue() *list.Links  { return &e.Links }
+func (e *engineTold) ofQueue() *list.Links { return &e.Links }
 
 // NewLink makes a rank's end over its memory and carrier.
 func NewLink(cfg LinkConfig, mem *record.Memory, carrier stream.Carrier) *Link {
@@ -147,7 +152,7 @@ func NewLink(cfg LinkConfig, mem *record.Memory, carrier stream.Carrier) *Link {
 	return &Link{
 		cfg: cfg, carrier: carrier, mem: mem,
 		leases: make([]leaseTold, len(mem.Slots)), tracks: make([]trackTold, len(mem.Tracks)), engines: make([]engineTold, cfg.Engines),
-		again: queue{head: none, tail: none}, news: queue{head: none, tail: none}, states: queue{head: none, tail: none},
+		again: list.New(), news: list.New(), states: list.New(),
 		maps: newMaps(cfg.MapMax), stateDue: true,
 	}
 }
@@ -349,11 +354,11 @@ func (l *Link) tellFlag(flag uint32) bool {
 // telling reports that the host has not been told all: a step says a bounded part, and a full stream takes none.
 func (l *Link) telling() bool {
 	return l.carrier.State() == stream.Attached &&
-		(l.own.news.Load() || l.own.any && !l.own.done || l.said.n > 0 || l.stateDue || l.again.head != none || l.news.head != none || l.states.head != none)
+		(l.own.news.Load() || l.own.any && !l.own.done || l.said.n > 0 || l.stateDue || l.again.Head != list.None || l.news.Head != list.None || l.states.Head != list.None)
 }
 
 func (l *Link) pending() bool {
-	if (l.again.head != none || l.news.head != none || l.states.head != none) && l.carrier.Fits(record.EventLen) {
+	if (l.again.Head != list.None || l.news.Head != list.None || l.states.Head != list.None) && l.carrier.Fits(record.EventLen) {
 		return true
 	}
 	return l.carrier.Pending() && (l.maps.buf != nil || len(l.maps.free) > 0)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
@@ -164,7 +165,7 @@ func (l *Link) engine(e record.Engine, id []byte) {
 	switch {
 	case k.handle == e.Engine: // of a full state: where it stands may have been lost
 		if k.kind != 0 {
-			push(&l.states, l.engines, i, (*engineTold).ofQueue)
+			list.Push(&l.states, l.engines, i, (*engineTold).ofQueue)
 		}
 		return
 	case k.handle > e.Engine: // the handles of a place grow
@@ -242,10 +243,10 @@ func (l *fromHost) endAgain(g *record.Grant) {
 	slot := g.Lease.Slot()
 	k := &l.leases[slot]
 	if k.reason == 0 || k.use < g.Lease.Use() { // it ended without a word: memory was unregistered before the grant came
-		*k = leaseTold{use: g.Lease.Use(), user: g.User, blocks: g.Blocks, reason: record.FreedClosed, links: k.links}
+		*k = leaseTold{use: g.Lease.Use(), user: g.User, blocks: g.Blocks, reason: record.FreedClosed, Links: k.Links}
 	}
 	if k.use == g.Lease.Use() {
-		push(&l.again, l.leases, slot, (*leaseTold).ofQueue)
+		list.Push(&l.again, l.leases, slot, (*leaseTold).ofQueue)
 	}
 }
 
@@ -287,14 +288,14 @@ func (l *fromHost) Track(t *record.TrackReq, remote, local []byte, now clock.Ins
 	case (e.live || e.is != 0) && e.use == h.Use():
 		l.Counters.Repeated++
 		if e.due |= e.is; e.due != 0 {
-			push(&l.news, l.tracks, h.Slot(), (*trackTold).ofQueue)
+			list.Push(&l.news, l.tracks, h.Slot(), (*trackTold).ofQueue)
 		}
 		return
 	case e.live || e.is != 0 && e.use > h.Use():
 		l.Counters.Misfits++ // an old one, or a slot whose former use has not ended here (L11)
 		return
 	}
-	*e = trackTold{use: h.Use(), user: l.t.User, live: true, links: e.links}
+	*e = trackTold{use: h.Use(), user: l.t.User, live: true, Links: e.Links}
 	atomic.StoreUint64(&l.mem.Tracks[h.Slot()].State, record.State(h.Use(), record.Tracked))
 	l.t.RemoteLen, l.t.LocalLen = uint16(len(remote)), uint16(len(local))
 	l.p.Tracker.Track(&l.t, l.id[:copy(l.id[:], remote)], l.id2[:copy(l.id2[:], local)], now)

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
@@ -62,7 +63,7 @@ func (l *Link) end(end *lease.End, ev *record.Event) bool {
 		return false
 	}
 	k := &l.leases[end.Handle.Slot()]
-	*k = leaseTold{use: end.Handle.Use(), user: end.User, blocks: end.Blocks, held: uint64(end.Held), reason: uint8(end.Reason), links: k.links}
+	*k = leaseTold{use: end.Handle.Use(), user: end.User, blocks: end.Blocks, held: uint64(end.Held), reason: uint8(end.Reason), Links: k.Links}
 	return true
 }
 
@@ -97,7 +98,7 @@ func (l *Link) takeRetired() {
 			e.live = false
 			e.is |= tellRetired
 			e.due |= tellRetired
-			push(&l.news, l.tracks, u, (*trackTold).ofQueue)
+			list.Push(&l.news, l.tracks, u, (*trackTold).ofQueue)
 		}
 		u = atomic.LoadUint32(&l.mem.Tracks[u].Next)
 	}
@@ -105,32 +106,32 @@ func (l *Link) takeRetired() {
 
 // tellAgain sends what waits in the queues, as far as there is room.
 func (l *Link) tellAgain() {
-	for l.again.head != none {
-		k := &l.leases[l.again.head]
+	for l.again.Head != list.None {
+		k := &l.leases[l.again.Head]
 		l.ev = record.Event{
-			Kind: record.EvFreed, Status: int32(k.reason), Handle: uint64(record.NewHandle(l.again.head, k.use)), User: k.user,
+			Kind: record.EvFreed, Status: int32(k.reason), Handle: uint64(record.NewHandle(l.again.Head, k.use)), User: k.user,
 			Value0: uint64(k.blocks), Value1: k.held,
 		}
 		if !l.send(&l.ev) {
 			return
 		}
 		l.Counters.ToldAgain++
-		pop(&l.again, l.leases, (*leaseTold).ofQueue)
+		list.Drop(&l.again, l.leases, l.again.Head, (*leaseTold).ofQueue)
 	}
-	for l.news.head != none {
-		if !l.tellTrack(l.news.head) {
+	for l.news.Head != list.None {
+		if !l.tellTrack(l.news.Head) {
 			return
 		}
-		pop(&l.news, l.tracks, (*trackTold).ofQueue)
+		list.Drop(&l.news, l.tracks, l.news.Head, (*trackTold).ofQueue)
 	}
-	for l.states.head != none {
-		k := &l.engines[l.states.head]
+	for l.states.Head != list.None {
+		k := &l.engines[l.states.Head]
 		l.ev = record.Event{Kind: k.kind, Handle: k.handle, User: k.user, Value0: k.value0}
 		if k.kind != 0 && !l.send(&l.ev) {
 			return
 		}
 		l.Counters.ToldAgain++
-		pop(&l.states, l.engines, (*engineTold).ofQueue)
+		list.Drop(&l.states, l.engines, l.states.Head, (*engineTold).ofQueue)
 	}
 }
 

@@ -93,7 +93,7 @@ type Gauges struct {
 // Gauges gives them. Stepping thread.
 func (g *Group) Gauges() Gauges {
 	v := Gauges{
-		Held: g.held, Expected: g.expected, Ending: g.ends.n, Tracked: g.tracked, Reading: g.reading, Waiting: g.waiting.n + g.stuck.n,
+		Held: g.held, Expected: g.expected, Ending: g.ends.N, Tracked: g.tracked, Reading: g.reading, Waiting: g.waiting.N + g.stuck.N,
 		BlocksHeld: g.blocksHeld, RunsLeft: g.runs.left, LongIDsLeft: g.ids.left, LongRemotes: g.remotes.left,
 	}
 	for i := range g.ranks {

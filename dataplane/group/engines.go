@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -25,7 +26,7 @@ type engine struct {
 	fixed   uint64 // of these, requests of fixed leases
 	breaks  uint32 // times that it was up on all ranks, and then not
 	offset  clock.Offset
-	inNews  links
+	inNews  list.Links
 }
 
 const (
@@ -34,7 +35,7 @@ const (
 	pendDrains
 )
 
-func (e *engine) ofNews() *links { return &e.inNews }
+func (e *engine) ofNews() *list.Links { return &e.inNews }
 
 // newsStepMax bounds the engines whose news one step takes.
 const newsStepMax = 64
@@ -129,7 +130,7 @@ func (g *Group) forgetEngine(i uint32, e *engine) {
 		}
 	}
 	g.engineLost(e.facts.handle)
-	drop(&g.engineNews, g.engines, i, (*engine).ofNews)
+	list.Drop(&g.engineNews, g.engines, i, (*engine).ofNews)
 	*e = engine{}
 	g.reg.giveBack(i)
 }
@@ -181,7 +182,7 @@ func (g *Group) engineDrains(handle uint64) {
 	if e.drains != max(e.epoch, 1) {
 		e.drains = max(e.epoch, 1)
 		e.pend |= pendDrains
-		push(&g.engineNews, g.engines, i, (*engine).ofNews)
+		list.Push(&g.engineNews, g.engines, i, (*engine).ofNews)
 	}
 }
 
@@ -208,7 +209,7 @@ func (g *Group) engineLook(i uint32) {
 	default:
 		return
 	}
-	push(&g.engineNews, g.engines, i, (*engine).ofNews)
+	list.Push(&g.engineNews, g.engines, i, (*engine).ofNews)
 }
 
 // blobAt is how far the map that is being told to a rank has been told.

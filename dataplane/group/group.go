@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/submit"
@@ -82,6 +83,9 @@ type Out interface {
 	Total() uint64
 }
 
+// none is no entry: the end of a list, of a chain.
+const none = list.None
+
 // Group is the plane of a host context.
 //
 // Threads: one at a time; the core holds its lock around Step. AddEngine, RemoveEngine, LoadEngine, SetOffset and OwnMap may be
@@ -102,9 +106,9 @@ type Group struct {
 
 	leases     []lease
 	leasesUsed uint32
-	expects    list // oldest first
-	ends       list // leases and expectations with an event
-	ids        ids  // of the slots, long ones
+	expects    list.List // oldest first
+	ends       list.List // leases and expectations with an event
+	ids        ids       // of the slots, long ones
 	names      index
 	held       int
 	expected   int
@@ -114,16 +118,16 @@ type Group struct {
 	tracksUsed uint32
 	remotes    pool // long remote ids
 	runs       runPool
-	news       list // requests with an event
-	waiting    list // requests of fixed leases that wait for their engine's clock
-	stuck      list // of these, those whose read waits, oldest first
+	news       list.List // requests with an event
+	waiting    list.List // requests of fixed leases that wait for their engine's clock
+	stuck      list.List // of these, those whose read waits, oldest first
 	tracked    int
 	reading    int
 	blocksHeld int
 
 	reg        *registry
 	engines    []engine
-	engineNews list // engines with an event
+	engineNews list.List // engines with an event
 	rankNews   uint64
 
 	pressure   uint32 // blocks wanted that no rank was told of yet
@@ -169,10 +173,10 @@ func New(cfg Config, mem *record.Memory, carriers []stream.Carrier, out Out) (*G
 	}
 	g := &Group{
 		cfg: cfg, mem: mem, out: out, sources: sources, all: ^uint64(0) >> (64 - len(carriers)),
-		leases: make([]lease, len(mem.Slots)), expects: emptyList(), ends: emptyList(), ids: ids{newPool(cfg.LongIDs)},
+		leases: make([]lease, len(mem.Slots)), expects: list.New(), ends: list.New(), ids: ids{newPool(cfg.LongIDs)},
 		names:  newIndex(len(mem.Slots), cfg.Seed),
-		tracks: make([]track, len(mem.Tracks)), remotes: newPool(cfg.LongIDs), runs: newRunPool(cfg.RunsMax), news: emptyList(), waiting: emptyList(), stuck: emptyList(),
-		reg: newRegistry(cfg.Engines), engines: make([]engine, cfg.Engines), engineNews: emptyList(),
+		tracks: make([]track, len(mem.Tracks)), remotes: newPool(cfg.LongIDs), runs: newRunPool(cfg.RunsMax), news: list.New(), waiting: list.New(), stuck: list.New(),
+		reg: newRegistry(cfg.Engines), engines: make([]engine, cfg.Engines), engineNews: list.New(),
 		ranks: make([]rank, len(carriers)),
 	}
 	for i, c := range carriers {
@@ -225,7 +229,7 @@ func (g *Group) telling() bool {
 
 // Alive counts what would need further steps: leases expected, held or not yet reported, tracked requests.
 func (g *Group) Alive() int {
-	return g.held + g.expected + g.ends.n + g.tracked
+	return g.held + g.expected + g.ends.N + g.tracked
 }
 
 // Held counts the leases that are granted and not ended by every rank.
@@ -260,7 +264,7 @@ func (g *Group) Work() uint64 {
 
 // NextDue is when a step has something to do without anything new arriving; clock.Never: nothing.
 func (g *Group) NextDue(now clock.Instant) clock.Instant {
-	if g.ends.n+g.news.n+g.engineNews.n > 0 || g.rankNews != 0 || g.pressure != 0 {
+	if g.ends.N+g.news.N+g.engineNews.N > 0 || g.rankNews != 0 || g.pressure != 0 {
 		return now
 	}
 	due := clock.Never
@@ -277,11 +281,11 @@ func (g *Group) NextDue(now clock.Instant) clock.Instant {
 			due = min(due, now.Add(fullRetry))
 		}
 	}
-	if g.expects.head != none {
-		due = min(due, g.leases[g.expects.head].end)
+	if g.expects.Head != none {
+		due = min(due, g.leases[g.expects.Head].end)
 	}
-	if g.stuck.head != none {
-		due = min(due, g.tracks[g.stuck.head].deadline)
+	if g.stuck.Head != none {
+		due = min(due, g.tracks[g.stuck.Head].deadline)
 	}
 	return due
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
@@ -30,8 +31,8 @@ type lease struct {
 	noID     bool  // its id found no room, or is another lease's
 	dup      bool  // the latter: it is cancelled on every rank
 	dropped  bool  // free: its last use was an expectation that came to nothing. A rank may have missed that
-	inExpect links
-	inEnds   links
+	inExpect list.Links
+	inEnds   list.Links
 }
 
 type leasePhase uint8
@@ -52,8 +53,8 @@ const (
 	saidUntrack             // requests: untrack, by the host or because one bad rank made the request bad
 )
 
-func (k *lease) ofExpect() *links { return &k.inExpect }
-func (k *lease) ofEnds() *links   { return &k.inEnds }
+func (k *lease) ofExpect() *list.Links { return &k.inExpect }
+func (k *lease) ofEnds() *list.Links   { return &k.inEnds }
 
 // gravity orders the reasons of an end: what the engine is told is the gravest of its ranks'. From all is well to something
 // is broken.
@@ -90,7 +91,7 @@ func (x *said) Expect(e *record.Expect, id []byte, now clock.Instant) {
 	g.Counters.Expects++
 	k.noID = !g.ids.store(&g.mem.Slots[s], id)
 	g.countLong(k.noID)
-	push(&g.expects, g.leases, s, (*lease).ofExpect)
+	list.Push(&g.expects, g.leases, s, (*lease).ofExpect)
 	for i := range g.ranks {
 		if r := &g.ranks[i]; r.pastLease(s) {
 			g.sendExpect(r, e.Lease, id)
@@ -114,7 +115,7 @@ func (x *said) Grant(in *record.Grant, id []byte, now clock.Instant) {
 	slot := &g.mem.Slots[s]
 	if k.phase == leaseExpected {
 		g.expected--
-		drop(&g.expects, g.leases, s, (*lease).ofExpect)
+		list.Drop(&g.expects, g.leases, s, (*lease).ofExpect)
 		g.ids.clear(slot)
 	}
 	ttl := g.cfg.Duration
@@ -173,7 +174,7 @@ func (x *said) Cancel(h record.Handle, now clock.Instant) {
 	case k.phase == leaseExpected:
 		g.Counters.Cancelled++
 		g.expected--
-		drop(&g.expects, g.leases, s, (*lease).ofExpect)
+		list.Drop(&g.expects, g.leases, s, (*lease).ofExpect)
 		g.sayLease(h, record.TagCancel, g.all)
 		g.giveBack(s, k) // no parameters are out: no rank need answer
 	case k.phase == leaseHeld:
@@ -267,7 +268,7 @@ func (g *Group) over(s uint32, k *lease) {
 	k.phase = leaseEnded
 	k.end = clock.Instant(max(g.now.Sub(k.granted), 0)) // from here on: how long it was held
 	atomic.StoreUint64(&slot.State, record.State(k.use, record.Ended))
-	push(&g.ends, g.leases, s, (*lease).ofEnds)
+	list.Push(&g.ends, g.leases, s, (*lease).ofEnds)
 }
 
 // lapsesStepMax bounds the expectations that lapse in a step.
@@ -276,23 +277,23 @@ const lapsesStepMax = 1024
 // lapse ends expectations whose grant did not come. A grant that the host has said meanwhile wins: its record is on the way.
 func (g *Group) lapse(now clock.Instant) {
 	for range lapsesStepMax { // the rest in the next step
-		s := g.expects.head
+		s := g.expects.Head
 		if s == none || now.Before(g.leases[s].end) {
 			return
 		}
 		k := &g.leases[s]
-		drop(&g.expects, g.leases, s, (*lease).ofExpect)
+		list.Drop(&g.expects, g.leases, s, (*lease).ofExpect)
 		word, was := &g.mem.Slots[s].State, record.State(k.use, record.Expected)
 		if !atomic.CompareAndSwapUint64(word, was, record.State(k.use, record.Lapsed)) {
 			k.end = now.Add(g.cfg.ExpectMax)
-			push(&g.expects, g.leases, s, (*lease).ofExpect)
+			list.Push(&g.expects, g.leases, s, (*lease).ofExpect)
 			continue
 		}
 		g.Counters.Lapsed++
 		g.expected--
 		k.phase = leaseLapsed
 		g.sayLease(record.NewHandle(s, k.use), record.TagCancel, g.all)
-		push(&g.ends, g.leases, s, (*lease).ofEnds)
+		list.Push(&g.ends, g.leases, s, (*lease).ofEnds)
 	}
 }
 

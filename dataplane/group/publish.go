@@ -1,6 +1,7 @@
 package group
 
 import (
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -35,7 +36,7 @@ func (g *Group) publishRanks() bool {
 
 func (g *Group) publishEngines() bool {
 	for range g.cfg.EventsStepMax {
-		i := g.engineNews.head
+		i := g.engineNews.Head
 		if i == none {
 			return true
 		}
@@ -61,7 +62,7 @@ func (g *Group) publishEngines() bool {
 			}
 			e.pend &^= pendDrains
 		}
-		drop(&g.engineNews, g.engines, i, (*engine).ofNews)
+		list.Drop(&g.engineNews, g.engines, i, (*engine).ofNews)
 	}
 	g.Counters.EventsCut++
 	return true
@@ -69,7 +70,7 @@ func (g *Group) publishEngines() bool {
 
 func (g *Group) publishLeases() bool {
 	for range g.cfg.EventsStepMax {
-		s := g.ends.head
+		s := g.ends.Head
 		if s == none {
 			return true
 		}
@@ -82,7 +83,7 @@ func (g *Group) publishLeases() bool {
 		if !g.out.Put(&g.ev) {
 			return false
 		}
-		drop(&g.ends, g.leases, s, (*lease).ofEnds)
+		list.Drop(&g.ends, g.leases, s, (*lease).ofEnds)
 		g.giveBack(s, k)
 	}
 	g.Counters.EventsCut++
@@ -91,7 +92,7 @@ func (g *Group) publishLeases() bool {
 
 func (g *Group) publishTracks() bool {
 	for range g.cfg.EventsStepMax {
-		u := g.news.head
+		u := g.news.Head
 		if u == none {
 			return true
 		}
@@ -124,7 +125,7 @@ func (g *Group) publishTracks() bool {
 			}
 			t.pend &^= what
 		}
-		drop(&g.news, g.tracks, u, (*track).ofNews)
+		list.Drop(&g.news, g.tracks, u, (*track).ofNews)
 		g.settle(u, t)
 	}
 	g.Counters.EventsCut++

@@ -2,6 +2,7 @@ package group
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -52,7 +53,7 @@ func (x *said) ReadPart(in *record.Read, runs []record.Run, now clock.Instant) {
 		if t.got == t.parts {
 			g.unwait(u, t)
 			t.deadline = now.Add(g.cfg.ReadTimeout)
-			push(&g.stuck, g.tracks, u, (*track).ofWait)
+			list.Push(&g.stuck, g.tracks, u, (*track).ofWait)
 		}
 		return
 	}

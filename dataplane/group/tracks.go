@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -37,8 +38,8 @@ type track struct {
 	wait     trackWait
 	idLen    uint16
 	id       [idInline]byte
-	inNews   links
-	inWait   links
+	inNews   list.Links
+	inWait   list.Links
 }
 
 type trackPhase uint8
@@ -66,8 +67,8 @@ const (
 	pendBack
 )
 
-func (t *track) ofNews() *links { return &t.inNews }
-func (t *track) ofWait() *links { return &t.inWait }
+func (t *track) ofNews() *list.Links { return &t.inNews }
+func (t *track) ofWait() *list.Links { return &t.inWait }
 
 // trackAt gives the live request of a handle.
 func (g *Group) trackAt(h record.Handle) (uint32, *track) {
@@ -110,7 +111,7 @@ func (x *said) Track(in *record.TrackReq, remote, _ []byte, now clock.Instant) {
 	t.req.RemoteLen, t.req.LocalLen = t.idLen, 0
 	if t.req.ExpiresNs != 0 && !e.offset.Known() {
 		t.wait, t.deadline = waits, clock.Never
-		push(&g.waiting, g.tracks, u, (*track).ofWait)
+		list.Push(&g.waiting, g.tracks, u, (*track).ofWait)
 		return
 	}
 	g.sayTrack(u, t)
@@ -136,7 +137,7 @@ func (g *Group) pendGone(u uint32, t *track) {
 
 func (g *Group) event(u uint32, t *track, what uint8) {
 	t.pend |= what
-	push(&g.news, g.tracks, u, (*track).ofNews)
+	list.Push(&g.news, g.tracks, u, (*track).ofNews)
 }
 
 func (x *said) Untrack(h record.Handle, _ clock.Instant) {
@@ -205,7 +206,7 @@ func (g *Group) retire(r *rank, h record.Handle) {
 
 // settle gives the slot back once nothing is left of a request anywhere, and all was said about it.
 func (g *Group) settle(u uint32, t *track) {
-	if t.phase != trackEnded || t.pend != 0 || t.inNews.in || t.retired|g.dead != g.all || t.heldSaid && !t.backSaid {
+	if t.phase != trackEnded || t.pend != 0 || t.inNews.In() || t.retired|g.dead != g.all || t.heldSaid && !t.backSaid {
 		return
 	}
 	if _, e := g.placeOf(t.req.Engine); e != nil {

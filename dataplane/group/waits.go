@@ -2,6 +2,7 @@ package group
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -11,18 +12,18 @@ import (
 // unwait takes a request out of the lists of those that wait for their engine's clock.
 func (g *Group) unwait(u uint32, t *track) {
 	if t.deadline == clock.Never {
-		drop(&g.waiting, g.tracks, u, (*track).ofWait)
+		list.Drop(&g.waiting, g.tracks, u, (*track).ofWait)
 	} else {
-		drop(&g.stuck, g.tracks, u, (*track).ofWait)
+		list.Drop(&g.stuck, g.tracks, u, (*track).ofWait)
 	}
 }
 
 // clockKnown tells the ranks of the requests that waited for an engine's clock; all of them, since that happens once an engine.
 func (g *Group) clockKnown(engine uint64) {
-	for _, l := range [2]*list{&g.waiting, &g.stuck} {
-		for u := l.head; u != none; {
+	for _, l := range [2]*list.List{&g.waiting, &g.stuck} {
+		for u := l.Head; u != none; {
 			t := &g.tracks[u]
-			next := t.inWait.next
+			next := t.inWait.Next
 			if t.req.Engine == engine {
 				g.unwait(u, t)
 				t.wait = told
@@ -36,10 +37,10 @@ func (g *Group) clockKnown(engine uint64) {
 
 // engineLost ends what waits for the clock of an engine that is removed.
 func (g *Group) engineLost(engine uint64) {
-	for _, l := range [2]*list{&g.waiting, &g.stuck} {
-		for u := l.head; u != none; {
+	for _, l := range [2]*list.List{&g.waiting, &g.stuck} {
+		for u := l.Head; u != none; {
 			t := &g.tracks[u]
-			next := t.inWait.next
+			next := t.inWait.Next
 			if t.req.Engine == engine {
 				g.unwait(u, t)
 				t.wait, t.retired = orphaned, g.all
@@ -60,7 +61,7 @@ const waitsStepMax = 1024
 // stopWaiting gives up reads that waited too long for their engine's clock, oldest first.
 func (g *Group) stopWaiting(now clock.Instant) {
 	for range waitsStepMax { // the rest in the next step
-		u := g.stuck.head
+		u := g.stuck.Head
 		if u == none || now.Before(g.tracks[u].deadline) {
 			return
 		}
