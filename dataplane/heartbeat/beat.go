@@ -25,7 +25,7 @@ func (t *Tracker) startRound(i uint32, at clock.Instant) {
 	for k := range e.links {
 		e.links[k].rowAt = at
 	}
-	t.beats.set(i, at)
+	t.beats.Set(i, at)
 }
 
 // wake sees to it that something happens at an engine that had nothing to do: it has a new request, or a message to send.
@@ -33,27 +33,27 @@ func (t *Tracker) wake(i uint32, now clock.Instant) {
 	e := &t.engines[i]
 	switch e.state {
 	case Idle:
-		if t.loads.where[i] < 0 && e.native.n+e.stock.n > 0 {
-			t.loads.set(i, now.Add(t.overAfter(e)))
+		if t.loads.At(i) == clock.Never && e.native.n+e.stock.n > 0 {
+			t.loads.Set(i, now.Add(t.overAfter(e)))
 		}
 	case Connected:
-		if t.beats.where[i] < 0 {
+		if t.beats.At(i) == clock.Never {
 			at := now
 			if e.rounds > 0 {
 				at = max(now, e.lastRound.Add(e.facts.times.interval))
 			}
-			t.beats.set(i, at)
+			t.beats.Set(i, at)
 		}
-		if t.loads.where[i] < 0 && e.downAt() != 0 {
+		if t.loads.At(i) == clock.Never && e.downAt() != 0 {
 			t.setLoad(i, now.Add(t.overAfter(e)))
 		}
 	case Broken:
-		if t.loads.where[i] < 0 && !e.dead {
+		if t.loads.At(i) == clock.Never && !e.dead {
 			t.setLoad(i, max(now, e.healAt))
 		}
 	case Loading, Removing:
-		if t.loads.where[i] < 0 {
-			t.loads.set(i, now)
+		if t.loads.At(i) == clock.Never {
+			t.loads.Set(i, now)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func (t *Tracker) stepBeats(now clock.Instant) {
 	}
 	budget := t.cfg.BatchesStepMax
 	for {
-		i, at := t.beats.first()
+		i, at := t.beats.First()
 		if now.Before(at) {
 			return
 		}
@@ -80,14 +80,14 @@ func (t *Tracker) stepBeats(now clock.Instant) {
 func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 	e := &t.engines[i]
 	if e.state != Connected {
-		t.beats.set(i, clock.Never)
+		t.beats.Set(i, clock.Never)
 		return budget
 	}
 	if e.beatList == roundNone {
 		if e.native.n+e.stock.n+e.fixed.n == 0 {
-			t.beats.set(i, clock.Never) // wake starts it again
+			t.beats.Set(i, clock.Never) // wake starts it again
 			if !e.up && !t.awaitLife(i, now) && e.state == Connected {
-				t.beats.set(i, now.Add(t.healStep(e)))
+				t.beats.Set(i, now.Add(t.healStep(e)))
 			}
 			return budget
 		}
@@ -133,7 +133,7 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 		}
 		e.beatRetry = 0
 	}
-	t.beats.set(i, now) // first again in the next step
+	t.beats.Set(i, now) // first again in the next step
 	return 0
 }
 
@@ -232,7 +232,7 @@ func (t *Tracker) endRound(i uint32, now clock.Instant) {
 	if !now.Before(next) { // a step came late: no second round in a row
 		next = now.Add(interval / 2)
 	}
-	t.beats.set(i, next)
+	t.beats.Set(i, next)
 }
 
 // spread is a number of its own for each engine and seed.
@@ -293,5 +293,5 @@ func (t *Tracker) beatFull(i uint32, now clock.Instant) {
 	interval := e.facts.times.interval
 	wait := min(interval/16<<min(e.beatRetry, 8), interval/2)
 	e.beatRetry++
-	t.beats.set(i, now.Add(wait))
+	t.beats.Set(i, now.Add(wait))
 }

@@ -155,7 +155,7 @@ func (t *Tracker) stopRounds(i uint32) {
 	for k := range e.links {
 		e.links[k].probing = false
 	}
-	t.beats.set(i, clock.Never)
+	t.beats.Set(i, clock.Never)
 }
 
 // interval is the time between heartbeats to an engine; our own until it has said its duration.

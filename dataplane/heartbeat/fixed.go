@@ -36,10 +36,10 @@ func (t *Tracker) fixedEnd(r *remote) (clock.Instant, bool) {
 // aimFixed sets the time at which a lease is over.
 func (t *Tracker) aimFixed(m uint32) {
 	if end, known := t.fixedEnd(&t.remotes.all[m]); known {
-		t.fixed.set(m, end)
+		t.fixed.Set(m, end)
 		return
 	}
-	t.fixed.set(m, clock.Never)
+	t.fixed.Set(m, clock.Never)
 }
 
 // takeEnd takes what a host says of a fixed lease's end. What is left counts from when the request was tracked: the record may
@@ -58,7 +58,7 @@ func (m *remote) takeEnd(req *record.TrackReq, now clock.Instant) {
 // stepFixed ends what must be over. Its owner is told all the same when nobody uses it any more: it may still hold it.
 func (t *Tracker) stepFixed(now clock.Instant) {
 	for range fixedStepMax { // the rest waits for the next step; its reads are refused by its end already
-		m, at := t.fixed.first()
+		m, at := t.fixed.First()
 		if now.Before(at) {
 			return
 		}

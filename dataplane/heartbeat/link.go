@@ -85,9 +85,9 @@ func (t *Tracker) broken(i, k uint32, now clock.Instant) {
 		t.engineDown(i, uint64(e.requests))
 		t.forgetLeaving(e) // who cannot be reached needs no good-bye
 		t.stopRounds(i)
-		t.ends.set(i, clock.Never)
+		t.ends.Set(i, clock.Never)
 	}
-	t.loads.set(i, e.healAt)
+	t.loads.Set(i, e.healAt)
 }
 
 // heard takes the end of a one-sided read: everything that was sent before it was posted, up to mark, has been taken in.

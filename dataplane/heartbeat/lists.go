@@ -68,7 +68,7 @@ func (t *Tracker) displace(m uint32) {
 			d = &e.native
 		case inFixed:
 			d = &e.fixed
-			t.fixed.set(m, clock.Never)
+			t.fixed.Set(m, clock.Never)
 		}
 		moved := t.pool.remove(d, r.chunk, r.at, &e.beatEnd, &e.rowEnd, &e.walkEnd)
 		if moved != none {

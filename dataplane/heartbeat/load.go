@@ -10,7 +10,7 @@ import (
 // stepLoads loads or heals at most one link, and finishes removals.
 func (t *Tracker) stepLoads(now clock.Instant) {
 	for range loadsLookMax { // engines that must wait are put off; one load a step, since each may take 60 ms
-		i, at := t.loads.first()
+		i, at := t.loads.First()
 		if now.Before(at) {
 			return
 		}
@@ -28,7 +28,7 @@ func (t *Tracker) setLoad(i uint32, at clock.Instant) {
 	if w := &t.engines[i].want; w.facts != nil && w.at != 0 {
 		at = min(at, w.at)
 	}
-	t.loads.set(i, at)
+	t.loads.Set(i, at)
 }
 
 // loadOne does what is due for an engine. It reports true if it has called Load.
@@ -180,7 +180,7 @@ func (t *Tracker) loadNext(i uint32, now clock.Instant) bool {
 		t.setLoad(i, max(now.Add(t.interval(e)), e.downAt().Add(t.overAfter(e))))
 	}
 	t.startRound(i, now.Add(1)) // the first heartbeats leave in the step after this one
-	t.ends.set(i, now)          // and before them who we are
+	t.ends.Set(i, now)          // and before them who we are
 	t.ready(i)
 	return next != none
 }
@@ -188,24 +188,24 @@ func (t *Tracker) loadNext(i uint32, now clock.Instant) bool {
 func (t *Tracker) finishRemoval(i uint32, now clock.Instant) {
 	e := &t.engines[i]
 	if e.walk != walkNone {
-		t.loads.set(i, clock.Never) // its end wakes us
+		t.loads.Set(i, clock.Never) // its end wakes us
 		return
 	}
 	for k := range e.links {
 		if l := &e.links[k]; l.peer != 0 {
 			if !t.unload(l.peer, l.brokenAt, now) {
 				t.counters.HealWaits++
-				t.loads.set(i, now.Add(t.healStep(e)))
+				t.loads.Set(i, now.Add(t.healStep(e)))
 				return
 			}
 			l.peer = 0
 		}
 	}
 	if e.open > 0 || e.inQueue() || !t.reg.giveBack(i) {
-		t.loads.set(i, now.Add(time.Millisecond))
+		t.loads.Set(i, now.Add(time.Millisecond))
 		return
 	}
-	t.loads.set(i, clock.Never)
+	t.loads.Set(i, clock.Never)
 	t.setState(i, Absent)
 	e.facts, e.links, e.want = nil, nil, want{}
 }

@@ -82,7 +82,7 @@ func (t *Tracker) handshake(i uint32, f *facts, now clock.Instant) {
 			t.startWalk(i, walkSettle, now)
 		}
 		if e.state == Broken { // somebody has just spoken with it: look at once
-			t.loads.set(i, now)
+			t.loads.Set(i, now)
 		}
 		return
 	case f.native && f.epoch == e.before && now.Before(e.replacedAt.Add(e.facts.times.duration)):
@@ -91,11 +91,7 @@ func (t *Tracker) handshake(i uint32, f *facts, now clock.Instant) {
 			t.counters.Flaps++
 			e.want.at = e.replacedAt.Add(e.facts.times.duration)
 		}
-		at := e.want.at
-		if t.loads.where[i] >= 0 {
-			at = min(at, t.loads.at[i])
-		}
-		t.loads.set(i, at)
+		t.loads.Set(i, min(e.want.at, t.loads.At(i)))
 		return
 	default:
 		t.engineDown(i, uint64(e.requests))
@@ -106,9 +102,9 @@ func (t *Tracker) handshake(i uint32, f *facts, now clock.Instant) {
 	e.breaks++
 	e.dead = false
 	t.stopRounds(i)
-	t.ends.set(i, clock.Never)
+	t.ends.Set(i, clock.Never)
 	t.setState(i, Loading)
-	t.loads.set(i, now)
+	t.loads.Set(i, now)
 }
 
 // install puts the wanted facts in force. The peers of those before are dropped, and what was tracked under them is lost.
@@ -129,7 +125,7 @@ func (t *Tracker) die(i uint32, now clock.Instant) {
 	case e.facts == nil: // dead before it was loaded, or another engine answers at its address: nobody will say more of what waits
 		if e.state == Loading {
 			t.setState(i, Idle)
-			t.loads.set(i, clock.Never)
+			t.loads.Set(i, clock.Never)
 			t.wake(i, now)
 		}
 		t.startWalk(i, walkLose, now)
@@ -141,7 +137,7 @@ func (t *Tracker) die(i uint32, now clock.Instant) {
 	t.engineDown(i, uint64(e.requests))
 	t.forgetLeaving(e)
 	t.stopRounds(i)
-	t.ends.set(i, clock.Never)
+	t.ends.Set(i, clock.Never)
 	for k := range e.links {
 		e.links[k].broken = true
 		e.links[k].brokenAt = now
@@ -152,7 +148,7 @@ func (t *Tracker) die(i uint32, now clock.Instant) {
 		t.setState(i, Broken)
 	}
 	t.startWalk(i, walkLose, now)
-	t.loads.set(i, now) // its agents are dropped
+	t.loads.Set(i, now) // its agents are dropped
 }
 
 func (t *Tracker) remove(i uint32, now clock.Instant) {
@@ -162,11 +158,11 @@ func (t *Tracker) remove(i uint32, now clock.Instant) {
 	}
 	t.forgetLeaving(e)
 	t.stopRounds(i)
-	t.ends.set(i, clock.Never)
+	t.ends.Set(i, clock.Never)
 	for k := range e.links {
 		e.links[k].brokenAt = now
 	}
 	t.setState(i, Removing)
 	t.startWalk(i, walkLose, now)
-	t.loads.set(i, now)
+	t.loads.Set(i, now)
 }

@@ -35,8 +35,8 @@ func (t *Tracker) owe(m uint32, now clock.Instant) {
 	t.gauges.Owed++
 	switch e.state {
 	case Connected:
-		if t.ends.where[r.engine] < 0 { // else it is due already, or backs off
-			t.ends.set(r.engine, now)
+		if t.ends.At(r.engine) == clock.Never { // else it is due already, or backs off
+			t.ends.Set(r.engine, now)
 		}
 	case Broken:
 		t.wake(r.engine, now)
@@ -63,7 +63,7 @@ func (t *Tracker) forgetOwed(m uint32) {
 func (t *Tracker) stepEnds(now clock.Instant) {
 	budget := t.cfg.EndsStepMax
 	for {
-		i, at := t.ends.first()
+		i, at := t.ends.First()
 		if now.Before(at) {
 			return
 		}
@@ -79,7 +79,7 @@ func (t *Tracker) stepEnds(now clock.Instant) {
 func (t *Tracker) sendEnds(i uint32, budget int, now clock.Instant) int {
 	e := &t.engines[i]
 	if e.state != Connected {
-		t.ends.set(i, clock.Never)
+		t.ends.Set(i, clock.Never)
 		return budget
 	}
 	budget, ok := t.sayHello(i, budget, now)
@@ -89,7 +89,7 @@ func (t *Tracker) sendEnds(i uint32, budget int, now clock.Instant) int {
 	for k := range e.owed {
 		for e.owed[k].n > 0 {
 			if budget <= 0 {
-				t.ends.set(i, now)
+				t.ends.Set(i, now)
 				return 0
 			}
 			budget -= len(e.links)
@@ -100,13 +100,13 @@ func (t *Tracker) sendEnds(i uint32, budget int, now clock.Instant) int {
 	}
 	if e.leaving {
 		if budget <= 0 {
-			t.ends.set(i, now)
+			t.ends.Set(i, now)
 			return 0
 		}
 		budget -= len(e.links)
 		t.buf = wire.AppendHeader(t.buf[:0], t.header(wire.Leaving))
 		if t.sendAll(i, now) {
-			t.ends.set(i, now.Add(t.healStep(e)))
+			t.ends.Set(i, now.Add(t.healStep(e)))
 			return budget
 		}
 		if e.state != Connected {
@@ -115,7 +115,7 @@ func (t *Tracker) sendEnds(i uint32, budget int, now clock.Instant) int {
 		t.forgetLeaving(e)
 		t.counters.Leavings++
 	}
-	t.ends.set(i, clock.Never)
+	t.ends.Set(i, clock.Never)
 	return budget
 }
 
@@ -137,9 +137,9 @@ func (t *Tracker) sayHello(i uint32, budget int, now clock.Instant) (int, bool) 
 		budget--
 		t.buf = wire.AppendHello(t.buf[:0], t.header(wire.Hello), &e.facts.hello)
 		if !t.sendTo(i, uint32(k), now) {
-			t.ends.set(i, now.Add(t.healStep(e))) // Never, if it broke
+			t.ends.Set(i, now.Add(t.healStep(e))) // Never, if it broke
 			if e.state != Connected {
-				t.ends.set(i, clock.Never)
+				t.ends.Set(i, clock.Never)
 			}
 			return budget, false
 		}
@@ -243,7 +243,7 @@ func (t *Tracker) told(m uint32) {
 // endFailed says when an end that a link did not take is sent again.
 func (t *Tracker) endFailed(i uint32, now clock.Instant) {
 	if e := &t.engines[i]; e.state == Connected {
-		t.ends.set(i, now.Add(t.healStep(e)))
+		t.ends.Set(i, now.Add(t.healStep(e)))
 	}
 }
 

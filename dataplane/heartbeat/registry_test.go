@@ -302,33 +302,6 @@ func TestTheIndexOfRemotesFindsWhatIsInItAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestTheDueHeapGivesTheEarliestEngine(t *testing.T) {
-	const seed = 5
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	h := newDueHeap(50)
-	want := map[uint32]clock.Instant{}
-	for step := range 50000 {
-		i := uint32(rnd.IntN(50))
-		at := clock.Instant(rnd.IntN(40))
-		if rnd.IntN(4) == 0 {
-			at = clock.Never
-			delete(want, i)
-		} else {
-			want[i] = at
-		}
-		h.set(i, at)
-		best, first := clock.Never, none
-		for k, v := range want {
-			if v < best || v == best && k < first {
-				best, first = v, k
-			}
-		}
-		if i, at := h.first(); at != best || best != clock.Never && i != first {
-			t.Fatalf("seed %d step %d: first %d at %d, want %d at %d", seed, step, i, at, first, best)
-		}
-	}
-}
-
 // Entries come and go under the cursor: none that was there all through a round is missed.
 func TestARoundMissesNothingThatStaysWhileEntriesComeAndGo(t *testing.T) {
 	const seed = 9

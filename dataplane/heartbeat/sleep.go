@@ -44,11 +44,11 @@ func (t *Tracker) Sleep(now clock.Instant) {
 		t.forgetPeers(e)
 		t.forgetLeaving(e)
 		t.stopRounds(uint32(i))
-		t.ends.set(uint32(i), clock.Never)
+		t.ends.Set(uint32(i), clock.Never)
 		if e.facts != nil {
 			t.engineDown(uint32(i), uint64(e.requests))
 			t.setState(uint32(i), Loading)
-			t.loads.set(uint32(i), now)
+			t.loads.Set(uint32(i), now)
 		}
 	}
 	t.parked = t.parked[:0]
@@ -83,7 +83,7 @@ func (t *Tracker) Wake(epoch uint64, now clock.Instant) {
 			t.greet(s.next.given)
 		}
 		if e.state == Loading || e.state == Removing {
-			t.loads.set(uint32(i), now)
+			t.loads.Set(uint32(i), now)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/due"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -33,10 +34,10 @@ type Tracker struct {
 	pool     chunkPool
 	runs     runPool
 
-	beats dueHeap // next round
-	loads dueHeap // next load, healing or removal
-	ends  dueHeap // next message about what has ended
-	fixed dueHeap // by remote: when a fixed lease must be taken for over
+	beats due.Heap // next round
+	loads due.Heap // next load, healing or removal
+	ends  due.Heap // next message about what has ended
+	fixed due.Heap // by remote: when a fixed lease must be taken for over
 
 	rowQueue             engineQueue
 	readyQueue           engineQueue
@@ -94,7 +95,7 @@ func New(
 		// a chunk for every 32 remotes, and three partly filled ones for every engine that has any
 		pool:  newChunkPool((n+chunkLen-1)/chunkLen + 3*min(cfg.Engines, n)),
 		runs:  newRunPool(cfg.RunsMax),
-		beats: newDueHeap(cfg.Engines), loads: newDueHeap(cfg.Engines), ends: newDueHeap(cfg.Engines), fixed: newDueHeap(n),
+		beats: due.New(cfg.Engines), loads: due.New(cfg.Engines), ends: due.New(cfg.Engines), fixed: due.New(n),
 		rowQueue: emptyQueue(queueRows), readyQueue: emptyQueue(queueReady), waitOrder: emptyList(),
 		owedOrder: emptyList(), strangeOrder: emptyList(),
 		eventHead: none, eventTail: none, eventQueue: emptyQueue(queueEvents), walkQueue: emptyQueue(queueWalk),
@@ -148,10 +149,10 @@ func (t *Tracker) NextDue(now clock.Instant) clock.Instant {
 		t.readyQueue.head != none && !(t.crowded && t.crowdedAt == t.reads.Freed()) { // else they wait for the end of another read
 		return now
 	}
-	_, due := t.beats.first()
-	_, loads := t.loads.first()
-	_, ends := t.ends.first()
-	_, fixed := t.fixed.first()
+	_, due := t.beats.First()
+	_, loads := t.loads.First()
+	_, ends := t.ends.First()
+	_, fixed := t.fixed.First()
 	due = min(due, loads, ends, fixed, t.reads.NextDue())
 	if u := t.waitOrder.head; u != none {
 		due = min(due, t.requests[u].deadline)
@@ -192,7 +193,7 @@ func (t *Tracker) Drain(now clock.Instant) int {
 		if e := &t.engines[i]; e.state == Connected && e.facts.native {
 			e.leaving = true
 			t.leavings++
-			t.ends.set(uint32(i), now)
+			t.ends.Set(uint32(i), now)
 		}
 	}
 	return n

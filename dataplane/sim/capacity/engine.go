@@ -217,14 +217,14 @@ func (s Setting) terms() time.Duration {
 }
 
 // align gives the first pass that begins at t or later, and after the last step.
-func (e *engine) align(t clock.Instant) int64 {
+func (e *engine) align(t clock.Instant) clock.Instant {
 	pass := int64(e.w.cfg.Pass)
 	n := (int64(t) - e.phase + pass - 1) / pass
 	at := e.phase + n*pass
 	if at <= int64(e.last) {
 		at += ((int64(e.last)-at)/pass + 1) * pass
 	}
-	return at
+	return clock.Instant(at)
 }
 
 // due is when the engine steps next: the first pass in which something can happen that no arrival brings.

@@ -3,6 +3,8 @@ package capacity
 import (
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -42,7 +44,7 @@ func (w *world) stall(e *engine) {
 		w.stalled++
 		x := unit(w.cfg.Seed, drawStallFor, uint64(e.index), e.stalls)
 		e.stalledTill = max(e.stalledTill, w.now.Add(spanOf(w.cfg.StallMax.Seconds()*pow100(x-1))))
-		w.wakes.sooner(e.index, e.align(e.stalledTill))
+		w.wakeBy(e, e.stalledTill)
 	}
 	w.nextStall(e)
 }
@@ -70,7 +72,7 @@ func (w *world) kill(e *engine, wired bool) {
 		w.net.PowerOff(e.agent.Agent())
 	}
 	e.alive = false
-	w.wakes.drop(e.index)
+	w.wakes.Set(uint32(e.index), clock.Never)
 	if int(e.index) < w.cfg.P {
 		w.killP(w.ps[e.index])
 	} else {
@@ -89,8 +91,8 @@ func (w *world) killP(p *prefiller) {
 	}
 	busy := p.busy
 	p.busy = none
-	for p.queue.head != none {
-		i := p.queue.head
+	for p.queue.Head != list.None {
+		i := int32(p.queue.Head)
 		w.remove(&p.queue, i)
 		w.reqs[i].state = atRouter
 		w.route(i)
@@ -103,14 +105,15 @@ func (w *world) killP(p *prefiller) {
 // killD: everything that was there begins anew. Nobody tells the owners of their leases.
 func (w *world) killD(d *decoder) {
 	w.crashesD++
-	for i := d.all.head; i != none; i = w.reqs[i].next {
+	for i := d.all.Head; i != list.None; i = w.reqs[i].engine.Next {
 		if r := &w.reqs[i]; r.state != decoding {
 			w.abandon(r, true)
 		}
 	}
-	for d.all.head != none {
-		i := d.all.head
+	for d.all.Head != list.None {
+		i := int32(d.all.Head)
 		w.remove(&d.all, i)
+		w.removeQ(&d.queue, i)
 		w.lost(i, lostReader)
 	}
 	d.reset()

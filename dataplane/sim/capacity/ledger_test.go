@@ -29,7 +29,7 @@ func TestABrokenRunIsVoidAndSaysWhatBroke(t *testing.T) {
 		{"a block is there twice", func(w *world) { w.ps[0].free++ }, "no more blocks are free than there are"},
 		{"a request vanishes", func(w *world) { w.arrived++ }, "every request ends in exactly one way"},
 		{"a request ends twice", func(w *world) {
-			i := w.ds[0].queue.head
+			i := int32(w.ds[0].queue.Head)
 			w.finish(i, finished)
 			w.finish(i, finished)
 		}, "every request ends once"},
@@ -42,7 +42,7 @@ func TestABrokenRunIsVoidAndSaysWhatBroke(t *testing.T) {
 			}
 		}, "no read is accepted whose lease had ended before it began"},
 		{"a slot is granted while it is held", func(w *world) {
-			w.ps[0].lease(0, record.NewHandle(w.reqs[w.ds[0].queue.head].lease.Slot(), 7))
+			w.ps[0].lease(0, record.NewHandle(w.reqs[w.ds[0].queue.Head].lease.Slot(), 7))
 		}, "a slot is granted again only when its lease has ended"},
 		{"a read that nobody asked for", func(w *world) {
 			w.ds[0].event(&record.Event{Kind: record.EvReadDone, User: 1 << 40})
@@ -54,7 +54,7 @@ func TestABrokenRunIsVoidAndSaysWhatBroke(t *testing.T) {
 		{"an event that a reader never has", func(w *world) { w.ds[0].event(&record.Event{Kind: record.EvFreed}) }, "a reader hears of"},
 		{"blocks that come back and were not aside", func(w *world) { w.ds[0].event(&record.Event{Kind: record.EvBlocksBack}) }, "blocks come back that were aside"},
 		{"a request that nobody works on", func(w *world) {
-			i := w.ds[0].queue.head
+			i := int32(w.ds[0].queue.Head)
 			w.removeQ(&w.ds[0].queue, i)
 		}, "everything comes to its end"},
 	} {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
@@ -14,10 +15,10 @@ import (
 // does not fit waits, and all behind it.
 type prefiller struct {
 	*engine
-	free    int   // blocks
-	queue   lists // requests that wait
-	busy    int32 // the one that is computed, none
-	load    int64 // tokens waiting or computed
+	free    int       // blocks
+	queue   list.List // requests that wait
+	busy    int32     // the one that is computed, none
+	load    int64     // tokens waiting or computed
 	tenures []tenure
 	held    int
 	crashAt clock.Instant // its last crash
@@ -48,7 +49,7 @@ func newPrefiller(e *engine) *prefiller {
 
 // reset is what a new boot begins with.
 func (p *prefiller) reset() {
-	p.free, p.queue, p.busy, p.load, p.held = p.w.cfg.CacheBlocks, emptyList(), none, 0, 0
+	p.free, p.queue, p.busy, p.load, p.held = p.w.cfg.CacheBlocks, list.New(), none, 0, 0
 	p.tenures = make([]tenure, p.w.owner().slots)
 }
 
@@ -64,10 +65,10 @@ func (p *prefiller) enter(i int32) {
 // begin computes the next request if its blocks and a lease for them can be had.
 func (p *prefiller) begin() {
 	w := p.w
-	if p.busy != none || p.queue.head == none || w.now < p.stalledTill {
+	if p.busy != none || p.queue.Head == list.None || w.now < p.stalledTill {
 		return
 	}
-	i := p.queue.head
+	i := int32(p.queue.Head)
 	r := &w.reqs[i]
 	if int(r.blocks) > p.free || p.held == len(p.tenures) {
 		if !r.refused {

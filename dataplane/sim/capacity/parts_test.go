@@ -47,53 +47,6 @@ func TestAHistogramIsExactToA256th(t *testing.T) {
 	}
 }
 
-func TestQueuesGiveTheSoonestFirst(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 8))
-	var h heap[int]
-	w := newWakes(50)
-	at := map[int32]int64{}
-	for n := range 20000 {
-		switch r.IntN(5) {
-		case 0, 1:
-			h.push(r.Int64N(1000), n)
-			e := int32(r.IntN(50))
-			w.set(e, r.Int64N(1000))
-			at[e] = w.at[e]
-		case 2:
-			e, when := int32(r.IntN(50)), r.Int64N(1000)
-			w.sooner(e, when)
-			if old, ok := at[e]; !ok || when < old {
-				at[e] = when
-			}
-		case 3:
-			e := int32(r.IntN(50))
-			w.drop(e)
-			delete(at, e)
-		default:
-			if top, ok := h.top(); ok {
-				got := h.pop()
-				if got != top {
-					t.Fatalf("%+v was first, %+v came", top, got)
-				}
-				if next, ok := h.top(); ok && next.before(&got) {
-					t.Fatalf("%+v came before %+v", got, next)
-				}
-			}
-			e, when, ok := w.first()
-			if ok != (len(at) > 0) {
-				t.Fatalf("first %v of %d", ok, len(at))
-			}
-			for k, v := range at {
-				if v < when || v == when && k < e {
-					t.Fatalf("engine %d at %d is first, %d stands at %d", e, when, k, v)
-				}
-			}
-		}
-	}
-}
-
 func compared(t *testing.T) (*Config, []*Result) {
 	t.Helper()
 	c, _ := drawn(11)

@@ -8,6 +8,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -15,10 +16,10 @@ import (
 // one arrives it is tracked.
 type decoder struct {
 	*engine
-	all   lists // every request that is here
-	queue lists // of these, those that wait for a slot
-	busy  int   // slots
-	aside int   // of these, those whose blocks a failed read may still write
+	all   list.List // every request that is here
+	queue list.List // of these, those that wait for a slot
+	busy  int       // slots
+	aside int       // of these, those whose blocks a failed read may still write
 	known []uint64
 }
 
@@ -30,7 +31,7 @@ func newDecoder(e *engine) *decoder {
 }
 
 func (d *decoder) reset() {
-	d.all, d.queue, d.busy, d.aside = emptyList(), emptyList(), 0, 0
+	d.all, d.queue, d.busy, d.aside = list.New(), list.New(), 0, 0
 	d.known = make([]uint64, d.w.cfg.P)
 }
 
@@ -104,8 +105,8 @@ func (d *decoder) begin() {
 	if w.now < d.stalledTill {
 		return
 	}
-	for d.busy < w.cfg.Slots && d.queue.head != none {
-		i := d.queue.head
+	for d.busy < w.cfg.Slots && d.queue.Head != list.None {
+		i := int32(d.queue.Head)
 		r := &w.reqs[i]
 		w.runs[0] = record.Run{N: uint32(r.blocks)}
 		err := d.host.Read(r.track, w.runs[:])

@@ -3,6 +3,7 @@ package capacity
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -37,8 +38,8 @@ type request struct {
 	remote                host.Remote // as the parameters named the lease, without its id
 
 	arrived, asked, began clock.Instant // at the router; for the cache; its read
-	next, prev            int32         // in a P's queue, or all of a D
-	qNext, qPrev          int32         // in a D's queue
+	engine                list.Links    // a P's queue, or all of a D
+	queue                 list.Links    // a D's queue
 }
 
 // token names a request's attempt in events: serial and place.
@@ -91,65 +92,12 @@ func (w *world) finish(i int32, how end) {
 	w.freeReqs = append(w.freeReqs, i)
 }
 
-// lists: a doubly linked list of requests through next and prev.
-type lists struct {
-	head, tail int32
-	n          int
-}
+// A request is in at most one of an engine's lists of each kind: a P's queue or all of a D, and a D's queue.
 
-func (w *world) push(l *lists, i int32) {
-	r := &w.reqs[i]
-	r.next, r.prev = none, l.tail
-	if l.tail == none {
-		l.head = i
-	} else {
-		w.reqs[l.tail].next = i
-	}
-	l.tail = i
-	l.n++
-}
+func (r *request) ofEngine() *list.Links { return &r.engine }
+func (r *request) ofQueue() *list.Links  { return &r.queue }
 
-func (w *world) remove(l *lists, i int32) {
-	r := &w.reqs[i]
-	if r.prev == none {
-		l.head = r.next
-	} else {
-		w.reqs[r.prev].next = r.next
-	}
-	if r.next == none {
-		l.tail = r.prev
-	} else {
-		w.reqs[r.next].prev = r.prev
-	}
-	l.n--
-}
-
-// pushQ and removeQ do the same through qNext and qPrev.
-func (w *world) pushQ(l *lists, i int32) {
-	r := &w.reqs[i]
-	r.qNext, r.qPrev = none, l.tail
-	if l.tail == none {
-		l.head = i
-	} else {
-		w.reqs[l.tail].qNext = i
-	}
-	l.tail = i
-	l.n++
-}
-
-func (w *world) removeQ(l *lists, i int32) {
-	r := &w.reqs[i]
-	if r.qPrev == none {
-		l.head = r.qNext
-	} else {
-		w.reqs[r.qPrev].qNext = r.qNext
-	}
-	if r.qNext == none {
-		l.tail = r.qPrev
-	} else {
-		w.reqs[r.qNext].qPrev = r.qPrev
-	}
-	l.n--
-}
-
-func emptyList() lists { return lists{head: none, tail: none} }
+func (w *world) push(l *list.List, i int32)    { list.Push(l, w.reqs, uint32(i), (*request).ofEngine) }
+func (w *world) remove(l *list.List, i int32)  { list.Drop(l, w.reqs, uint32(i), (*request).ofEngine) }
+func (w *world) pushQ(l *list.List, i int32)   { list.Push(l, w.reqs, uint32(i), (*request).ofQueue) }
+func (w *world) removeQ(l *list.List, i int32) { list.Drop(l, w.reqs, uint32(i), (*request).ofQueue) }

@@ -53,11 +53,11 @@ func (w *world) turnsBefore(at clock.Instant) bool {
 	if w.net.NextEvent() <= at {
 		return true
 	}
-	if top, ok := w.events.top(); ok && top.at <= int64(at) {
+	if w.events.Len() > 0 && w.events.Top().At <= at {
 		return true
 	}
-	_, step, ok := w.wakes.first()
-	return ok && step <= int64(at)
+	_, step := w.wakes.First()
+	return step <= at
 }
 
 // rest plays to the end.

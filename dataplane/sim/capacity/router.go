@@ -51,16 +51,16 @@ func (w *world) pickD() *decoder {
 	n := len(w.ds)
 	for k := range n {
 		d := w.ds[(int(w.next[1])+k)%n]
-		if !d.alive || d.all.n >= w.cfg.QueueMax {
+		if !d.alive || d.all.N >= w.cfg.QueueMax {
 			continue
 		}
 		if w.cfg.Router == RoundRobin {
 			w.next[1] = (d.index - int32(w.cfg.P) + 1) % int32(n)
 			return d
 		}
-		if best == nil || d.all.n < best.all.n {
+		if best == nil || d.all.N < best.all.N {
 			best = d
-			if d.all.n == 0 {
+			if d.all.N == 0 {
 				break
 			}
 		}

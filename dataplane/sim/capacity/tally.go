@@ -197,8 +197,8 @@ func (w *world) checkRest() {
 		if !d.alive {
 			continue
 		}
-		if g := d.plane.Tracker.Gauges(); d.all.n != 0 || g.Tracked != 0 || g.Owed != 0 || g.Reading != 0 {
-			w.violated("nothing is tracked at the end", d.id, "%d requests, %+v", d.all.n, g)
+		if g := d.plane.Tracker.Gauges(); d.all.N != 0 || g.Tracked != 0 || g.Owed != 0 || g.Reading != 0 {
+			w.violated("nothing is tracked at the end", d.id, "%d requests, %+v", d.all.N, g)
 		}
 	}
 	for _, e := range w.all {

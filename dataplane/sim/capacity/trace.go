@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/kvlease/kvlease/dataplane/sim/internal/timeheap"
 )
 
 // lineMax is the longest line of a trace, in bytes.
@@ -98,7 +100,7 @@ type arrivals struct {
 	ahead  entry // the next one of the trace
 	have   bool
 	over   bool
-	copies heap[entry]
+	copies timeheap.Heap[time.Duration, entry]
 }
 
 func newArrivals(in io.Reader, c *Config) *arrivals {
@@ -115,8 +117,8 @@ func (a *arrivals) next() (entry, error) {
 		if err := a.look(); err != nil {
 			return entry{}, err
 		}
-		if top, ok := a.copies.top(); ok && (!a.have || top.at <= int64(a.ahead.at)) {
-			return a.copies.pop().what, nil
+		if a.copies.Len() > 0 && (!a.have || a.copies.Top().At <= a.ahead.at) {
+			return a.copies.Pop().What, nil
 		}
 		if !a.have {
 			return entry{}, io.EOF
@@ -131,7 +133,7 @@ func (a *arrivals) next() (entry, error) {
 			if i > 0 {
 				e.at += time.Duration(unit(a.seed, drawSpread, a.n, uint64(i)) * float64(a.spread))
 			}
-			a.copies.push(int64(e.at), e)
+			a.copies.Push(e.at, e)
 		}
 		a.n++
 	}

@@ -83,8 +83,8 @@ func TestLoadMakesCopiesInOrderOfTime(t *testing.T) {
 				t.Fatalf("a load of 1 moves request %d from %v to %v", e.input, own, e.at)
 			}
 			last = e.at
-			if len(a.copies.items) > int(tc.load+1)*110 { // those of 10 s, and of one more
-				t.Fatalf("%d copies kept", len(a.copies.items))
+			if a.copies.Len() > int(tc.load+1)*110 { // those of 10 s, and of one more
+				t.Fatalf("%d copies kept", a.copies.Len())
 			}
 		}
 		if n < tc.lo || n > tc.hi {
@@ -128,7 +128,7 @@ func TestMemoryDoesNotGrowWithTheTrace(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&m)
 		runtime.KeepAlive(w)
-		return m.HeapAlloc, len(w.reqs), cap(w.events.items)
+		return m.HeapAlloc, len(w.reqs), w.events.Cap()
 	}
 	short, reqs, events := heap(1000)
 	long, reqsLong, eventsLong := heap(20000)

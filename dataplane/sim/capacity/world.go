@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/due"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/sim/internal/timeheap"
 	"github.com/kvlease/kvlease/dataplane/sim/simnet"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
@@ -66,8 +68,8 @@ type world struct {
 	all  []*engine
 	next [2]int32 // of the router's round robin
 
-	events heap[happening]
-	wakes  *wakes
+	events timeheap.Heap[clock.Instant, happening]
+	wakes  due.Heap // when engines step next
 	load   *arrivals
 	ahead  entry         // the request that evArrive brings
 	over   bool          // all requests have arrived
@@ -113,7 +115,7 @@ func Run(ctx context.Context, cfg Config, set Setting, trace io.Reader) (*Result
 
 func newWorld(cfg Config, set Setting, trace io.Reader) (*world, error) {
 	w := &world{
-		cfg: cfg, set: set, now: start, load: newArrivals(trace, &cfg), wakes: newWakes(cfg.P + cfg.D),
+		cfg: cfg, set: set, now: start, load: newArrivals(trace, &cfg), wakes: due.New(cfg.P + cfg.D),
 		net: simnet.New(simnet.Config{Seed: cfg.Seed, Start: start, Link: simnet.Link{Delay: cfg.Delay, RDMA: true}}),
 	}
 	w.groups, w.clockCost = [][]uint32{{0}}, clockCost()
@@ -144,7 +146,7 @@ func newWorld(cfg Config, set Setting, trace io.Reader) (*world, error) {
 }
 
 // at makes something happen at a time.
-func (w *world) at(t clock.Instant, h happening) { w.events.push(int64(t), h) }
+func (w *world) at(t clock.Instant, h happening) { w.events.Push(t, h) }
 
 // work is at for the end of somebody's work.
 func (w *world) work(seconds float64, h happening) {
@@ -156,8 +158,14 @@ func (w *world) work(seconds float64, h happening) {
 // wake lets an engine step in the next pass.
 func (w *world) wake(e *engine) {
 	if e.alive {
-		w.wakes.sooner(e.index, e.align(w.now))
+		w.wakeBy(e, w.now)
 	}
+}
+
+// wakeBy lets an engine step in the first pass from t on, if it does not step sooner.
+func (w *world) wakeBy(e *engine, t clock.Instant) {
+	i := uint32(e.index)
+	w.wakes.Set(i, min(e.align(t), w.wakes.At(i)))
 }
 
 // nextArrival puts the next request of the load into the queue of what happens.
@@ -197,33 +205,28 @@ func (w *world) run(ctx context.Context) error {
 // turn goes to the next time at which something is due: the network first, then what happens beside it, then steps.
 func (w *world) turn() error {
 	t := w.net.NextEvent()
-	if top, ok := w.events.top(); ok {
-		t = min(t, clock.Instant(top.at))
+	if w.events.Len() > 0 {
+		t = min(t, w.events.Top().At)
 	}
-	if _, at, ok := w.wakes.first(); ok {
-		t = min(t, clock.Instant(at))
-	}
+	_, step := w.wakes.First()
+	t = min(t, step)
 	if t == clock.Never || w.over && t > w.moved.Add(standMax+20*w.set.Term) {
 		w.violated("everything comes to its end", "", "%d requests and %d leases are left, and nothing comes of it", w.alive, w.held.n)
 		return w.broken
 	}
 	w.now = max(w.now, t) // before the network wakes engines
 	w.net.Advance(w.now)
-	for w.broken == nil {
-		top, ok := w.events.top()
-		if !ok || top.at > int64(t) {
-			break
-		}
-		if err := w.happen(w.events.pop().what); err != nil {
+	for w.broken == nil && w.events.Len() > 0 && w.events.Top().At <= t {
+		if err := w.happen(w.events.Pop().What); err != nil {
 			return err
 		}
 	}
 	for w.broken == nil {
-		i, at, ok := w.wakes.first()
-		if !ok || at > int64(t) {
+		i, at := w.wakes.First()
+		if at > t {
 			break
 		}
-		w.wakes.drop(i)
+		w.wakes.Set(i, clock.Never)
 		w.step(w.all[i])
 	}
 	return w.broken
@@ -298,7 +301,7 @@ func (w *world) arrive() error {
 // step runs one step of an engine, and what its host does between two steps.
 func (w *world) step(e *engine) {
 	if w.now < e.stalledTill {
-		w.wakes.set(e.index, e.align(e.stalledTill))
+		w.wakes.Set(uint32(e.index), e.align(e.stalledTill))
 		return
 	}
 	e.last = w.now
@@ -325,7 +328,7 @@ func (w *world) step(e *engine) {
 		w.ds[int(e.index)-w.cfg.P].begin()
 	}
 	if due := e.due(); due != clock.Never {
-		w.wakes.sooner(e.index, e.align(due))
+		w.wakeBy(e, due)
 	}
 }
 

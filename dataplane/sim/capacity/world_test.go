@@ -37,7 +37,7 @@ func TestADThatDiesGivesItsBlocksBackWithinTheLongerOfFirstTermAndExtension(t *t
 			c.Tries = 1 // nothing is computed anew
 			w := play(t, c, tc.set, twoRequests()...)
 			w.until(t, tc.dies)
-			if n, at := w.ds[0].all.n, w.ps[0].held; n != 2 || at != 1 {
+			if n, at := w.ds[0].all.N, w.ps[0].held; n != 2 || at != 1 {
 				t.Fatalf("%d requests at D, %d leases, want 2 and 1", n, at)
 			}
 			w.kill(w.ds[0].engine, tc.wired)

@@ -45,7 +45,7 @@ func (n *Net) cut(c *conn, on bool) {
 		mi := c.stalled
 		m := n.msgs.at(mi)
 		c.stalled, m.next = m.next, none
-		n.heap.push(n.now, evMessage, mi)
+		n.heap.Push(n.now, event{mi, evMessage})
 	}
 	n.unpark(&c.parked)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/sim/internal/timeheap"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -78,7 +79,7 @@ type Net struct {
 	seed  uint64
 	now   clock.Instant
 	link  *Link
-	heap  events
+	heap  timeheap.Heap[clock.Instant, event]
 	names map[string]int32
 	named []name
 	links map[[2]int32]*Link // what SetLink has said
@@ -149,31 +150,31 @@ func (n *Net) Now() clock.Instant { return n.now }
 
 // NextEvent is when something is due, or Never. It may be something that turns out to be of no consequence.
 func (n *Net) NextEvent() clock.Instant {
-	if len(n.heap.items) == 0 {
+	if n.heap.Len() == 0 {
 		return clock.Never
 	}
-	return n.heap.items[0].at
+	return n.heap.Top().At
 }
 
 // Advance carries out everything that is due until to, in order of time, and of what is due at once in the order in which it came
 // about. A time in the past does nothing.
 func (n *Net) Advance(to clock.Instant) {
-	for len(n.heap.items) > 0 && n.heap.items[0].at <= to {
-		e := n.heap.pop()
-		if e.at > n.now {
-			n.now = e.at
+	for n.heap.Len() > 0 && n.heap.Top().At <= to {
+		e := n.heap.Pop()
+		if e.At > n.now {
+			n.now = e.At
 		}
 		n.counters.Events++
-		switch e.kind {
+		switch e.What.kind {
 		case evMessage:
-			n.arrive(e.index)
+			n.arrive(e.What.index)
 		case evRead:
-			if r := n.reads.at(e.index); r.event == e.seq {
-				n.move(e.index, r)
+			if r := n.reads.at(e.What.index); r.event == e.Seq {
+				n.move(e.What.index, r)
 			}
 		case evConn:
-			if c := n.conns.at(e.index); c.event == e.seq {
-				n.breakConn(e.index, c)
+			if c := n.conns.at(e.What.index); c.event == e.Seq {
+				n.breakConn(e.What.index, c)
 			}
 		}
 	}

@@ -109,7 +109,7 @@ func (n *Net) schedule(i int32, r *read, at instant) {
 		r.event = rushed
 		return
 	}
-	r.event = n.heap.push(at, evRead, i)
+	r.event = n.heap.Push(at, event{i, evRead})
 }
 
 // rushed is the number of an event that is not in the heap, since PollReads spins for it.

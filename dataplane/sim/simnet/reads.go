@@ -131,7 +131,7 @@ func (a *Agent) rush(xfers []transport.Xfer, to clock.Instant) bool {
 			n.move(i, r)
 		}
 		if r.event == rushed { // it failed, and goes on
-			r.event = n.heap.push(r.due, evRead, i)
+			r.event = n.heap.Push(r.due, event{i, evRead})
 		}
 		any = true
 	}

@@ -93,7 +93,7 @@ func (n *Net) put(i int32, c *conn, to *Agent, msg []byte, d draws, at instant) 
 	c.refs++
 	c.sent++
 	to.coming++
-	n.heap.push(at, evMessage, mi)
+	n.heap.Push(at, event{mi, evMessage})
 }
 
 // owner is the agent at the other end, or nil if it is dead or was never there.
@@ -136,7 +136,7 @@ func (n *Net) unheard(i int32, c *conn) {
 // wait starts the time after which a connection that gets nothing through is lost.
 func (n *Net) wait(i int32, c *conn) {
 	if c.event == 0 && !c.lost {
-		c.event = n.heap.push(n.now.Add(c.link.Break), evConn, i)
+		c.event = n.heap.Push(n.now.Add(c.link.Break), event{i, evConn})
 	}
 }
 

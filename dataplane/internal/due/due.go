@@ -1,25 +1,27 @@
-package heartbeat
+// Package due orders the entries of a table, by index, by when they need a look.
+package due
 
 import "github.com/kvlease/kvlease/dataplane/clock"
 
-// dueHeap orders engines by when they need a look. It is a binary heap of indexes; where[i] is the place of engine i, -1 if
-// it needs none. Equal times are ordered by index, so that a run is repeatable.
-type dueHeap struct {
+// Heap is a binary heap of indexes; where[i] is the place of entry i, -1 if it needs no look. Equal times are ordered by index,
+// so that a run is repeatable. Memory: all from New.
+type Heap struct {
 	heap  []uint32
 	where []int32
 	at    []clock.Instant
 }
 
-func newDueHeap(n int) dueHeap {
-	h := dueHeap{heap: make([]uint32, 0, n), where: make([]int32, n), at: make([]clock.Instant, n)}
+// New is a heap for entries 0 to n-1, none of which needs a look.
+func New(n int) Heap {
+	h := Heap{heap: make([]uint32, 0, n), where: make([]int32, n), at: make([]clock.Instant, n)}
 	for i := range h.where {
 		h.where[i] = -1
 	}
 	return h
 }
 
-// set moves i to t; clock.Never takes it out.
-func (h *dueHeap) set(i uint32, t clock.Instant) {
+// Set moves i to t; clock.Never takes it out.
+func (h *Heap) Set(i uint32, t clock.Instant) {
 	p := h.where[i]
 	switch {
 	case t == clock.Never:
@@ -49,24 +51,32 @@ func (h *dueHeap) set(i uint32, t clock.Instant) {
 	h.down(int(h.where[i]))
 }
 
-// first is the earliest engine and its time, or Never.
-func (h *dueHeap) first() (uint32, clock.Instant) {
+// At is when i needs a look, or Never.
+func (h *Heap) At(i uint32) clock.Instant {
+	if h.where[i] < 0 {
+		return clock.Never
+	}
+	return h.at[i]
+}
+
+// First is the earliest entry and its time, or Never.
+func (h *Heap) First() (uint32, clock.Instant) {
 	if len(h.heap) == 0 {
 		return 0, clock.Never
 	}
 	return h.heap[0], h.at[h.heap[0]]
 }
 
-func (h *dueHeap) less(a, b uint32) bool {
+func (h *Heap) less(a, b uint32) bool {
 	return h.at[a] < h.at[b] || h.at[a] == h.at[b] && a < b
 }
 
-func (h *dueHeap) swap(i, j int) {
+func (h *Heap) swap(i, j int) {
 	h.heap[i], h.heap[j] = h.heap[j], h.heap[i]
 	h.where[h.heap[i]], h.where[h.heap[j]] = int32(i), int32(j)
 }
 
-func (h *dueHeap) up(i int) {
+func (h *Heap) up(i int) {
 	for i > 0 {
 		p := (i - 1) / 2
 		if !h.less(h.heap[i], h.heap[p]) {
@@ -77,7 +87,7 @@ func (h *dueHeap) up(i int) {
 	}
 }
 
-func (h *dueHeap) down(i int) {
+func (h *Heap) down(i int) {
 	for {
 		c := 2*i + 1
 		if c >= len(h.heap) {
