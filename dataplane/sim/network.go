@@ -8,12 +8,10 @@ import (
 func (w *World) cut(a, b *place) bool { return w.cuts[[2]string{a.spec.ID, b.spec.ID}] > 0 }
 
 // eachPair visits the agents of two places that live.
-func (w *World) eachPair(a, b *place, rank, toRank int, do func(from, to string)) {
-	for i, from := range a.agentNames() {
-		for j, to := range b.agentNames() {
-			if (rank < 0 || rank == i) && (toRank < 0 || toRank == j) {
-				do(from, to)
-			}
+func (w *World) eachPair(a, b *place, do func(from, to string)) {
+	for _, from := range a.agentNames() {
+		for _, to := range b.agentNames() {
+			do(from, to)
 		}
 	}
 }
@@ -61,14 +59,14 @@ func (w *World) network(p *place, a *Action) error {
 		if link == nil {
 			link = &w.s.Link
 		}
-		w.eachPair(p, o, -1, -1, func(from, to string) { w.net.SetLink(from, to, linkOf(link)) })
+		w.eachPair(p, o, func(from, to string) { w.net.SetLink(from, to, linkOf(link)) })
 		if a.For > 0 {
 			w.after(a.For, func() {
-				w.eachPair(p, o, -1, -1, func(from, to string) { w.net.SetLink(from, to, linkOf(&w.s.Link)) })
+				w.eachPair(p, o, func(from, to string) { w.net.SetLink(from, to, linkOf(&w.s.Link)) })
 			})
 		}
 	case Reset:
-		w.eachPair(p, o, -1, -1, w.net.Reset)
+		w.eachPair(p, o, w.net.Reset)
 	case Lose, Double, Hold:
 		f := &fate{from: p.spec.ID, to: o.spec.ID, rank: a.Rank, toRank: a.ToRank, n: max(a.N, 1)}
 		switch a.Do {
@@ -97,7 +95,7 @@ func (w *World) partition(p, o *place, on bool) {
 // applyCuts tells the network of the agents that live now.
 func (w *World) applyCuts(p, o *place) {
 	on := w.cut(p, o)
-	w.eachPair(p, o, -1, -1, func(from, to string) { w.net.Partition(from, to, on) })
+	w.eachPair(p, o, func(from, to string) { w.net.Partition(from, to, on) })
 }
 
 // fateOf is what becomes of a notification.

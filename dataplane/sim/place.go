@@ -266,6 +266,3 @@ func (c *steps) end() {
 	c.gone = true
 	c.turn++
 }
-
-// never is no time.
-const never = clock.Never

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
@@ -75,7 +76,7 @@ func (l *life) process(a *Action) error {
 			if k := p.wire; p.at == w.byID[a.Peer] && k != nil && k.up {
 				owner, peer := k.owner, k.peer
 				k.fall(time.Millisecond)
-				w.after(time.Millisecond, func() { owner.closedWire(peer, true) })
+				w.after(time.Millisecond, func() { owner.closedWire(peer) })
 			}
 		}
 	default:
@@ -89,7 +90,7 @@ func (l *life) stop(some []*steps) {
 	for _, c := range some {
 		if c.stopped++; c.stopped == 1 {
 			c.turn++
-			c.next = never
+			c.next = clock.Never
 			l.net(c, l.w.net.Stop)
 		}
 	}

@@ -19,12 +19,12 @@ func (w *World) settle() {
 		for _, o := range w.places {
 			if w.cuts[[2]string{p.spec.ID, o.spec.ID}] > 0 {
 				w.cuts[[2]string{p.spec.ID, o.spec.ID}] = 0
-				w.eachPair(p, o, -1, -1, func(from, to string) { w.net.Partition(from, to, false) })
+				w.eachPair(p, o, func(from, to string) { w.net.Partition(from, to, false) })
 			}
 			if p != o {
 				calm := w.s.Link
 				calm.Loss, calm.Dup, calm.Reorder, calm.ReadFail = 0, 0, 0, 0
-				w.eachPair(p, o, -1, -1, func(from, to string) { w.net.SetLink(from, to, linkOf(&calm)) })
+				w.eachPair(p, o, func(from, to string) { w.net.SetLink(from, to, linkOf(&calm)) })
 			}
 		}
 		w.calm(p)

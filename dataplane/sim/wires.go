@@ -59,11 +59,11 @@ func (s *side) openWire(n wireName) *wirePeer {
 }
 
 // closedWire takes it out.
-func (s *side) closedWire(p *wirePeer, byPeer bool) {
+func (s *side) closedWire(p *wirePeer) {
 	if p.wires--; p.wires > 0 {
 		return
 	}
-	p.fell = byPeer && !p.left
+	p.fell = !p.left
 	s.look(p)
 }
 
@@ -185,7 +185,7 @@ func (k *ownWire) drop(quietly bool) {
 		if !quietly {
 			peer.left = true
 		}
-		k.p.s.w.after(time.Millisecond, func() { owner.closedWire(peer, true) })
+		k.p.s.w.after(time.Millisecond, func() { owner.closedWire(peer) })
 	}
 	if k.p.wire == k {
 		k.p.wire = nil
@@ -310,7 +310,7 @@ func (s *side) died() {
 		}
 		k.up, k.gone = false, true
 		owner, peer, at := k.owner, k.peer, p.at
-		s.fin(at, func() { owner.closedWire(peer, true) })
+		s.fin(at, func() { owner.closedWire(peer) })
 	}
 	for _, o := range s.w.places {
 		if o.life == nil || o.life == s.life {
