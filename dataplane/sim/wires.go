@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -29,12 +30,7 @@ type wirePeer struct {
 }
 
 func (l *life) wireGrace() time.Duration {
-	switch g := l.place.spec.WireGrace; {
-	case g == 0:
-		return 500 * time.Millisecond
-	default:
-		return g
-	}
+	return cmp.Or(l.place.spec.WireGrace, 500*time.Millisecond)
 }
 
 // wires reports that this engine has death wires.
@@ -212,18 +208,10 @@ func (k *ownWire) dial(in time.Duration) {
 func (k *ownWire) connect(n int) {
 	s := k.p.s
 	w := s.w
-	grace := s.life.wireGrace()
-	over := k.isDown && w.now.Sub(k.fell) >= grace
 	l := k.p.at.life
 	switch {
 	case w.cut(s.life.place, k.p.at):
-		if over {
-			k.dead()
-		} else if k.isDown {
-			k.dial(20 * time.Millisecond)
-		} else {
-			k.retry()
-		}
+		k.unmet()
 	case l == nil || l.dead || k.p.at.answers == Refuse:
 		if k.known {
 			k.dead()
@@ -240,13 +228,7 @@ func (k *ownWire) connect(n int) {
 			}
 		})
 	case !l.side.whole: // it hangs up: nothing is held there
-		if over {
-			k.dead()
-		} else if k.isDown {
-			k.dial(20 * time.Millisecond)
-		} else {
-			k.retry()
-		}
+		k.unmet()
 	case l.id != k.p.id || l.era.epoch != k.epoch:
 		if k.known {
 			k.dead()
@@ -259,6 +241,18 @@ func (k *ownWire) connect(n int) {
 		k.owner = l.side
 		k.peer = l.side.openWire(wireName{wireWho{wire.EngineHash([]byte(s.life.id)), k.began.epoch}, s.nonceOf(k.p.id)})
 		k.peer.left = k.leaving
+	}
+}
+
+// unmet is an attempt that met nobody: of a wire that fell, again until the grace is over.
+func (k *ownWire) unmet() {
+	switch {
+	case !k.isDown:
+		k.retry()
+	case k.p.s.w.now.Sub(k.fell) >= k.p.s.life.wireGrace():
+		k.dead()
+	default:
+		k.dial(20 * time.Millisecond)
 	}
 }
 
