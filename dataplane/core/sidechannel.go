@@ -94,7 +94,7 @@ func newSideChannel(cfg *Config, sink peerSink, now func() clock.Instant) (*side
 	}
 	if cfg.DeathWire {
 		s.owners = deathwire.NewClient(deathwire.ClientConfig{
-			Dead: s.ownerDead, Changed: s.ownerChanged, Grace: cfg.WireGrace, WiresMax: cfg.EnginesMax,
+			Dead: s.ownerDead, Changed: s.retry, Grace: cfg.WireGrace, WiresMax: cfg.EnginesMax,
 		})
 	}
 	if cfg.SideChannelListen {

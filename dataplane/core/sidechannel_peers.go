@@ -199,49 +199,8 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 			s.misfit(p)
 		}
 		return
-	case r.Maps != nil:
-		ranks := make([]heartbeat.PeerRank, 0, len(r.Maps))
-		for _, m := range r.Maps {
-			ranks = append(ranks, heartbeat.PeerRank{Rank: m.Rank.PP*p.tp + m.Rank.Transfer, Map: m.Handshake})
-		}
-		first := r.Maps[0].Handshake
-		s.mu.Lock()
-		late := p.diedSince(first.Lease.Epoch, r.Asked)
-		if !late {
-			p.epoch = first.Lease.Epoch // before the maps are in force, so that the word of an old wire is not taken for the new life's
-		}
-		s.mu.Unlock()
-		if late { // they tell of a boot that was there when it was asked; what is there now is asked anew
-			s.n.retries.Add(1)
-			s.client.Retry(p.engine)
-			return
-		}
-		err := s.sink.LoadEngine(p.engine, ranks)
-		s.mu.Lock()
-		p.refused, p.unfit, p.misfit = time.Time{}, nil, false
-		if p.diedSince(first.Lease.Epoch, r.Asked) { // while they were handed on
-			s.sink.EngineDead(p.engine)
-			s.mu.Unlock()
-			s.n.retries.Add(1)
-			s.client.Retry(p.engine)
-			return
-		}
-		if err != nil {
-			p.refused, p.unfit = time.Now(), err
-			if p.unfitAt.IsZero() {
-				p.unfitAt = p.refused
-			}
-			s.n.refused.Add(1)
-		} else {
-			p.unfitAt = time.Time{}
-			s.n.loads.Add(1)
-			s.keepWire(p, first)
-		}
-		s.mu.Unlock()
-		if err != nil {
-			s.misfit(p)
-			return
-		}
+	case r.Maps != nil && !s.takeMaps(p, r):
+		return
 	}
 	s.mu.Lock()
 	news := r.Offset.Known() || p.offset
@@ -250,6 +209,51 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 	if news { // what was converted with an earlier one counts no more, whether it jumped or not
 		s.sink.SetOffset(p.engine, r.Offset)
 	}
+}
+
+// takeMaps hands on the maps of a result. False: they cannot be used, or their boot died meanwhile and what is there now is asked anew.
+func (s *sideChannel) takeMaps(p *sidePeer, r handshake.Result) bool {
+	ranks := make([]heartbeat.PeerRank, 0, len(r.Maps))
+	for _, m := range r.Maps {
+		ranks = append(ranks, heartbeat.PeerRank{Rank: m.Rank.PP*p.tp + m.Rank.Transfer, Map: m.Handshake})
+	}
+	first := r.Maps[0].Handshake
+	s.mu.Lock()
+	late := p.diedSince(first.Lease.Epoch, r.Asked)
+	if !late {
+		p.epoch = first.Lease.Epoch // before the maps are in force, so that the word of an old wire is not taken for the new life's
+	}
+	s.mu.Unlock()
+	if late {
+		s.retry(p.engine)
+		return false
+	}
+	err := s.sink.LoadEngine(p.engine, ranks)
+	s.mu.Lock()
+	p.refused, p.unfit, p.misfit = time.Time{}, nil, false
+	late = p.diedSince(first.Lease.Epoch, r.Asked) // while they were handed on
+	switch {
+	case late:
+		s.sink.EngineDead(p.engine)
+	case err != nil:
+		p.refused, p.unfit = time.Now(), err
+		if p.unfitAt.IsZero() {
+			p.unfitAt = p.refused
+		}
+		s.n.refused.Add(1)
+	default:
+		p.unfitAt = time.Time{}
+		s.n.loads.Add(1)
+		s.keepWire(p, first)
+	}
+	s.mu.Unlock()
+	switch {
+	case late:
+		s.retry(p.engine)
+	case err != nil:
+		s.misfit(p)
+	}
+	return !late && err == nil
 }
 
 // diedSince reports that a boot's wire fell after an answer of it was asked for. Under the lock.
@@ -298,8 +302,8 @@ func (s *sideChannel) ownerDead(engine uint64, w deathwire.Wire) {
 	s.sink.EngineDead(engine)
 }
 
-// ownerChanged asks an engine anew that a wire has doubts about.
-func (s *sideChannel) ownerChanged(engine uint64) {
+// retry asks an engine anew that may be another one by now: a wire has doubts about it, too.
+func (s *sideChannel) retry(engine uint64) {
 	s.n.retries.Add(1)
 	s.client.Retry(engine)
 }
@@ -322,8 +326,7 @@ func (s *sideChannel) lookAtPeers() {
 			s.sink.EngineDead(p.engine)
 		}
 		if uint32(seen) != uint32(was) || seen&^was&seenBroken != 0 { // it may have come back as another one
-			s.n.retries.Add(1)
-			s.client.Retry(p.engine)
+			s.retry(p.engine)
 		}
 	}
 }
