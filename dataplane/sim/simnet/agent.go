@@ -3,6 +3,7 @@ package simnet
 import (
 	"fmt"
 
+	"github.com/kvlease/kvlease/dataplane/internal/regions"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -80,37 +81,25 @@ func (a *Agent) FastFence() bool { return a.cfg.FastFence }
 func (a *Agent) OnArrival(f func()) { a.onArrival = f }
 
 // Register adds regions, all or none.
-func (a *Agent) Register(regions []transport.Region) error {
+func (a *Agent) Register(add []transport.Region) error {
 	if !a.alive {
 		return transport.ErrClosed
 	}
-	for i, r := range regions {
-		if !validRegion(r) {
-			return fmt.Errorf("register region %d, %d bytes: %w", i, r.Bytes, transport.ErrInvalid)
-		}
+	if err := regions.Check(add); err != nil {
+		return err
 	}
-	a.regions = append(a.regions[:len(a.regions):len(a.regions)], regions...)
+	a.regions = append(a.regions[:len(a.regions):len(a.regions)], add...)
 	return nil
 }
 
 // Unregister removes regions that Register has added, all or none.
-func (a *Agent) Unregister(regions []transport.Region) error {
+func (a *Agent) Unregister(gone []transport.Region) error {
 	if !a.alive {
 		return transport.ErrClosed
 	}
-	left := append([]transport.Region(nil), a.regions...)
-	for i, r := range regions {
-		at := -1
-		for j := range left {
-			if left[j] == r {
-				at = j
-				break
-			}
-		}
-		if at < 0 {
-			return fmt.Errorf("unregister region %d, %d bytes, which is not registered: %w", i, r.Bytes, transport.ErrInvalid)
-		}
-		left = append(left[:at], left[at+1:]...)
+	left, err := regions.Without(a.regions, gone)
+	if err != nil {
+		return err
 	}
 	a.regions, a.unregistered = left, true
 	return nil
@@ -121,12 +110,12 @@ func (a *Agent) Metadata() ([]byte, error) {
 	if !a.alive {
 		return nil, transport.ErrClosed
 	}
-	return appendBlob(nil, string(a.nameBytes), uint64(a.index)+1, a.regions), nil
+	return regions.Append(nil, magic, string(a.nameBytes), uint64(a.index)+1, a.regions), nil
 }
 
 // Load makes a remote agent reachable. Like NIXL it does not ask whether the agent lives.
 func (a *Agent) Load(metadata []byte) (transport.Peer, error) {
-	m, err := parseBlob(metadata)
+	m, err := regions.Parse(metadata, magic)
 	if err != nil {
 		return 0, err
 	}
@@ -134,9 +123,9 @@ func (a *Agent) Load(metadata []byte) (transport.Peer, error) {
 		return 0, transport.ErrClosed
 	}
 	n := a.net
-	id := n.nameOf(string(m.name))
+	id := n.nameOf(string(m.Name))
 	if _, ok := a.loaded[id]; ok {
-		return 0, fmt.Errorf("agent %q is loaded, drop it first: %w", m.name, transport.ErrInvalid)
+		return 0, fmt.Errorf("agent %q is loaded, drop it first: %w", m.Name, transport.ErrInvalid)
 	}
 	i, c := n.conns.take()
 	*c = conn{
@@ -144,15 +133,13 @@ func (a *Agent) Load(metadata []byte) (transport.Peer, error) {
 		hash: mix(n.seed ^ n.named[a.name].hash ^ mix(n.named[id].hash)), link: n.linkOf(a.name, id),
 		cut: n.cuts[[2]int32{a.name, id}], parked: none, stalled: none, stalledLast: none,
 	}
-	if m.epoch-1 < uint64(len(n.agents)) && n.agents[m.epoch-1].name == id {
-		c.to = int32(m.epoch - 1)
+	if m.Epoch-1 < uint64(len(n.agents)) && n.agents[m.Epoch-1].name == id {
+		c.to = int32(m.Epoch - 1)
 	}
-	if c.to != none && m.are(n.agents[c.to].regions) {
+	if c.to != none && m.Are(n.agents[c.to].regions) {
 		c.regions = n.agents[c.to].regions
 	} else {
-		for at := range m.len() {
-			c.regions = append(c.regions, m.region(at))
-		}
+		c.regions = m.Regions()
 	}
 	a.peers = append(a.peers, i)
 	a.loaded[id] = i

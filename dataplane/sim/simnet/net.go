@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/regions"
 	"github.com/kvlease/kvlease/dataplane/sim/internal/timeheap"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
@@ -59,6 +60,9 @@ type AgentConfig struct {
 // SmallRead is the size in bytes up to which a read is one of rows or words: it does not wait in line behind others.
 const SmallRead = 64
 
+// magic begins the metadata of these agents.
+const magic = "kvlS"
+
 const (
 	breakDefault   = 20 * time.Second
 	spreadDefault  = time.Millisecond
@@ -66,7 +70,6 @@ const (
 	noticeDelay    = 300 * time.Microsecond // from the first send after a peer's death until sends fail
 	failDelayLeast = 1500 * time.Microsecond
 	failDelaySpan  = 1500 * time.Microsecond // open reads fail this much after a peer's death
-	nameMax        = 256                     // bytes of an agent's name
 	attachedMax    = 4096                    // bytes of a notification that rides on a read
 )
 
@@ -188,8 +191,8 @@ func (n *Net) Counters() Counters { return n.counters }
 
 // Agent adds an agent. ErrInvalid: a name that is empty, too long, or of an agent that lives.
 func (n *Net) Agent(agent string, cfg AgentConfig) (*Agent, error) {
-	if agent == "" || len(agent) > nameMax {
-		return nil, fmt.Errorf("agent name of %d bytes, want 1 to %d: %w", len(agent), nameMax, transport.ErrInvalid)
+	if agent == "" || len(agent) > regions.NameMax {
+		return nil, fmt.Errorf("agent name of %d bytes, want 1 to %d: %w", len(agent), regions.NameMax, transport.ErrInvalid)
 	}
 	id := n.nameOf(agent)
 	if n.named[id].alive >= 0 {

@@ -3,6 +3,7 @@ package simnet
 import (
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/internal/regions"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -258,7 +259,7 @@ func registered(r *read, owner *Agent) bool {
 	for i := range r.descs {
 		d, ok := &r.descs[i], false
 		for mem := transport.DRAM; mem <= transport.VRAM && !ok; mem++ {
-			ok = covered(owner.regions, mem, d.RemoteDevice, d.Remote, d.Len)
+			ok = regions.Covered(owner.regions, mem, d.RemoteDevice, d.Remote, d.Len)
 		}
 		if !ok {
 			return false

@@ -2,6 +2,7 @@ package simnet
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/regions"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -54,8 +55,8 @@ func (a *Agent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	var total uint64
 	for i := range spec.Descs {
 		d := &spec.Descs[i]
-		if d.Len == 0 || !covered(a.regions, spec.LocalMem, d.LocalDevice, d.Local, d.Len) ||
-			!covered(c.regions, spec.RemoteMem, d.RemoteDevice, d.Remote, d.Len) {
+		if d.Len == 0 || !regions.Covered(a.regions, spec.LocalMem, d.LocalDevice, d.Local, d.Len) ||
+			!regions.Covered(c.regions, spec.RemoteMem, d.RemoteDevice, d.Remote, d.Len) {
 			return 0, transport.ErrInvalid
 		}
 		total += d.Len

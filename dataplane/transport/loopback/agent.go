@@ -3,6 +3,7 @@ package loopback
 import (
 	"fmt"
 
+	"github.com/kvlease/kvlease/dataplane/internal/regions"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -53,7 +54,7 @@ func (a *Agent) Agent() string { return a.name }
 func (a *Agent) FastFence() bool { return true }
 
 // Register adds regions, all or none.
-func (a *Agent) Register(regions []transport.Region) error {
+func (a *Agent) Register(add []transport.Region) error {
 	a.hub.mu.Lock()
 	defer a.hub.mu.Unlock()
 	if a.closed {
@@ -62,38 +63,26 @@ func (a *Agent) Register(regions []transport.Region) error {
 	if err := a.failing(OpRegister); err != nil {
 		return err
 	}
-	if len(a.regions)+len(regions) > a.cfg.RegionsMax {
-		return fmt.Errorf("register %d regions beside %d, at most %d: %w", len(regions), len(a.regions), a.cfg.RegionsMax, transport.ErrFull)
+	if len(a.regions)+len(add) > a.cfg.RegionsMax {
+		return fmt.Errorf("register %d regions beside %d, at most %d: %w", len(add), len(a.regions), a.cfg.RegionsMax, transport.ErrFull)
 	}
-	for i, r := range regions {
-		if !validRegion(r) {
-			return fmt.Errorf("register region %d, %d bytes: %w", i, r.Bytes, transport.ErrInvalid)
-		}
+	if err := regions.Check(add); err != nil {
+		return err
 	}
-	a.regions = append(a.regions, regions...)
+	a.regions = append(a.regions, add...)
 	return nil
 }
 
 // Unregister removes regions that Register has added, all or none.
-func (a *Agent) Unregister(regions []transport.Region) error {
+func (a *Agent) Unregister(gone []transport.Region) error {
 	a.hub.mu.Lock()
 	defer a.hub.mu.Unlock()
 	if a.closed {
 		return transport.ErrClosed
 	}
-	left := append([]transport.Region(nil), a.regions...)
-	for i, r := range regions {
-		at := -1
-		for j := range left {
-			if left[j] == r {
-				at = j
-				break
-			}
-		}
-		if at < 0 {
-			return fmt.Errorf("unregister region %d, %d bytes, which is not registered: %w", i, r.Bytes, transport.ErrInvalid)
-		}
-		left = append(left[:at], left[at+1:]...)
+	left, err := regions.Without(a.regions, gone)
+	if err != nil {
+		return err
 	}
 	a.regions = left
 	return nil
@@ -106,15 +95,16 @@ func (a *Agent) Metadata() ([]byte, error) {
 	if a.closed {
 		return nil, transport.ErrClosed
 	}
-	return appendBlob(nil, a.name, a.epoch, a.regions), nil
+	return regions.Append(nil, magic, a.name, a.epoch, a.regions), nil
 }
 
 // Load makes a remote agent reachable. Like NIXL it does not ask whether the agent lives.
 func (a *Agent) Load(blob []byte) (transport.Peer, error) {
-	name, epoch, regions, err := parseBlob(blob)
+	m, err := regions.Parse(blob, magic)
 	if err != nil {
 		return 0, err
 	}
+	name := string(m.Name)
 	a.hub.mu.Lock()
 	defer a.hub.mu.Unlock()
 	if a.closed {
@@ -132,7 +122,7 @@ func (a *Agent) Load(blob []byte) (transport.Peer, error) {
 		return 0, fmt.Errorf("%d peers loaded: %w", len(a.peers), transport.ErrFull)
 	}
 	a.next++
-	a.peers[a.next] = &peer{name: name, epoch: epoch, regions: regions}
+	a.peers[a.next] = &peer{name: name, epoch: m.Epoch, regions: m.Regions()}
 	return a.next, nil
 }
 
@@ -248,8 +238,8 @@ func (a *Agent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	}
 	for i := range spec.Descs {
 		d := &spec.Descs[i]
-		if d.Len == 0 || !covered(a.regions, spec.LocalMem, d.LocalDevice, d.Local, d.Len) ||
-			!covered(p.regions, spec.RemoteMem, d.RemoteDevice, d.Remote, d.Len) {
+		if d.Len == 0 || !regions.Covered(a.regions, spec.LocalMem, d.LocalDevice, d.Local, d.Len) ||
+			!regions.Covered(p.regions, spec.RemoteMem, d.RemoteDevice, d.Remote, d.Len) {
 			return 0, transport.ErrInvalid
 		}
 	}
@@ -314,8 +304,8 @@ func (a *Agent) land(s *readSlot) bool {
 		return false
 	}
 	ok := a.reads.each(s, func(d *transport.Desc) bool {
-		return covered(a.regions, s.localMem, d.LocalDevice, d.Local, d.Len) &&
-			covered(to.regions, s.remoteMem, d.RemoteDevice, d.Remote, d.Len)
+		return regions.Covered(a.regions, s.localMem, d.LocalDevice, d.Local, d.Len) &&
+			regions.Covered(to.regions, s.remoteMem, d.RemoteDevice, d.Remote, d.Len)
 	})
 	return ok && a.reads.each(s, func(d *transport.Desc) bool {
 		move(d)

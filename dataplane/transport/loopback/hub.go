@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/kvlease/kvlease/dataplane/internal/regions"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -27,8 +28,8 @@ type Config struct {
 // attachedMax is the size of a notification that can ride on a read, in bytes.
 const attachedMax = 4096
 
-// nameMax is the size of an agent's name, in bytes.
-const nameMax = 256
+// magic begins the metadata of these agents.
+const magic = "kvlL"
 
 func (c *Config) setDefaults() {
 	for _, f := range []struct {
@@ -59,8 +60,8 @@ func NewHub() *Hub { return &Hub{agents: make(map[string]*Agent)} }
 
 // New adds an agent. ErrInvalid: a name that is empty, too long or in use.
 func (h *Hub) New(name string, cfg Config) (*Agent, error) {
-	if name == "" || len(name) > nameMax {
-		return nil, fmt.Errorf("agent name of %d bytes, want 1 to %d: %w", len(name), nameMax, transport.ErrInvalid)
+	if name == "" || len(name) > regions.NameMax {
+		return nil, fmt.Errorf("agent name of %d bytes, want 1 to %d: %w", len(name), regions.NameMax, transport.ErrInvalid)
 	}
 	cfg.setDefaults()
 	h.mu.Lock()
