@@ -28,14 +28,28 @@ func main() {
 	}
 }
 
-type result struct {
-	outcome models.Outcome
-	err     error
-}
-
 func run(dir, out, only string, jobs int, limit time.Duration) error {
 	began := time.Now()
-	results := make([]result, len(models.Runs))
+	results, err := runModels(dir, only, jobs, limit)
+	if err != nil {
+		return err
+	}
+	ofEdges := ""
+	if only == "" || only == "edges" {
+		if ofEdges, err = runEdges(); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("all as expected, %s\n", time.Since(began).Round(time.Second))
+	if out == "" || only != "" {
+		return nil
+	}
+	return os.WriteFile(out, []byte(page(results, ofEdges)), 0o644)
+}
+
+// runModels runs spin, and gives what came of each of models.Runs.
+func runModels(dir, only string, jobs int, limit time.Duration) ([]models.Outcome, error) {
+	results := make([]models.Outcome, len(models.Runs))
 	var bad []error
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -53,7 +67,7 @@ func run(dir, out, only string, jobs int, limit time.Duration) error {
 			o, err := r.Check(ctx, dir)
 			mu.Lock()
 			defer mu.Unlock()
-			results[i] = result{o, err}
+			results[i] = o
 			if err == nil && !r.OK(o) {
 				err = fmt.Errorf("%s %s: found %q, expected %q", r.Model, r.Name(), o.Found, r.Violates)
 			}
@@ -64,45 +78,38 @@ func run(dir, out, only string, jobs int, limit time.Duration) error {
 		})
 	}
 	wg.Wait()
-	if len(bad) > 0 {
-		return errors.Join(bad...)
-	}
+	return results, errors.Join(bad...)
+}
 
-	var ofEdges strings.Builder
-	if only == "" || only == "edges" {
-		for _, s := range edges.Scenes() {
-			fmt.Fprintf(&ofEdges, "\n**%s**: %s.\n\n| change | outcome | executions | time |\n|---|---|---:|---:|\n", title(s.Name), s.What)
-			at := time.Now()
-			s.Run(func(r edges.Run) {
-				d := time.Since(at)
-				change, found, n := r.Change, "", r.Graphs
-				if change == "" {
-					change = "none"
-				}
-				if r.Bad != nil {
-					found = strings.TrimPrefix(r.Bad.Why, s.Name+": ")
-				}
-				fmt.Printf("%-62.62s %-54.54s %-8s %8d %8s\n", s.Name, change, verdict(found), n, took(d))
-				outcome := "holds"
-				if found != "" {
-					outcome = "refuted: " + strings.ReplaceAll(found, "|", "\\|")
-				}
-				fmt.Fprintf(&ofEdges, "| %s | %s | %d | %s |\n", change, outcome, n, took(d))
-				if !r.OK() {
-					bad = append(bad, fmt.Errorf("%s, change %s: found %q", s.Name, change, found))
-				}
-				at = time.Now()
-			})
-		}
+// runEdges explores every scene, and gives the tables of what came of them.
+func runEdges() (string, error) {
+	var b strings.Builder
+	var bad []error
+	for _, s := range edges.Scenes() {
+		fmt.Fprintf(&b, "\n**%s**: %s.\n\n| change | outcome | executions | time |\n|---|---|---:|---:|\n", title(s.Name), s.What)
+		at := time.Now()
+		s.Run(func(r edges.Run) {
+			d := time.Since(at)
+			change, found, n := r.Change, "", r.Graphs
+			if change == "" {
+				change = "none"
+			}
+			if r.Bad != nil {
+				found = strings.TrimPrefix(r.Bad.Why, s.Name+": ")
+			}
+			fmt.Printf("%-62.62s %-54.54s %-8s %8d %8s\n", s.Name, change, verdict(found), n, took(d))
+			outcome := "holds"
+			if found != "" {
+				outcome = "refuted: " + strings.ReplaceAll(found, "|", "\\|")
+			}
+			fmt.Fprintf(&b, "| %s | %s | %d | %s |\n", change, outcome, n, took(d))
+			if !r.OK() {
+				bad = append(bad, fmt.Errorf("%s, change %s: found %q", s.Name, change, found))
+			}
+			at = time.Now()
+		})
 	}
-	if len(bad) > 0 {
-		return errors.Join(bad...)
-	}
-	fmt.Printf("all as expected, %s\n", time.Since(began).Round(time.Second))
-	if out == "" || only != "" {
-		return nil
-	}
-	return os.WriteFile(out, []byte(page(results, ofEdges.String())), 0o644)
+	return b.String(), errors.Join(bad...)
 }
 
 func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
@@ -124,13 +131,13 @@ func took(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-func page(results []result, ofEdges string) string {
+func page(results []models.Outcome, ofEdges string) string {
 	var b strings.Builder
 	b.WriteString(head)
 	for _, m := range models.Ideas {
 		fmt.Fprintf(&b, "\n### %s\n\n%s.\n\n| run | what | outcome | states | time |\n|---|---|---|---:|---:|\n", m.Model, m.Idea)
 		for i := range models.Runs {
-			r, o := &models.Runs[i], results[i].outcome
+			r, o := &models.Runs[i], results[i]
 			if r.Model != m.Model {
 				continue
 			}
