@@ -60,16 +60,6 @@ type Expectation struct {
 // Line is where the expectation stands in its file.
 func (x *Expectation) Line() int { return x.line }
 
-var reasonNames = [...]string{
-	record.FreedCompleted: "completed", record.FreedReleased: "released", record.FreedRevoked: "revoked", record.FreedExpired: "expired",
-	record.FreedPoisoned: "poisoned", record.FreedDuplicate: "duplicate", record.FreedClosed: "closed", record.FreedLost: "lost",
-}
-
-var outcomeNames = [...]string{
-	record.ReadOK: "ok", record.ReadStale: "stale", record.ReadUnproven: "unproven", record.ReadFailed: "failed",
-	record.ReadTimeout: "timeout", record.ReadCancelled: "cancelled", record.ReadLost: "lost",
-}
-
 const (
 	outcomeBad  = "bad"
 	outcomeNone = "none"
@@ -187,7 +177,7 @@ func (x *Expectation) check(c *Case) error {
 	case x.Outcome != nil && x.Read == nil:
 		return fmt.Errorf("outcome stands beside read only")
 	case x.Read != nil && x.Outcome == nil:
-		return fmt.Errorf("with which outcome? say one of %s", strings.Join(known(outcomeNames[:], outcomeBad, outcomeNone), ", "))
+		return fmt.Errorf("with which outcome? say one of %s", strings.Join(known(readNames[:], outcomeBad, outcomeNone), ", "))
 	case x.counts() && (limit == 0 || x.Is != nil && limit > 1):
 		return fmt.Errorf("%s how often? say is, or least, or most, or the last two", f.key)
 	case !x.counts() && limit > 0:
@@ -202,12 +192,12 @@ func (x *Expectation) check(c *Case) error {
 		return fmt.Errorf("there is no event %q%s", x.Event, instead(x.Event, known(eventNames[:])))
 	}
 	for _, r := range x.Reason {
-		if !slices.Contains(known(reasonNames[:]), r) {
-			return fmt.Errorf("nothing is freed for the reason %q%s", r, instead(r, known(reasonNames[:])))
+		if !slices.Contains(known(freedNames[:]), r) {
+			return fmt.Errorf("nothing is freed for the reason %q%s", r, instead(r, known(freedNames[:])))
 		}
 	}
 	for _, o := range x.Outcome {
-		if all := known(outcomeNames[:], outcomeBad, outcomeNone); !slices.Contains(all, o) {
+		if all := known(readNames[:], outcomeBad, outcomeNone); !slices.Contains(all, o) {
 			return fmt.Errorf("no read has the outcome %q%s", o, instead(o, all))
 		}
 	}

@@ -34,10 +34,14 @@ func eventText(ev *record.Event) string {
 }
 
 var freedNames = [16]string{
-	"", "completed", "released", "revoked", "expired", "poisoned", "duplicate", "closed", "lost",
+	record.FreedCompleted: "completed", record.FreedReleased: "released", record.FreedRevoked: "revoked", record.FreedExpired: "expired",
+	record.FreedPoisoned: "poisoned", record.FreedDuplicate: "duplicate", record.FreedClosed: "closed", record.FreedLost: "lost",
 }
 
-var readNames = [8]string{"ok", "stale", "unproven", "failed", "timeout", "cancelled", "lost"}
+var readNames = [8]string{
+	record.ReadOK: "ok", record.ReadStale: "stale", record.ReadUnproven: "unproven", record.ReadFailed: "failed",
+	record.ReadTimeout: "timeout", record.ReadCancelled: "cancelled", record.ReadLost: "lost",
+}
 
 // FreedNames and ReadNames are words for the counts of a Result.
 func FreedNames() []string { return freedNames[:] }

@@ -152,7 +152,7 @@ func (x *Expectation) leaseHolds(v LeaseView) (bool, string) {
 	got := "is not known"
 	switch {
 	case v.Freed:
-		got = fmt.Sprintf("was freed at %v: %s", v.FreedAt, nameOf(reasonNames[:], v.Reason))
+		got = fmt.Sprintf("was freed at %v: %s", v.FreedAt, nameOf(freedNames[:], v.Reason))
 	case v.Held:
 		got = "is held"
 	case v.Named:
@@ -161,7 +161,7 @@ func (x *Expectation) leaseHolds(v LeaseView) (bool, string) {
 	if x.Held != nil {
 		return v.Held, got
 	}
-	return v.Freed && (x.Reason == nil || slices.Contains(x.Reason, nameOf(reasonNames[:], v.Reason))), got
+	return v.Freed && (x.Reason == nil || slices.Contains(x.Reason, nameOf(freedNames[:], v.Reason))), got
 }
 
 func (x *Expectation) trackHolds(v TrackView) (bool, string) {
@@ -192,7 +192,7 @@ func (v TrackView) outcome() string {
 	case v.Done:
 		return "ok"
 	case v.Failed:
-		return nameOf(outcomeNames[:], v.Status)
+		return nameOf(readNames[:], v.Status)
 	}
 	return outcomeNone
 }
