@@ -234,7 +234,7 @@ func (a *app) checkSlot(g *grant) {
 			continue
 		}
 		s := r.mem.Slots[g.handle.Slot()].State
-		if use, bits := uint32(s>>32), uint32(s)&record.Mask; a.life.host != nil && use < g.handle.Use() && bits == record.Granted && r.in == a.life.host.eras {
+		if use, bits := uint32(s>>32), uint32(s)&record.Mask; a.life.host != nil && use < g.handle.Use() && bits == record.Granted && r.in == a.life.eras {
 			a.w.broke("L11", a.who(), g.name, "slot %d is granted for use %d while rank %d holds use %d", g.handle.Slot(), g.handle.Use(), r.n, use)
 		}
 	}

@@ -22,7 +22,6 @@ type hostCtx struct {
 	mem      *record.Memory
 	streams  *stream.Host
 	group    *group.Group
-	eras     uint64
 	maps     [][]byte
 	taken    uint64
 	poisoned bool
@@ -97,11 +96,10 @@ func (l *life) openHost() error {
 
 // beginEra tells the ranks who this engine is to its readers from now on.
 func (h *hostCtx) beginEra() {
-	h.eras++
 	e := h.life.era
 	h.mem.Epoch, h.mem.Secret = e.epoch, e.secret
 	h.mem.Control.BeginEra(e.epoch, e.secret)
-	h.group.SetEra(record.Era{Era: h.eras, Epoch: e.epoch, Secret: e.secret, DurationNs: uint64(h.life.place.lease())})
+	h.group.SetEra(record.Era{Era: h.life.eras, Epoch: e.epoch, Secret: e.secret, DurationNs: uint64(h.life.place.lease())})
 }
 
 // turn is one step of the host.

@@ -93,7 +93,7 @@ type life struct {
 	place  *place
 	id     string // engine id
 	number int
-	eras   int
+	eras   uint64
 	era    eraOf
 	host   *hostCtx   // of an engine of several contexts
 	ranks  []*rankCtx // one of an engine of one context
@@ -125,9 +125,9 @@ func (l *life) nextEra() eraOf {
 	return eraOf{epoch: h | 1, secret: [2]uint64{mix64(h ^ 1), mix64(h ^ 2)}}
 }
 
-// base draws the fence word of use 0 of a rank's board.
-func (l *life) base(rank uint32) uint64 {
-	return l.w.hash("base", l.place.spec.ID, l.number, l.eras, rank) >> 2
+// base draws the fence word of use 0 of a rank's board in an era.
+func (l *life) base(rank uint32, era uint64) uint64 {
+	return l.w.hash("base", l.place.spec.ID, l.number, era, rank) >> 2
 }
 
 // open makes the contexts.

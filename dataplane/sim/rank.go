@@ -88,11 +88,9 @@ func (l *life) buildRank(n uint32, carrier stream.Carrier) (*rankCtx, error) {
 		events, producers = 1<<14, 1
 	}
 	r := &rankCtx{
-		life: l, n: n, carrier: carrier, mem: memory(p.slots(), producers, events, true),
-		epoch: l.era.epoch, secret: l.era.secret, base: l.base(n), cache: newCache(p, n),
+		life: l, n: n, carrier: carrier, mem: memory(p.slots(), producers, events, true), cache: newCache(p, n),
 	}
-	r.mem.Epoch, r.mem.Secret, r.mem.Base = r.epoch, r.secret, r.base
-	r.mem.Control.BeginEra(r.epoch, r.secret)
+	r.beginEra(l.era, l.base(n, l.eras))
 	r.mem.Control.DurationNs = uint64(p.lease())
 	r.tap = &tap{r: r}
 	if err := r.newAgent(r.epoch); err != nil {
@@ -274,18 +272,13 @@ func (r *rankCtx) enterEra() {
 		r.leases.FenceAll()
 		r.leases.EndAll(record.FreedClosed, r.now())
 	}
-	base := r.life.w.hash("base", r.who(), r.life.number, r.told.Era, r.n) >> 2
-	if r.told.Era == 1 {
-		base = r.base
-	}
+	base := r.life.base(r.n, r.told.Era)
 	r.view.over()
 	if err := r.leases.Reset(r.told.Secret, base, r.told.Epoch); err != nil {
 		return // poisoned
 	}
 	r.in = r.told.Era
-	r.epoch, r.secret, r.base = r.told.Epoch, r.told.Secret, base
-	r.mem.Epoch, r.mem.Secret, r.mem.Base = r.epoch, r.secret, r.base
-	r.mem.Control.BeginEra(r.epoch, r.secret)
+	r.beginEra(eraOf{r.told.Epoch, r.told.Secret}, base)
 	r.tracker.Wake(r.epoch, r.now())
 	r.mapDue = r.blob != nil
 }
@@ -345,7 +338,7 @@ func (r *rankCtx) reopen() error {
 		return nil
 	}
 	l.era = l.nextEra()
-	base := l.base(r.n)
+	base := l.base(r.n, l.eras)
 	r.view.over()
 	if err := r.leases.Reset(l.era.secret, base, l.era.epoch); err != nil {
 		return err
@@ -353,12 +346,17 @@ func (r *rankCtx) reopen() error {
 	if err := r.newAgent(l.era.epoch); err != nil {
 		return err
 	}
-	r.epoch, r.secret, r.base = l.era.epoch, l.era.secret, base
-	r.mem.Control.BeginEra(r.epoch, r.secret)
-	r.mem.Epoch, r.mem.Secret, r.mem.Base = r.epoch, r.secret, r.base
+	r.beginEra(l.era, base)
 	l.side.begin()
 	r.tracker.Wake(r.epoch, now)
 	return nil
+}
+
+// beginEra is who the context is to peers from now on.
+func (r *rankCtx) beginEra(e eraOf, base uint64) {
+	r.epoch, r.secret, r.base = e.epoch, e.secret, base
+	r.mem.Epoch, r.mem.Secret, r.mem.Base = r.epoch, r.secret, r.base
+	r.mem.Control.BeginEra(r.epoch, r.secret)
 }
 
 // openEngine makes an engine of one context.
