@@ -1,8 +1,6 @@
 package group
 
 import (
-	"math/bits"
-
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/internal/list"
@@ -313,13 +311,8 @@ func (g *Group) EngineDied(hash, epoch uint64) {
 			left |= r.bit
 		}
 	}
-	if left != 0 {
-		if k := g.later.keep(left); k != nil {
-			k.death, k.dead = true, d
-			g.wait(left)
-		} else {
-			g.Counters.DeathsUntold += uint64(bits.OnesCount64(left))
-		}
+	if k := g.keep(left, &g.Counters.DeathsUntold); k != nil {
+		k.death, k.dead = true, d
 	}
 	g.send()
 }

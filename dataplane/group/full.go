@@ -65,7 +65,7 @@ func (g *Group) speak(r *rank, now clock.Instant) {
 			g.tellFull(r, now)
 		}
 		g.tellLater(r)
-		if r.needN > 0 && (r.full.at == fullNone || r.full.at > fullEngines) {
+		if r.needN > 0 && r.hearsOf() {
 			g.tellMaps(r)
 		}
 	}

@@ -1,6 +1,10 @@
 package group
 
-import "github.com/kvlease/kvlease/dataplane/record"
+import (
+	"math/bits"
+
+	"github.com/kvlease/kvlease/dataplane/record"
+)
 
 // A reader's death and a rejection stand in no table that a full state tells. One that a stream has no room for, or that comes while the
 // rank hears nothing, waits here; oldest first. What a stream has taken and then lost is not said again: to a stock owner each
@@ -10,7 +14,7 @@ import "github.com/kvlease/kvlease/dataplane/record"
 const laterMax = 64
 
 type later struct {
-	need  uint64 // ranks that have still to be told; 0: the place is free
+	need  uint64 // ranks that have still to be told
 	death bool
 	dead  record.ReaderDead
 	req   record.TrackReq
@@ -24,14 +28,22 @@ type laters struct {
 	n    int
 }
 
-// keep takes a word that some ranks could not be told; nil: there is no room.
-func (q *laters) keep(need uint64) *later {
-	if q.n == laterMax {
+// keep gives the place of a word that some ranks could not be told; nil: there is no such rank, or no room, which untold counts.
+func (g *Group) keep(need uint64, untold *uint64) *later {
+	q := &g.later
+	switch {
+	case need == 0:
+		return nil
+	case q.n == laterMax:
+		*untold += uint64(bits.OnesCount64(need))
 		return nil
 	}
 	k := &q.all[(q.head+q.n)%laterMax]
 	k.need = need
 	q.n++
+	for set := need; set != 0; set &= set - 1 {
+		g.ranks[lowest(set)].laterN++
+	}
 	return k
 }
 
@@ -60,13 +72,6 @@ func (g *Group) sayDeath(r *rank, d record.ReaderDead) bool {
 		return true
 	}
 	return false
-}
-
-// wait notes the ranks of a set that a word was kept for.
-func (g *Group) wait(set uint64) {
-	for ; set != 0; set &= set - 1 {
-		g.ranks[lowest(set)].laterN++
-	}
 }
 
 // tellLater tells a rank what has waited for it, as far as there is room now.
@@ -99,7 +104,6 @@ func (g *Group) tellLater(r *rank) {
 // dropLater forgets what every rank has been told, and what waits for ranks that are lost.
 func (g *Group) dropLater() {
 	for g.later.n > 0 && g.later.all[g.later.head].need&^(g.dead|g.lost) == 0 {
-		g.later.all[g.later.head].need = 0
 		g.later.head = (g.later.head + 1) % laterMax
 		g.later.n--
 	}

@@ -1,7 +1,6 @@
 package group
 
 import (
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -261,17 +260,10 @@ func (x *said) Reject(in *record.TrackReq, remote []byte, _ clock.Instant) {
 			left |= r.bit
 		}
 	}
-	if left == 0 {
-		return
+	if k := g.keep(left, &g.Counters.RejectsUntold); k != nil {
+		k.death, k.req = false, g.req
+		copy(k.id[:], remote)
 	}
-	k := g.later.keep(left)
-	if k == nil {
-		g.Counters.RejectsUntold += uint64(bits.OnesCount64(left))
-		return
-	}
-	k.death, k.req = false, g.req
-	copy(k.id[:], remote)
-	g.wait(left)
 }
 
 // sayTrack tells the ranks of a request.
