@@ -51,7 +51,6 @@ type happening struct {
 	kind          kind
 	engine, other int32
 	token         uint64 // of a request; of a crash the epoch
-	wired         bool
 }
 
 // world is one run of one setting.
