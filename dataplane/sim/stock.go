@@ -42,8 +42,8 @@ type stockLease struct {
 
 type stockRank struct {
 	ended bool
-	from  map[string]bool
-	n     int
+	heard int // completions, by number and not by sender (S07)
+	n     int // how many are awaited
 }
 
 type stockPeer struct {
@@ -181,7 +181,7 @@ func (s *stockEngine) turn() {
 func (s *stockEngine) take(n int, now clock.Instant) {
 	s.in.Reset()
 	s.agents[n].Poll(s.in)
-	for agent, body, ok := s.in.Next(); ok; agent, body, ok = s.in.Next() {
+	for _, body, ok := s.in.Next(); ok; _, body, ok = s.in.Next() {
 		if list, is := strings.CutPrefix(string(body), "HB:"); is {
 			for _, id := range strings.Split(list, ",") {
 				if k := s.held[id]; k != nil {
@@ -196,8 +196,8 @@ func (s *stockEngine) take(n int, now clock.Instant) {
 			continue
 		}
 		r := &k.ranks[n]
-		r.from[fmt.Sprint(string(agent), len(r.from))] = true // by number and not by sender (S07)
-		if r.n = max(r.n, int(msg.N)); len(r.from) >= r.n {
+		r.heard++
+		if r.n = max(r.n, int(msg.N)); r.heard >= r.n {
 			s.end(k, n, record.FreedCompleted)
 		}
 	}
@@ -273,9 +273,6 @@ func (s *stockEngine) grant(name, id string, n uint32) error {
 		PPSize: l.place.shape().PP, NumTokens: 16 * n, Groups: [][]uint32{blocks}, TransferMode: "pull", RegistrationGeneration: 1,
 	})
 	k := &stockLease{g: g, deadline: s.now().Add(s.lease()), ranks: make([]stockRank, len(s.agents)), left: len(s.agents)}
-	for i := range k.ranks {
-		k.ranks[i].from = map[string]bool{}
-	}
 	s.held[id] = k
 	s.order = append(s.order, k)
 	w.grants[name] = g
