@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -26,24 +27,29 @@ func (c *chaos) wipe(reader int, list []uint32) {
 }
 
 // takeBlocks takes n of them, nil if there are not as many.
-func (c *chaos) takeBlocks(from *[]uint32, n int) []uint32 {
+func takeBlocks(rnd *rand.Rand, from *[]uint32, n int) []uint32 {
 	if len(*from) < n {
 		return nil
 	}
-	c.rnd.Shuffle(len(*from), func(i, j int) { (*from)[i], (*from)[j] = (*from)[j], (*from)[i] })
+	rnd.Shuffle(len(*from), func(i, j int) { (*from)[i], (*from)[j] = (*from)[j], (*from)[i] })
 	out := slices.Clone((*from)[:n])
 	*from = (*from)[n:]
 	return out
 }
 
+// chaosID is an id of the n-th request, of one of the shapes that ids have.
+func chaosID(rnd *rand.Rand, n uint64) string {
+	tails := []string{"", "", "", ",x,y", strings.Repeat("l", 500), "HB:1", "é"}
+	return fmt.Sprint("r-", n, tails[rnd.IntN(len(tails))])
+}
+
 func (c *chaos) doGrant() {
-	list := c.takeBlocks(&c.freeP, 1+c.rnd.IntN(5))
+	list := takeBlocks(c.rnd, &c.freeP, 1+c.rnd.IntN(5))
 	if list == nil {
 		return
 	}
 	c.requests++
-	tails := []string{"", "", "", ",x,y", strings.Repeat("l", 500), "HB:1", "é"}
-	id, expected := fmt.Sprint("r-", c.requests, tails[c.rnd.IntN(len(tails))]), -1
+	id, expected := chaosID(c.rnd, c.requests), -1
 	if n := len(c.expects); n > 0 && c.rnd.IntN(3) == 0 {
 		expected = c.rnd.IntN(n)
 		id = c.expects[expected].id
@@ -99,7 +105,7 @@ func (c *chaos) doTrack(reader int) {
 	if x == nil {
 		return
 	}
-	local := c.takeBlocks(&c.freeD[reader], len(x.blocks))
+	local := takeBlocks(c.rnd, &c.freeD[reader], len(x.blocks))
 	if local == nil {
 		return
 	}

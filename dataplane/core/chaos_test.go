@@ -294,14 +294,14 @@ func (c *chaos) wantServed() {
 	for i := 1; i <= 2; i++ {
 		c.meet(i)
 		c.p = c.nodes[0]
-		list := c.takeBlocks(&c.freeP, 2)
+		list := takeBlocks(c.rnd, &c.freeP, 2)
 		lease, remote := c.grant(fmt.Sprint("last-", i), 1<<19, list)
 		c.leases = append(c.leases, &chaosLease{handle: lease, request: 1 << 19, blocks: list})
 		track, err := c.nodes[i].host.Track(c.peers[i], remote, nil, 0, c.now)
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		x := &chaosTrack{handle: track, lease: c.leases[0], local: c.takeBlocks(&c.freeD[i], 2), native: true}
+		x := &chaosTrack{handle: track, lease: c.leases[0], local: takeBlocks(c.rnd, &c.freeD[i], 2), native: true}
 		c.tracks[i] = append(c.tracks[i], x)
 		// A connection that was reset while nothing went over it is found and healed now.
 		for n := 0; n < 2 || n < 100 && c.nodes[i].core.tracker.View(c.peers[i]).State != heartbeat.Connected; n++ {

@@ -3,7 +3,6 @@ package core
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
@@ -227,24 +226,13 @@ func (c *troupe) wipe(a *actor, list []uint32) {
 	}
 }
 
-func (c *troupe) takeBlocks(from *[]uint32, n int) []uint32 {
-	if len(*from) < n {
-		return nil
-	}
-	c.rnd.Shuffle(len(*from), func(i, j int) { (*from)[i], (*from)[j] = (*from)[j], (*from)[i] })
-	out := slices.Clone((*from)[:n])
-	*from = (*from)[n:]
-	return out
-}
-
 func (c *troupe) doGrant(a *actor) {
-	list := c.takeBlocks(&a.free, 1+c.rnd.IntN(4))
+	list := takeBlocks(c.rnd, &a.free, 1+c.rnd.IntN(4))
 	if list == nil {
 		return
 	}
 	c.requests++
-	tails := []string{"", "", "", ",x,y", strings.Repeat("l", 500), "HB:1", "é"}
-	id, expected := fmt.Sprint("r-", c.requests, tails[c.rnd.IntN(len(tails))]), -1
+	id, expected := chaosID(c.rnd, c.requests), -1
 	if n := len(a.expects); n > 0 && c.rnd.IntN(2) == 0 {
 		expected = c.rnd.IntN(n)
 		id = a.expects[expected].id
@@ -307,7 +295,7 @@ func (c *troupe) doTrack() {
 	if x == nil || d.peers[i] == 0 {
 		return
 	}
-	local := c.takeBlocks(&d.free, len(x.blocks))
+	local := takeBlocks(c.rnd, &d.free, len(x.blocks))
 	if local == nil {
 		return
 	}

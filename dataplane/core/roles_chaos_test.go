@@ -327,7 +327,7 @@ func (c *troupe) wantServed() {
 		before := c.accepted
 		c.doGrant(c.owners[i])
 		x := c.owners[i].leases[0]
-		local := c.takeBlocks(&c.reader.free, len(x.blocks))
+		local := takeBlocks(c.rnd, &c.reader.free, len(x.blocks))
 		h, err := c.reader.host.Track(e, &x.remote, nil, 1, c.now())
 		if err != nil {
 			c.t.Fatal(err)

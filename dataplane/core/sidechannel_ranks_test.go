@@ -86,6 +86,25 @@ func sideHost(t *testing.T, id string, tp, pp int, epoch uint64) (*sideChannel, 
 	return s, k
 }
 
+// sidePair is a reader's and an owner's side channel, D of boot 3 and P of boot 5, with their maps published.
+func sidePair(t *testing.T) (d *sideChannel, k *sunk, p *sideChannel) {
+	t.Helper()
+	d, k = sideHost(t, "D", 1, 1, 3)
+	p, _ = sideHost(t, "P", 1, 1, 5)
+	publish(t, p, 5, 0)
+	publish(t, d, 3, 0)
+	return d, k, p
+}
+
+// wantOwner has d ask p.
+func wantOwner(t *testing.T, d, p *sideChannel, engine uint64) {
+	t.Helper()
+	addr, _ := sideAddr("127.0.0.1", p.cfg.SideChannelPort)
+	if err := d.Want(engine, heartbeat.EngineDesc{ID: "P"}, addr); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // publish gives the side channel the maps of some ranks.
 func publish(t *testing.T, s *sideChannel, epoch uint64, ranks ...int) {
 	t.Helper()
@@ -165,15 +184,9 @@ func TestEnginesWhoseSizesDoNotFitAreRefused(t *testing.T) {
 }
 
 func TestOffsetsAreRefreshedWhileFixedLeasesAreTracked(t *testing.T) {
-	d, k := sideHost(t, "D", 1, 1, 3)
-	p, _ := sideHost(t, "P", 1, 1, 5)
-	publish(t, p, 5, 0)
-	publish(t, d, 3, 0)
-	addr, _ := sideAddr("127.0.0.1", p.cfg.SideChannelPort)
+	d, k, p := sidePair(t)
 	const engine = 1 << 32
-	if err := d.Want(engine, heartbeat.EngineDesc{ID: "P"}, addr); err != nil {
-		t.Fatal(err)
-	}
+	wantOwner(t, d, p, engine)
 	offsets := func() int { k.mu.Lock(); defer k.mu.Unlock(); return len(k.offsets) }
 	eventually(t, "the first offset is there", func() bool { return offsets() == 1 })
 	if n := d.client.Stats().Refreshes; n != 0 {
@@ -193,15 +206,9 @@ func TestOffsetsAreRefreshedWhileFixedLeasesAreTracked(t *testing.T) {
 }
 
 func TestABrokenEngineIsAskedAnew(t *testing.T) {
-	d, k := sideHost(t, "D", 1, 1, 3)
-	p, _ := sideHost(t, "P", 1, 1, 5)
-	publish(t, p, 5, 0)
-	publish(t, d, 3, 0)
-	addr, _ := sideAddr("127.0.0.1", p.cfg.SideChannelPort)
+	d, k, p := sidePair(t)
 	const engine = 1 << 32
-	if err := d.Want(engine, heartbeat.EngineDesc{ID: "P"}, addr); err != nil {
-		t.Fatal(err)
-	}
+	wantOwner(t, d, p, engine)
 	loads := func() int { _, n := k.loaded(); return n }
 	eventually(t, "it is known", func() bool { return loads() == 1 })
 	d.Note(engine, heartbeat.EngineView{State: heartbeat.Broken, Tracked: 1, Breaks: 1})
@@ -214,14 +221,8 @@ func TestABrokenEngineIsAskedAnew(t *testing.T) {
 }
 
 func TestTheLateWordOfAnOldWireIsNotTakenForTheNewLife(t *testing.T) {
-	d, k := sideHost(t, "D", 1, 1, 3)
-	p, _ := sideHost(t, "P", 1, 1, 5)
-	publish(t, p, 5, 0)
-	publish(t, d, 3, 0)
-	addr, _ := sideAddr("127.0.0.1", p.cfg.SideChannelPort)
-	if err := d.Want(1<<32, heartbeat.EngineDesc{ID: "P"}, addr); err != nil {
-		t.Fatal(err)
-	}
+	d, k, p := sidePair(t)
+	wantOwner(t, d, p, 1<<32)
 	eventually(t, "it is known", func() bool { _, n := k.loaded(); return n == 1 })
 	for epoch, want := range map[uint64]int{4: 0, 5: 1} {
 		k.mu.Lock()
@@ -238,15 +239,9 @@ func TestTheLateWordOfAnOldWireIsNotTakenForTheNewLife(t *testing.T) {
 
 // A wire may fall while the maps of that boot are on their way: asked for before, or being handed on.
 func TestMapsOfABootThatDiedMeanwhileAreNotItsReturn(t *testing.T) {
-	d, k := sideHost(t, "D", 1, 1, 3)
-	p, _ := sideHost(t, "P", 1, 1, 5)
-	publish(t, p, 5, 0)
-	publish(t, d, 3, 0)
-	addr, _ := sideAddr("127.0.0.1", p.cfg.SideChannelPort)
+	d, k, p := sidePair(t)
 	const engine = 1 << 32
-	if err := d.Want(engine, heartbeat.EngineDesc{ID: "P"}, addr); err != nil {
-		t.Fatal(err)
-	}
+	wantOwner(t, d, p, engine)
 	loads := func() int { _, n := k.loaded(); return n }
 	eventually(t, "it is known", func() bool { return loads() == 1 })
 	d.mu.Lock()
@@ -278,15 +273,9 @@ func TestMapsOfABootThatDiedMeanwhileAreNotItsReturn(t *testing.T) {
 }
 
 func TestMapsThatCannotBeUsedAreAskedForAgain(t *testing.T) {
-	d, k := sideHost(t, "D", 1, 1, 3)
-	p, _ := sideHost(t, "P", 1, 1, 5)
+	d, k, p := sidePair(t)
 	k.refuse = errors.New("no room")
-	publish(t, p, 5, 0)
-	publish(t, d, 3, 0)
-	addr, _ := sideAddr("127.0.0.1", p.cfg.SideChannelPort)
-	if err := d.Want(1<<32, heartbeat.EngineDesc{ID: "P"}, addr); err != nil {
-		t.Fatal(err)
-	}
+	wantOwner(t, d, p, 1<<32)
 	eventually(t, "they are refused", func() bool { return d.n.refused.Load() == 1 })
 	if p.readers.Stats().Wires != 0 {
 		t.Error("a wire to an engine that is of no use")

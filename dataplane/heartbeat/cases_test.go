@@ -126,12 +126,7 @@ func TestOneHandshakeServesHeartbeatsAndReads(t *testing.T) {
 		r := newRig(t, nil)
 		o := r.owner("P", stock)
 		e := r.connect(o)
-		var h record.Handle
-		if stock {
-			h = r.trackStock(e, "x")
-		} else {
-			h = r.track(e, o, 1, 0)
-		}
+		h := r.trackOf(e, o)
 		r.run(sec(9), time.Second)
 		r.read(h, record.Run{N: 1})
 		r.run(sec(11), time.Second)
@@ -147,12 +142,7 @@ func TestAReadOfNoBlocksEndsTheHeartbeats(t *testing.T) {
 		r := newRig(t, nil)
 		o := r.owner("P", stock)
 		e := r.connect(o)
-		var h record.Handle
-		if stock {
-			h = r.trackStock(e, "x")
-		} else {
-			h = r.track(e, o, 1, 0)
-		}
+		h := r.trackOf(e, o)
 		r.run(sec(6), time.Second)
 		r.read(h)
 		r.run(sec(7), time.Second)
@@ -171,12 +161,7 @@ func TestAReadThatFailedReleasesTheLease(t *testing.T) {
 		r := newRig(t, nil)
 		o := r.owner("P", stock)
 		e := r.connect(o)
-		var h record.Handle
-		if stock {
-			h = r.trackStock(e, "x")
-		} else {
-			h = r.track(e, o, 1, 0)
-		}
+		h := r.trackOf(e, o)
 		r.run(sec(3), time.Second)
 		r.read(h, record.Run{Remote: blockCount, N: 1}) // outside of the owner's regions
 		r.run(sec(5), time.Second)
@@ -216,12 +201,7 @@ func TestARequestAtAnEngineThatNeverAnswersEnds(t *testing.T) {
 		r := newRig(t, nil)
 		o := r.owner("P", stock)
 		e := r.add(o)
-		var h record.Handle
-		if stock {
-			h = r.trackStock(e, "x")
-		} else {
-			h = r.track(e, o, 1, 0)
-		}
+		h := r.trackOf(e, o)
 		r.read(h, record.Run{N: 1})
 		r.run(sec(300), time.Second)
 		r.wantSaid(h, "failed(6)") // shows S30.1, C54.3

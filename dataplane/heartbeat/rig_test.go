@@ -333,6 +333,15 @@ func (r *rig) trackStock(engine uint64, id string) record.Handle {
 	return h
 }
 
+// trackOf tracks one request of an owner of either kind.
+func (r *rig) trackOf(engine uint64, o *owner) record.Handle {
+	r.t.Helper()
+	if o.stock {
+		return r.trackStock(engine, "x")
+	}
+	return r.track(engine, o, 1, 0)
+}
+
 func (r *rig) read(h record.Handle, runs ...record.Run) {
 	r.k.ReadPart(&record.Read{Track: h, Part: 0, Parts: 1, N: uint32(len(runs))}, runs, r.now)
 }
