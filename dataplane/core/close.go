@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
 // Close ends a context. It waits at most timeout for reads of ours, whose memory a transfer may still write: ErrBusy,
@@ -78,7 +79,7 @@ func (c *Core) leave() error {
 		}
 	}
 	c.gone = true
-	c.agent.Transport = nobody{c.tr.Name(), c.tr.Agent()}
+	c.agent.Transport = transport.Nobody{Of: c.tr.Name(), As: c.tr.Agent()}
 	if c.ranked != nil {
 		c.ranked.blob, c.ranked.mapDue = nil, false
 		if c.handshake != nil {

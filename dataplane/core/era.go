@@ -96,31 +96,3 @@ func (a *ownAgent) Load(blob []byte) (transport.Peer, error) {
 	a.longest = max(a.longest, a.clock().Sub(began))
 	return p, err
 }
-
-// nobody is the transport of a context between kvl_unregister and kvl_register: nothing arrives, nobody can be reached.
-type nobody struct{ name, agent string }
-
-func (n nobody) Name() string                      { return n.name }
-func (n nobody) Agent() string                     { return n.agent }
-func (nobody) Register([]transport.Region) error   { return transport.ErrClosed }
-func (nobody) Unregister([]transport.Region) error { return transport.ErrClosed }
-func (nobody) Metadata() ([]byte, error)           { return nil, transport.ErrClosed }
-func (nobody) Load([]byte) (transport.Peer, error) { return 0, transport.ErrClosed }
-func (nobody) Drop(transport.Peer) error           { return nil } // it went with the agent
-func (nobody) Abandon(transport.Peer) error        { return nil }
-func (nobody) Send(transport.Peer, []byte) error   { return transport.ErrPeer }
-func (nobody) Poll(*transport.Inbox) int           { return 0 }
-func (nobody) Backlog() int                        { return 0 }
-func (nobody) Release(transport.Xfer) error        { return nil }
-func (nobody) FastFence() bool                     { return false }
-func (nobody) Close() error                        { return nil }
-func (nobody) PostRead(*transport.ReadSpec) (transport.Xfer, error) {
-	return 0, transport.ErrPeer
-}
-
-// PollReads has nothing to report: no agent goes while a read of it is in flight.
-func (nobody) PollReads(_ []transport.Xfer, out []transport.Status, _ int64) {
-	for i := range out {
-		out[i] = transport.Pending
-	}
-}

@@ -311,7 +311,7 @@ func (r *rankCtx) leave() error {
 	if r.link == nil {
 		r.life.side.withdraw()
 	}
-	r.agent, r.tap.Transport = nil, nobody{}
+	r.agent, r.tap.Transport = nil, transport.Nobody{Of: "sim", As: "nobody"}
 	r.blob, r.mapDue = nil, false
 	if r.link != nil && r.ownMap != nil {
 		r.spent = r.in

@@ -46,32 +46,6 @@ func (t *tap) Poll(in *transport.Inbox) (n int) {
 // Backlog is part of transport.Transport.
 func (t *tap) Backlog() int { return len(t.left) + t.Transport.Backlog() }
 
-// nobody is the transport of a context without registered memory: nothing arrives, nobody can be reached.
-type nobody struct{}
-
-func (nobody) Name() string                                         { return "sim" }
-func (nobody) Agent() string                                        { return "nobody" }
-func (nobody) Register([]transport.Region) error                    { return transport.ErrClosed }
-func (nobody) Unregister([]transport.Region) error                  { return transport.ErrClosed }
-func (nobody) Metadata() ([]byte, error)                            { return nil, transport.ErrClosed }
-func (nobody) Load([]byte) (transport.Peer, error)                  { return 0, transport.ErrClosed }
-func (nobody) Drop(transport.Peer) error                            { return nil } // it went with the agent
-func (nobody) Abandon(transport.Peer) error                         { return nil }
-func (nobody) Send(transport.Peer, []byte) error                    { return transport.ErrPeer }
-func (nobody) Poll(*transport.Inbox) int                            { return 0 }
-func (nobody) Backlog() int                                         { return 0 }
-func (nobody) Release(transport.Xfer) error                         { return nil }
-func (nobody) FastFence() bool                                      { return false }
-func (nobody) Close() error                                         { return nil }
-func (nobody) PostRead(*transport.ReadSpec) (transport.Xfer, error) { return 0, transport.ErrPeer }
-func (nobody) PollReads(_ []transport.Xfer, out []transport.Status, _ int64) {
-	for i := range out {
-		out[i] = transport.Pending
-	}
-}
-
-var _ transport.Transport = nobody{}
-
 // fate is what becomes of the next n notifications between two engines.
 type fate struct {
 	from, to     string
