@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 )
 
@@ -23,10 +24,7 @@ func (w *World) act(a *Action) {
 
 // request is the name under which a reader knows what an action is about.
 func (a *Action) request() string {
-	if a.As != "" {
-		return a.As
-	}
-	return a.Req
+	return cmp.Or(a.As, a.Req)
 }
 
 func (w *World) do(a *Action) error {
@@ -37,11 +35,7 @@ func (w *World) do(a *Action) error {
 		if !l.dead {
 			return fmt.Errorf("it runs")
 		}
-		id := a.ID
-		if id == "" {
-			id = p.spec.ID
-		}
-		if err := p.start(id); err != nil {
+		if err := p.start(cmp.Or(a.ID, p.spec.ID)); err != nil {
 			return err
 		}
 		for _, k := range p.spec.Known {
@@ -81,10 +75,7 @@ func (w *World) do(a *Action) error {
 // hook is what the engine says to its context.
 func (l *life) hook(a *Action) error {
 	app := l.app
-	id := a.ID
-	if id == "" {
-		id = a.Req
-	}
+	id := cmp.Or(a.ID, a.Req)
 	n := a.Blocks
 	switch a.Do {
 	case Expect:
@@ -93,9 +84,7 @@ func (l *life) hook(a *Action) error {
 		}
 		return app.expect(a.Req, id)
 	case Grant:
-		if n == 0 {
-			n = 4
-		}
+		n = cmp.Or(n, 4)
 		if l.stock != nil {
 			return l.stock.grant(a.Req, id, n)
 		}

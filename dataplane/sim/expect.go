@@ -212,11 +212,7 @@ func (x *Expectation) checkNames(c *Case) error {
 		case Expect, Grant:
 			leases[a.Req] = true
 		case Track:
-			name := a.As
-			if name == "" {
-				name = a.Req
-			}
-			tracks[a.Engine+" "+name] = true
+			tracks[a.Engine+" "+a.request()] = true
 		}
 	}
 	for _, list := range []names{x.Held, x.Freed} {

@@ -98,6 +98,14 @@ func (w *World) applyCuts(p, o *place) {
 	w.eachPair(p, o, func(from, to string) { w.net.Partition(from, to, on) })
 }
 
+// fate is what becomes of the next n notifications between two engines.
+type fate struct {
+	from, to     string
+	rank, toRank int // -1: all
+	n            int
+	what         simnet.Fate
+}
+
 // fateOf is what becomes of a notification.
 func (w *World) fateOf(m *simnet.Sent) simnet.Fate {
 	from, to := w.agents[m.From], w.agents[m.To]

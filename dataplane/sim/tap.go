@@ -1,9 +1,6 @@
 package sim
 
-import (
-	"github.com/kvlease/kvlease/dataplane/sim/simnet"
-	"github.com/kvlease/kvlease/dataplane/transport"
-)
+import "github.com/kvlease/kvlease/dataplane/transport"
 
 // tap is the transport that the parts of a plane hold: that of the present era, or nobody's. The checker hears of what the plane
 // takes, when it takes it.
@@ -45,11 +42,3 @@ func (t *tap) Poll(in *transport.Inbox) (n int) {
 
 // Backlog is part of transport.Transport.
 func (t *tap) Backlog() int { return len(t.left) + t.Transport.Backlog() }
-
-// fate is what becomes of the next n notifications between two engines.
-type fate struct {
-	from, to     string
-	rank, toRank int // -1: all
-	n            int
-	what         simnet.Fate
-}
