@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -10,11 +9,9 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/soak"
 	"github.com/kvlease/kvlease/dataplane/sim/capacity"
 )
 
@@ -197,19 +194,6 @@ func revision() string {
 
 // machine names the cores and the kernel.
 func machine() string {
-	cpu := "unknown CPU"
-	if f, err := os.Open("/proc/cpuinfo"); err == nil {
-		defer f.Close()
-		for s := bufio.NewScanner(f); s.Scan(); {
-			if name, ok := strings.CutPrefix(s.Text(), "model name"); ok {
-				cpu = strings.TrimSpace(strings.TrimLeft(name, "\t :"))
-				break
-			}
-		}
-	}
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return cpu
-	}
-	return fmt.Sprintf("%d cores of %s, Linux %s", runtime.NumCPU(), cpu, unix.ByteSliceToString(u.Release[:]))
+	m := soak.ThisMachine()
+	return fmt.Sprintf("%d cores of %s, Linux %s", m.Cores, m.CPU, m.Kernel)
 }

@@ -33,12 +33,7 @@ type Machine struct {
 
 // NewResult begins a result here and now.
 func NewResult() *Result {
-	r := &Result{Date: time.Now().UTC().Format(time.RFC3339), Commit: "unknown",
-		Machine: Machine{CPU: cpuName(), Cores: runtime.NumCPU(), Go: runtime.Version()}}
-	var uts unix.Utsname
-	if unix.Uname(&uts) == nil {
-		r.Machine.Kernel = unix.ByteSliceToString(uts.Release[:])
-	}
+	r := &Result{Date: time.Now().UTC().Format(time.RFC3339), Commit: "unknown", Machine: ThisMachine()}
 	if out, err := exec.Command("git", "rev-parse", "--short=10", "HEAD").Output(); err == nil {
 		r.Commit = strings.TrimSpace(string(out))
 		if out, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no").Output(); err != nil || len(out) > 0 {
@@ -46,6 +41,16 @@ func NewResult() *Result {
 		}
 	}
 	return r
+}
+
+// ThisMachine is the one that this process runs on.
+func ThisMachine() Machine {
+	m := Machine{CPU: cpuName(), Cores: runtime.NumCPU(), Go: runtime.Version()}
+	var uts unix.Utsname
+	if unix.Uname(&uts) == nil {
+		m.Kernel = unix.ByteSliceToString(uts.Release[:])
+	}
+	return m
 }
 
 func cpuName() string {
