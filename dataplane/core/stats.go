@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"strings"
 	"sync/atomic"
-	"unicode"
+
+	"github.com/kvlease/kvlease/dataplane/internal/stats"
 )
 
 // Stats are all counters and gauges as one flat JSON object, keys as group_name. Groups of counters: none (the plane),
@@ -103,24 +103,7 @@ func (c *Core) pumpCounters(all map[string]any) {
 
 // flatten adds the fields of a struct of integers and arrays of integers under snake case names.
 func flatten(all map[string]any, prefix string, s any) {
-	v := reflect.ValueOf(s)
-	for i := range v.NumField() {
-		if f := v.Type().Field(i); f.IsExported() {
-			all[prefix+snake(f.Name)] = v.Field(i).Interface()
-		}
-	}
-}
-
-func snake(name string) string {
-	name = strings.ReplaceAll(name, "IDs", "Ids") // else the plural s would be a word
-	var b strings.Builder
-	for i, r := range name {
-		if unicode.IsUpper(r) && i > 0 && (unicode.IsLower(rune(name[i-1])) || i+1 < len(name) && unicode.IsLower(rune(name[i+1]))) {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
+	stats.Each(s, func(name string, v reflect.Value) { all[prefix+name] = v.Interface() })
 }
 
 // Held is the number of leases held.

@@ -3,14 +3,13 @@ package sim
 import (
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/kvlease/kvlease/dataplane"
 	"github.com/kvlease/kvlease/dataplane/group"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/internal/stats"
 	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -95,22 +94,15 @@ var Counters = sync.OnceValue(func() (names []string) {
 
 // flatten adds the fields of a struct of integers and arrays of integers.
 func flatten(all map[string]int64, prefix string, s any) {
-	v := reflect.ValueOf(s)
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if !f.IsExported() {
-			continue
+	stats.Each(s, func(name string, v reflect.Value) {
+		if v.Kind() != reflect.Array {
+			all[prefix+name] += number(v)
+			return
 		}
-		name := prefix + snake(f.Name)
-		switch x := v.Field(i); {
-		case x.Kind() == reflect.Array:
-			for k := range x.Len() {
-				all[name+"_"+string(rune('0'+k))] += number(x.Index(k))
-			}
-		default:
-			all[name] += number(x)
+		for k := range v.Len() {
+			all[prefix+name+"_"+string(rune('0'+k))] += number(v.Index(k))
 		}
-	}
+	})
 }
 
 func number(v reflect.Value) int64 {
@@ -121,18 +113,6 @@ func number(v reflect.Value) int64 {
 		return int64(v.Uint())
 	}
 	return 0
-}
-
-func snake(name string) string {
-	name = strings.ReplaceAll(name, "IDs", "Ids")
-	var b strings.Builder
-	for i, r := range name {
-		if unicode.IsUpper(r) && i > 0 && (unicode.IsLower(rune(name[i-1])) || i+1 < len(name) && unicode.IsLower(rune(name[i+1]))) {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
 }
 
 // Counter gives a counter or gauge of an engine, summed over its ranks.
