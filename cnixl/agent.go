@@ -143,8 +143,10 @@ func (a *Agent) Register(regions []transport.Region) error {
 	if len(regions) == 0 {
 		return nil
 	}
-	if err := a.locks().check(regions); err != nil {
-		return err
+	if host := hostBytes(regions); host > 0 { // else the machine need not be looked at
+		if err := a.locks().check(host); err != nil {
+			return err
+		}
 	}
 	if st := C.kvlx_register(a.handle, regionsC(regions), C.size_t(len(regions))); st != C.KVLX_OK {
 		return fmt.Errorf("register %d regions: %w", len(regions), errorOf(st))

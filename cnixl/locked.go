@@ -23,14 +23,18 @@ type lockable struct {
 	exempt  bool   // CAP_IPC_LOCK: the limit is not asked
 }
 
-// check holds what registering regions locks against the limit.
-func (l *lockable) check(regions []transport.Region) error {
-	host := uint64(0)
+// hostBytes is what registering regions locks of the host's memory on each device.
+func hostBytes(regions []transport.Region) (host uint64) {
 	for _, r := range regions {
 		if r.Mem == transport.DRAM {
 			host += r.Bytes
 		}
 	}
+	return host
+}
+
+// check holds what registering so much host memory locks against the limit.
+func (l *lockable) check(host uint64) error {
 	need := host * uint64(l.devices)
 	if l.exempt || l.limit == unix.RLIM_INFINITY || l.pinned+need <= l.limit {
 		return nil

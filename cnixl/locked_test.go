@@ -58,7 +58,7 @@ func TestWhatTheProcessMayNotLockIsNotRegisteredAndTheRemedyIsNamed(t *testing.T
 			}
 		})
 	}
-	a.locks = func() *lockable { return &lockable{devices: 2, limit: 1 << 20} }
+	a.locks = func() *lockable { return &lockable{devices: 2, limit: 1 << 20, pinned: 2 << 20} }
 	if err := a.Register([]transport.Region{{Addr: address(mem), Bytes: 4096, Mem: transport.VRAM}}); err != nil {
 		t.Errorf("memory of a device is not the host's: %v", err)
 	}
@@ -121,7 +121,7 @@ func TestLockedMemoryAndTheRightToLockAreRead(t *testing.T) {
 			t.Errorf("%q: %+v, want %+v", text, got, want)
 		}
 	}
-	if l := locksOfThisProcess(); l.check(nil) != nil {
+	if l := locksOfThisProcess(); l.check(0) != nil {
 		t.Errorf("nothing at all is too much: %+v", l)
 	}
 }
