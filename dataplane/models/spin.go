@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// ErrSpin: there is no spin, or no C compiler for what it writes.
+// ErrSpin says that there is no spin, or no C compiler for what it writes.
 var ErrSpin = errors.New("spin is missing: it is the package `spin` of Debian and Ubuntu (6.5.2), and needs a C compiler")
 
 // Outcome is what a run of spin gave.
