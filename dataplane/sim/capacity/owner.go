@@ -2,7 +2,6 @@ package capacity
 
 import (
 	"errors"
-	"strconv"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/host"
@@ -99,8 +98,7 @@ func (p *prefiller) prefilled(token uint64) {
 		return
 	}
 	r := &w.reqs[i]
-	w.id = strconv.AppendUint(append(strconv.AppendUint(append(w.id[:0], "r"...), uint64(i), 10), '-'), uint64(r.serial), 10)
-	g := host.Grant{ID: w.id, Blocks: uint32(r.blocks), Tokens: uint32(r.input), User: token}
+	g := host.Grant{ID: w.idOf(i), Blocks: uint32(r.blocks), Tokens: uint32(r.input), User: token}
 	if w.set.Fixed {
 		g.Fixed, g.TTL = true, w.set.Term
 	}
@@ -146,7 +144,7 @@ func (p *prefiller) lease(i int32, h record.Handle) {
 func (w *world) carry(p *prefiller, i int32, h record.Handle) error {
 	epoch, key, _ := p.host.Era(h)
 	out := wire.Params{
-		DoRemotePrefill: true, EngineID: p.id, RequestID: string(w.id), Host: "localhost", Port: 5600, TPSize: 1, DCPSize: 1, PPSize: 1,
+		DoRemotePrefill: true, EngineID: p.id, RequestID: string(w.idOf(i)), Host: "localhost", Port: 5600, TPSize: 1, DCPSize: 1, PPSize: 1,
 		NumTokens: uint32(w.reqs[i].input), Groups: w.groups, TransferMode: "read", Native: true,
 		Lease: wire.ParamsLease{Version: wire.LeaseVersion, Epoch: epoch, Slot: h.Slot(), Generation: h.Use(), Key: key},
 	}

@@ -2,7 +2,6 @@ package capacity
 
 import (
 	"errors"
-	"strconv"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -80,10 +79,9 @@ func (d *decoder) accept(i int32) {
 		w.at(d.stalledTill, again)
 		return
 	}
-	w.id = strconv.AppendUint(append(strconv.AppendUint(append(w.id[:0], "r"...), uint64(i), 10), '-'), uint64(r.serial), 10)
 	remote := r.remote
-	remote.ID = w.id
-	h, err := d.host.Track(d.engineOf(r.p), &remote, w.id, w.token(i), w.now)
+	remote.ID = w.idOf(i)
+	h, err := d.host.Track(d.engineOf(r.p), &remote, remote.ID, w.token(i), w.now)
 	if errors.Is(err, host.ErrFull) { // of the ring until the next step; of slots until one comes back
 		w.wake(d.engine)
 		w.at(w.now.Add(w.cfg.Pass), again)

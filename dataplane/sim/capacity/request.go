@@ -1,6 +1,8 @@
 package capacity
 
 import (
+	"strconv"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/internal/list"
@@ -33,7 +35,7 @@ type request struct {
 
 	input, output, blocks int32 // tokens, tokens, blocks
 	p, d                  int32 // engines of the attempt
-	pEpoch, dEpoch        uint64
+	pEpoch                uint64
 	lease, track          record.Handle
 	remote                host.Remote // as the parameters named the lease, without its id
 
@@ -45,6 +47,13 @@ type request struct {
 // token names a request's attempt in events: serial and place.
 func (w *world) token(i int32) uint64 {
 	return uint64(w.reqs[i].serial)<<32 | uint64(uint32(i))
+}
+
+// idOf is the name of a request's attempt on the wire. It holds until the next one is asked for.
+func (w *world) idOf(i int32) []byte {
+	w.id = strconv.AppendUint(append(w.id[:0], 'r'), uint64(i), 10)
+	w.id = strconv.AppendUint(append(w.id, '-'), uint64(w.reqs[i].serial), 10)
+	return w.id
 }
 
 // ofToken gives the request whose attempt is under way, or none.

@@ -41,7 +41,7 @@ func (w *world) handover(i int32) {
 		return
 	}
 	r := &w.reqs[i]
-	r.d, r.dEpoch = d.index-int32(w.cfg.P), d.epoch
+	r.d = d.index - int32(w.cfg.P)
 	w.push(&d.all, i)
 	d.accept(i)
 }
