@@ -1,6 +1,7 @@
 package capacity
 
 import (
+	"math"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -43,7 +44,7 @@ func (w *world) stall(e *engine) {
 	if e.alive {
 		w.stalled++
 		x := unit(w.cfg.Seed, drawStallFor, uint64(e.index), e.stalls)
-		e.stalledTill = max(e.stalledTill, w.now.Add(spanOf(w.cfg.StallMax.Seconds()*pow100(x-1))))
+		e.stalledTill = max(e.stalledTill, w.now.Add(spanOf(w.cfg.StallMax.Seconds()*math.Pow(100, x-1))))
 		w.wakeBy(e, e.stalledTill)
 	}
 	w.nextStall(e)

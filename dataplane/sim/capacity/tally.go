@@ -1,13 +1,10 @@
 package capacity
 
 import (
-	"math"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 )
-
-func pow100(x float64) float64 { return math.Pow(100, x) }
 
 // tally is what a run counts.
 type tally struct {
@@ -200,14 +197,5 @@ func (w *world) checkRest() {
 		if g := d.plane.Tracker.Gauges(); d.all.N != 0 || g.Tracked != 0 || g.Owed != 0 || g.Reading != 0 {
 			w.violated("nothing is tracked at the end", d.id, "%d requests, %+v", d.all.N, g)
 		}
-	}
-	for _, e := range w.all {
-		w.takeCountersOfLiving(e)
-	}
-}
-
-func (w *world) takeCountersOfLiving(e *engine) {
-	if e.alive {
-		w.takeCounters(e)
 	}
 }

@@ -198,6 +198,11 @@ func (w *world) run(ctx context.Context) error {
 	if w.broken == nil {
 		w.checkRest()
 	}
+	for _, e := range w.all {
+		if e.alive {
+			w.takeCounters(e)
+		}
+	}
 	return w.broken
 }
 
