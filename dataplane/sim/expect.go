@@ -130,8 +130,11 @@ func (x *Expectation) about() (f fact, err error) {
 }
 
 func (x *Expectation) counts() bool {
-	return x.Counter != "" || x.Event != "" || x.Sent != "" || x.Refused != ""
+	return x.Counter != "" || x.logged()
 }
+
+// logged reports that the log tells, and not the world.
+func (x *Expectation) logged() bool { return x.Event != "" || x.Sent != "" || x.Refused != "" }
 
 // check says what is wrong with an expectation.
 func (x *Expectation) check(c *Case) error {

@@ -24,22 +24,11 @@ type watch struct {
 	found Finding
 }
 
-// fail notes the first look that went wrong.
-func (w *watch) fail(at time.Duration, got string) {
-	if w.found.OK {
-		w.found.OK, w.found.At, w.found.Got = false, at, got
-	}
-}
-
-// look compares one look with what was wanted then.
+// look compares one look with what was wanted then. The first that goes wrong is the last that counts.
 func (w *watch) look(at time.Duration, want, holds bool, got string) {
-	if holds == want {
-		if w.found.OK {
-			w.found.At, w.found.Got = at, got
-		}
-		return
+	if w.found.OK {
+		w.found.OK, w.found.At, w.found.Got = holds == want, at, got
 	}
-	w.fail(at, got)
 }
 
 // looks lists when an expectation is looked at, and whether it has to hold then.
@@ -70,8 +59,8 @@ func (x *Expectation) looks() (at []time.Duration, want []bool) {
 
 // probes looks at the world for an expectation whose fact is a state of it.
 func (w *watch) probes() (out []Probe) {
-	if w.x.Event != "" || w.x.Sent != "" || w.x.Refused != "" {
-		return nil // from the log
+	if w.x.logged() {
+		return nil
 	}
 	since := int64(0)
 	if w.x.Since != nil && w.x.Counter != "" {
@@ -89,13 +78,10 @@ func (w *watch) probes() (out []Probe) {
 
 // fromLog looks at the log for an expectation about what was counted there.
 func (w *watch) fromLog(log Log) {
-	at, want := w.x.looks()
+	at, want := w.x.looks() // in order of time, as the log
+	n, k := int64(0), 0
 	for i := range at {
-		n := int64(0)
-		for k := range log {
-			if log[k].At > at[i] {
-				break
-			}
+		for ; k < len(log) && log[k].At <= at[i]; k++ {
 			if (w.x.Since == nil || log[k].At >= *w.x.Since) && w.x.counted(&log[k]) {
 				n++
 			}
@@ -240,7 +226,7 @@ func (c *Case) runSeed(seed uint64, expect []Expectation, log bool) (*Outcome, e
 	}
 	out := &Outcome{Seed: seed, Result: res}
 	for _, w := range watches {
-		if w.x.Event != "" || w.x.Sent != "" || w.x.Refused != "" {
+		if w.x.logged() {
 			w.fromLog(res.Log)
 		}
 		out.Findings = append(out.Findings, w.found)
