@@ -250,20 +250,24 @@ func (l *fromHost) endAgain(g *record.Grant) {
 	}
 }
 
-// open reports that a handle names an expectation or a lease here.
-func (l *fromHost) open(h record.Handle) bool {
-	use, bits, ok := l.slotAt(h)
-	return ok && use == h.Use() && (bits == record.Expected || bits == record.Granted)
+// open reports that a handle names the expectation or the lease that its slot holds.
+func open(use, bits uint32, h record.Handle) bool {
+	return use == h.Use() && (bits == record.Expected || bits == record.Granted)
 }
 
 func (l *fromHost) Cancel(h record.Handle, now clock.Instant) {
-	if l.open(h) {
+	use, bits, ok := l.slotAt(h)
+	if !ok {
+		return
+	}
+	l.giveWay(h.Slot(), use, bits, h.Use(), now) // a full state names the last use of a slot only
+	if open(use, bits, h) {
 		l.p.Leases.Cancel(h, now)
 	}
 }
 
 func (l *fromHost) Revoke(h record.Handle, now clock.Instant) {
-	if l.open(h) {
+	if use, bits, ok := l.slotAt(h); ok && open(use, bits, h) {
 		l.p.Leases.Revoke(h, now)
 	}
 }

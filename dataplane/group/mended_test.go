@@ -15,7 +15,7 @@ import (
 // A rank that missed the end of an expectation would expect until the slot's next use, perhaps for ever: the full state that heals the
 // loss says it once more, and of a slot that is used again says that instead.
 func TestARankThatMissedTheEndOfAnExpectationHearsItWithTheFullState(t *testing.T) {
-	for _, end := range []string{"cancelled", "lapsed", "cancelled, and the slot is used again"} {
+	for _, end := range []string{"cancelled", "lapsed", "cancelled, and the slot is used again", "cancelled, and so is the slot's next use"} {
 		t.Run(end, func(t *testing.T) {
 			l := newLab(t)
 			p := l.engine("P", two, stream.KindDelta, nil)
@@ -31,20 +31,34 @@ func TestARankThatMissedTheEndOfAnExpectationHearsItWithTheFullState(t *testing.
 				}
 				return [][]byte{msg}
 			}
-			if end == "lapsed" {
+			again := func() record.Handle {
+				b, err := p.host.Expect([]byte("b"))
+				must(t, err)
+				if b.Slot() != h.Slot() {
+					t.Fatalf("slot %d, want %d once more", b.Slot(), h.Slot())
+				}
+				return b
+			}
+			want := 0
+			switch end {
+			case "lapsed":
 				l.step(11 * duration) // the message with the cancel is the first that is lost
 				l.until("lapsed", func() bool { return p.count(record.EvExpectLapsed) == 1 })
-			} else {
+			case "cancelled, and so is the slot's next use": // all of it goes in the message that is lost
+				p.ranks[1].stopped = true
+				must(t, p.host.Cancel(h))
+				l.until("rank 0 has heard it", func() bool { return p.ranks[0].plane.Leases.Expected() == 0 })
+				b := again()
+				l.until("rank 0 expects again", func() bool { return p.ranks[0].plane.Leases.Expected() == 1 })
+				must(t, p.host.Cancel(b))
+				l.until("and no more", func() bool { return p.ranks[0].plane.Leases.Expected() == 0 })
+				p.ranks[1].stopped = false
+			default:
 				must(t, p.host.Cancel(h))
 			}
 			l.until("it is lost", func() bool { return lost == 1 })
-			want := 0
 			if end == "cancelled, and the slot is used again" {
-				again, err := p.host.Expect([]byte("b"))
-				must(t, err)
-				if again.Slot() != h.Slot() {
-					t.Fatalf("slot %d, want %d once more", again.Slot(), h.Slot())
-				}
+				again()
 				want = 1
 			}
 			l.until("healed", func() bool { return !p.group.Rank(1).Behind && p.group.Rank(1).FullStates == 2 })

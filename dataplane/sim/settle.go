@@ -3,8 +3,6 @@ package sim
 import (
 	"fmt"
 	"time"
-
-	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
 // settle takes all faults away: everything must come to its end.
@@ -116,11 +114,7 @@ func (l *life) left() string {
 		if r.gone || r.poisoned {
 			continue
 		}
-		n := r.leases.Held() + r.leases.Ending()
-		if l.kind() != stream.KindDelta || l.host == nil { // else one whose cancel was lost may stay until the next use of its slot
-			n += r.leases.Expected()
-		}
-		if n != 0 {
+		if n := r.leases.Held() + r.leases.Ending() + r.leases.Expected(); n != 0 {
 			return fmt.Sprintf("rank %d: %d leases", r.n, n)
 		}
 		g := r.tracker.Gauges()
