@@ -21,6 +21,8 @@ var Packages = []struct {
 	{"dataplane/wire", []string{"dataplane/handshake", "dataplane/heartbeat", "dataplane/core"}},
 	{"dataplane/handshake", []string{"dataplane/core"}},
 	{"dataplane/zmtp", []string{"dataplane/handshake", "dataplane/core"}},
+	{"dataplane/internal/due", []string{"dataplane/heartbeat"}},
+	{"dataplane/internal/list", []string{"dataplane/group", "dataplane/core"}},
 	{"ringbuf", []string{"ringbuf/internal/cring", "dataplane/submit", "dataplane/stream", "dataplane/core"}},
 }
 
