@@ -1,10 +1,13 @@
 package mutate
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,7 +62,7 @@ type Run struct {
 	Normal map[string]Cost `json:"normal"`
 }
 
-// LoadRun reads a run; none yet is an empty one.
+// LoadRun reads a run; none yet is an empty one. A result that does not say of which commit it is has the run's.
 func LoadRun(path string) (r Run, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -72,7 +75,56 @@ func LoadRun(path string) (r Run, err error) {
 		return r, fmt.Errorf("results %s: %w", path, err)
 	}
 	r.Drawn = slices.DeleteFunc(r.Drawn, func(d DrawnResult) bool { return d.Verdict == "" })
+	for res := range r.results() {
+		res.Commit = cmp.Or(res.Commit, r.Commit)
+	}
 	return r, nil
+}
+
+// results gives those of named and drawn mutations.
+func (r *Run) results() iter.Seq[*Result] {
+	return func(yield func(*Result) bool) {
+		for i := range r.Named {
+			if !yield(&r.Named[i].Result) {
+				return
+			}
+		}
+		for i := range r.Drawn {
+			if !yield(&r.Drawn[i].Result) {
+				return
+			}
+		}
+	}
+}
+
+// Forget drops the results of places that are no longer there, and notes where the others are now.
+func (r *Run) Forget(sites []Site) {
+	r.Drawn = slices.DeleteFunc(r.Drawn, func(d DrawnResult) bool {
+		return !slices.ContainsFunc(sites, func(s Site) bool { return s.Same(&d.Site) })
+	})
+	for i := range r.Drawn {
+		site := &r.Drawn[i].Site
+		*site = sites[slices.IndexFunc(sites, func(s Site) bool { return s.Same(site) })]
+	}
+}
+
+// commits says of which commits the results are, most first.
+func (r *Run) commits() string {
+	count := make(map[string]int)
+	for res := range r.results() {
+		count[cmp.Or(res.Commit, r.Commit)]++
+	}
+	if len(count) == 0 || len(count) == 1 && count[r.Commit] > 0 {
+		return "Of commit " + r.Commit
+	}
+	all := slices.SortedFunc(maps.Keys(count), func(a, b string) int {
+		return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b))
+	})
+	var parts []string
+	for _, c := range all {
+		parts = append(parts, fmt.Sprintf("%d of commit %s", count[c], c))
+	}
+	return "Results: " + strings.Join(parts, ", ")
 }
 
 // Save writes it.
@@ -146,7 +198,7 @@ func (r *Run) Page(named []Mutation, equal []Equal) string {
 
 Does a test notice when the code is wrong? Each line below is a small mistake, made in a copy of one source file that only the
 build sees (`+"`go test -overlay`"+`). A mistake that no longer compiles counts for nothing. One whose tests run out of time
-(twice what they take of the processor otherwise, and 5 s) counts as caught and says so. Of commit %s, %s.
+(twice what they take of the processor otherwise, and 5 s) counts as caught and says so. %s, %s.
 
 **%d of %d named mistakes were caught by the test that is named for them. Of %d drawn ones (seed %d, %d more did not compile) %d were caught: %.1f %%;
 %d more change nothing that can be seen, and %d were not noticed.**
@@ -157,7 +209,7 @@ What would go wrong, and the test that must see it. They stand in [internal/muta
 
 | mistake | in | would mean | caught by |
 |---|---|---|---|
-`, r.Commit, r.Date, caught, len(r.Named), all.all, r.Seed, broken, all.caught, share(all.caught, all.all), all.equal, all.left)
+`, r.commits(), r.Date, caught, len(r.Named), all.all, r.Seed, broken, all.caught, share(all.caught, all.all), all.equal, all.left)
 	results := make(map[string]*NamedResult)
 	for i := range r.Named {
 		results[r.Named[i].Name] = &r.Named[i]

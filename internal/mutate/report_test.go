@@ -59,6 +59,39 @@ func TestARunIsReadAsItWasSaved(t *testing.T) {
 	}
 }
 
+func TestThePageSaysOfWhichCommitsItsResultsAre(t *testing.T) {
+	drawn := drawnResult("ringbuf", Negated, "a", WasCaught, "ringbuf")
+	r := Run{Commit: "first", Date: "2026-01-02", Named: []NamedResult{{"n", Result{Verdict: WasCaught}}}, Drawn: []DrawnResult{drawn, drawn}}
+	if page := r.Page(nil, nil); !strings.Contains(page, "Of commit first, 2026-01-02.") {
+		t.Errorf("all of one commit:\n%s", page)
+	}
+	path := filepath.Join(t.TempDir(), "run.json")
+	if err := r.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	r, err := LoadRun(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Commit = "second" // a new run of one kind leaves the results of the other
+	r.Named[0].Commit = "second"
+	if page := r.Page(nil, nil); !strings.Contains(page, "Results: 2 of commit first, 1 of commit second, 2026-01-02.") {
+		t.Errorf("of two commits:\n%s", page)
+	}
+}
+
+func TestResultsOfPlacesThatAreGoneAreForgotten(t *testing.T) {
+	r := Run{Drawn: []DrawnResult{drawnResult("ringbuf", Negated, "a", WasCaught, "ringbuf"), drawnResult("ringbuf", Negated, "b", WasCaught, "ringbuf")}}
+	moved := r.Drawn[1].Site
+	moved.Line = 9
+	want := r.Drawn[1]
+	want.Site = moved
+	r.Forget([]Site{moved})
+	if diff := cmp.Diff([]DrawnResult{want}, r.Drawn, cmp.AllowUnexported(Site{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestEachEqualMutationHasAReasonAndIsDrawnFromASite(t *testing.T) {
 	equal, err := LoadEqual(root)
 	if err != nil {

@@ -36,6 +36,7 @@ type Result struct {
 	Package string        `json:"caught_in,omitempty"` // whose tests noticed
 	Test    string        `json:"test,omitempty"`      // the first that did; empty: the process ended
 	Took    time.Duration `json:"took"`
+	Commit  string        `json:"commit,omitempty"` // of the tree that was mutated
 }
 
 // NamedResult is that of a named mutation.

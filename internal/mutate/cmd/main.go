@@ -69,8 +69,12 @@ func run(ctx context.Context) error {
 		r.Normal = last.Normal
 	}
 	partly := *again || *only != ""
-	if !partly && !*goOn {
-		last.Seed, last.Date, last.Commit = *seed, time.Now().UTC().Format(time.DateOnly), commit(*root)
+	now := commit(*root)
+	if *what != "page" {
+		last.Date = time.Now().UTC().Format(time.DateOnly)
+		if !partly && !*goOn {
+			last.Seed, last.Commit = *seed, now
+		}
 	}
 
 	if *what == "named" || *what == "all" {
@@ -82,6 +86,9 @@ func run(ctx context.Context) error {
 		got, err := r.Named(ctx, want)
 		if err != nil {
 			return err
+		}
+		for i := range got {
+			got[i].Commit = now
 		}
 		last.Named = mergeNamed(named, last.Named, got)
 		if err := last.Save(*results); err != nil {
@@ -97,6 +104,7 @@ func run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		last.Forget(sites)
 		want, count := sites, *n
 		if partly {
 			want = slices.DeleteFunc(slices.Clone(sites), func(s mutate.Site) bool {
@@ -117,6 +125,7 @@ func run(ctx context.Context) error {
 		got, err := r.Drawn(ctx, want, count, *stages)
 		last.Normal = r.Normal
 		for _, g := range got {
+			g.Commit = now
 			if at := find(last.Drawn, &g.Site); at >= 0 {
 				last.Drawn[at] = g
 			} else {
