@@ -121,7 +121,7 @@ func (c *Client) finish(a *attempt, out answer, err error) {
 	}
 	now := time.Now()
 	if err != nil {
-		class := classOf(err)
+		class := ClassOf(err)
 		c.counts.failures[class]++
 		if e.failures++; e.failures == 1 {
 			e.failing = now
@@ -155,10 +155,10 @@ func (c *Client) finish(a *attempt, out answer, err error) {
 func (c *Client) refreshed(a *attempt, out answer, err error) {
 	e := a.e
 	if err != nil {
-		c.counts.refreshFailures[classOf(err)]++
+		c.counts.refreshFailures[ClassOf(err)]++
 		e.late++
 		e.notYet = time.Now().Add(backoff(e.late))
-		if class := classOf(err); class == WrongEngine || class == Incompatible { // it is another one now
+		if class := ClassOf(err); class == WrongEngine || class == Incompatible { // it is another one now
 			e.full = true
 		}
 		return

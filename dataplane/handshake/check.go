@@ -10,7 +10,7 @@ import (
 
 // expectation is what a reply is held against.
 type expectation struct {
-	engine string // engine id that was asked for
+	engine string // engine id that was asked for; empty: any
 	tp     uint32 // Desc.TP
 	hash   string // our own compatibility hash
 	ignore bool   // enforce_handshake_compat is off
@@ -47,7 +47,7 @@ func (x *expectation) read(r Rank, frames [][]byte) (reply, error) {
 	if err := wire.ParseHandshake(raw, h); err != nil {
 		return reply{}, fmt.Errorf("%w: %w", ErrMetadata, err)
 	}
-	if h.EngineID != x.engine {
+	if x.engine != "" && h.EngineID != x.engine {
 		return reply{}, fmt.Errorf("%w: it is %s, not %s", ErrWrongEngine, short(h.EngineID), short(x.engine))
 	}
 	if h.Native && h.Lease.Rank != r.Transfer && h.Lease.Rank != r.PP*x.tp+r.Transfer {

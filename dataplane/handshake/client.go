@@ -143,8 +143,7 @@ func NewClient(cfg Config) (*Client, error) {
 	if cfg.EnginesMax == 0 {
 		cfg.EnginesMax = 4096
 	}
-	const around = 4096 // payload's keys and hash, stamp
-	z := zmtp.Client{Now: cfg.Now, Limits: zmtp.Limits{Request: cfg.RankTimeout, ReplyBytesMax: wire.HandshakeMax + around}}
+	z := asClient(cfg.Now, cfg.RankTimeout)
 	c := &Client{cfg: cfg, engines: map[uint64]*engine{}}
 	c.dial = func(ctx context.Context, addr string) (conn, error) {
 		conn, err := z.Dial(ctx, addr)
@@ -155,6 +154,12 @@ func NewClient(cfg Config) (*Client, error) {
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c, nil
+}
+
+// asClient speaks to side channels. timeout is for connecting and for each reply.
+func asClient(now func() clock.Instant, timeout time.Duration) zmtp.Client {
+	const around = 4096 // payload's keys and hash, stamp
+	return zmtp.Client{Now: now, Limits: zmtp.Limits{Request: timeout, ReplyBytesMax: wire.HandshakeMax + around}}
 }
 
 // Want makes an engine known, from now until Forget. With the same description again it does nothing; with another one

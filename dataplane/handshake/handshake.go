@@ -71,8 +71,8 @@ func (c Class) String() string {
 	return fmt.Sprintf("class %d", uint8(c))
 }
 
-// classOf finds the class of an attempt's error.
-func classOf(err error) Class {
+// ClassOf finds the class of an error of this package or of package zmtp.
+func ClassOf(err error) Class {
 	if err == nil {
 		return None
 	}

@@ -321,7 +321,7 @@ func FuzzAReplyNeverPanicsAndIsWholeOrNothing(f *testing.F) {
 		x := expectation{engine: "P", hash: hashA}
 		got, err := x.read(Rank{}, [][]byte{first, second})
 		if err != nil {
-			switch class := classOf(err); class {
+			switch class := ClassOf(err); class {
 			case Metadata, Incompatible, WrongEngine, WrongRanks:
 			default:
 				t.Errorf("class %v for %v", class, err)

@@ -75,7 +75,7 @@ func (c *Client) Engines(dst []EngineStatus) []EngineStatus {
 	for _, e := range c.engines {
 		s := EngineStatus{
 			Engine: e.handle, ID: e.desc.ID, Addr: e.desc.Addr, State: e.state, Since: e.since, Failures: e.failures,
-			Err: e.err, Class: classOf(e.err), Fetched: e.fetched, Offset: e.offset, OffsetError: -1,
+			Err: e.err, Class: ClassOf(e.err), Fetched: e.fetched, Offset: e.offset, OffsetError: -1,
 		}
 		if e.failures > 0 {
 			s.Failing = e.failing
