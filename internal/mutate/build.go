@@ -78,17 +78,15 @@ var (
 // ever runs out of the other.
 type limit struct{ processor, wall time.Duration }
 
-// Cost is what the tests of a package take on the code as it is.
+// Cost is what tests take on the code as it is.
 type Cost struct {
 	Processor time.Duration `json:"processor"`
 	Wall      time.Duration `json:"wall"`
 }
 
-// limitOf is what the tests of a package may take when they are mutated.
-func (r *Runner) limitOf(pkg string) limit {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	normal, slack := r.Normal[pkg], cmp.Or(r.Slack, 5*time.Second)
+// limitOf is what tests may take when they are mutated.
+func (r *Runner) limitOf(normal Cost) limit {
+	slack := cmp.Or(r.Slack, 5*time.Second)
 	return limit{2*normal.Processor + slack, 5*normal.Wall + 6*slack}
 }
 

@@ -38,7 +38,7 @@ func after(pkg string) []string {
 // Drawn applies sites in their order until n of them have compiled, and runs the tests of their package, then those of After.
 // stages bounds how many packages' tests are run for one site.
 func (r *Runner) Drawn(ctx context.Context, sites []Site, n, stages int) ([]DrawnResult, error) {
-	if err := r.measure(ctx, sites, n, stages); err != nil {
+	if err := r.measure(ctx, sites, stages); err != nil {
 		return nil, err
 	}
 	var out []DrawnResult
@@ -78,13 +78,20 @@ func (r *Runner) Drawn(ctx context.Context, sites []Site, n, stages int) ([]Draw
 	return out, nil
 }
 
-// measure notes how long the tests of unchanged packages take, and that they pass.
-func (r *Runner) measure(ctx context.Context, sites []Site, n, stages int) error {
+// asked are the packages whose tests are run for a mutation in pkg, in their order.
+func asked(pkg string, stages int) []string {
+	all := append([]string{pkg}, after(pkg)...)
+	return all[:min(stages, len(all))]
+}
+
+// measure notes what all tests of unchanged packages take, and that they pass.
+func (r *Runner) measure(ctx context.Context, sites []Site, stages int) error {
 	var packages []string
-	for _, p := range Packages {
-		packages = append(packages, p.Name)
-		packages = append(packages, p.After[:min(stages-1, len(p.After))]...)
+	for i := range sites {
+		packages = append(packages, asked(sites[i].Package, stages)...)
 	}
+	slices.Sort(packages)
+	packages = slices.Compact(packages)
 	if r.Normal == nil {
 		r.Normal = make(map[string]Cost)
 	}
@@ -133,10 +140,7 @@ func (r *Runner) drawn(ctx context.Context, s *Site, stages int) (Result, error)
 	if err != nil {
 		return Result{}, err
 	}
-	for i, pkg := range append([]string{s.Package}, after(s.Package)...) {
-		if i == stages {
-			break
-		}
+	for _, pkg := range asked(s.Package, stages) {
 		b, ok, err := buildTests(ctx, r.Root, pkg, overlay, filepath.Join(dir, "tests"))
 		if err != nil {
 			return Result{}, err
@@ -144,7 +148,7 @@ func (r *Runner) drawn(ctx context.Context, s *Site, stages int) (Result, error)
 		if !ok {
 			return Result{Verdict: Broken}, nil
 		}
-		res, err := r.twice(ctx, b, r.limitOf(pkg))
+		res, err := r.twice(ctx, b, r.limitOf(r.Normal[pkg]))
 		if err != nil {
 			return Result{}, err
 		}

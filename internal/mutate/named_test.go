@@ -153,6 +153,39 @@ func TestAMutationIsCaughtOnlyByItsOwnTestAndOnlyIfItCompiles(t *testing.T) {
 	}
 }
 
+func TestADrawnMutationMayTakeWhatAllTestsOfItsPackageTakeAndNotOnlyThoseThatAreNamed(t *testing.T) {
+	dir := tree(t)
+	r := &Runner{Root: dir, Dir: t.TempDir(), Workers: 2, Slack: time.Second, Log: t.Logf}
+	m := Mutation{Name: "seen", Change: Change{File: "p/p.go", Old: "n / 2", New: "n / 3"}, Caught: Caught{Package: "p", Test: "TestHalf"}}
+	if _, err := r.Named(context.Background(), []Mutation{m}); err != nil {
+		t.Fatal(err)
+	}
+	if cost, ok := r.Normal["p"]; ok {
+		t.Errorf("after one named test all tests of p are said to take %v", cost)
+	}
+	sites, err := Draw(dir, []string{"p"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.Drawn(context.Background(), sites, len(sites), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Normal["p"] == (Cost{}) {
+		t.Error("what the tests of p take was not measured")
+	}
+	want := map[string]Verdict{"n = -n": Survived, "i++": TimedOut, "i+1 < len(list)": WasCaught}
+	for i := range got {
+		if v, ok := want[got[i].Old]; ok && got[i].Verdict != v {
+			t.Errorf("%s %s: %s, want %s", got[i].Kind, got[i].Old, got[i].Verdict, v)
+		}
+		delete(want, got[i].Old)
+	}
+	if len(got) != len(sites) || len(want) > 0 {
+		t.Errorf("%d results of %d sites, without %v", len(got), len(sites), want)
+	}
+}
+
 func TestNothingIsMutatedWhileTheTestsFailOnTheCodeAsItIs(t *testing.T) {
 	dir := tree(t)
 	path := filepath.Join(dir, "p", "p_test.go")

@@ -24,10 +24,11 @@ type Runner struct {
 	Slack   time.Duration // what mutated tests may take beside twice what they take otherwise; 5 s
 	Log     func(format string, args ...any)
 
-	Normal map[string]Cost // what is known already; what is missing is measured
+	Normal map[string]Cost // of all tests of a package, what is known already; what is missing is measured
 
-	mu   sync.Mutex
-	binN int
+	mu        sync.Mutex
+	binN      int
+	namedCost map[string]Cost // of the tests of a package that named mutations ask
 }
 
 // Result is what became of one mutation.
@@ -92,9 +93,7 @@ func (r *Runner) Named(ctx context.Context, all []Mutation) ([]NamedResult, erro
 
 // unchanged runs the tests that are to notice on the code as it is.
 func (r *Runner) unchanged(ctx context.Context, all []Mutation) error {
-	if r.Normal == nil {
-		r.Normal = make(map[string]Cost)
-	}
+	r.namedCost = make(map[string]Cost)
 	byPackage := make(map[string]map[string]bool)
 	for _, m := range all {
 		if byPackage[m.Caught.Package] == nil {
@@ -139,7 +138,7 @@ func (r *Runner) unchanged(ctx context.Context, all []Mutation) error {
 			return fmt.Errorf("tests of %s do not pass on the code as it is: %s\n%s", pkg, strings.Join(names, ", "), res.out)
 		}
 		r.mu.Lock()
-		r.Normal[pkg] = res.took
+		r.namedCost[pkg] = res.took
 		r.mu.Unlock()
 		return nil
 	})
@@ -177,7 +176,7 @@ func (r *Runner) named(ctx context.Context, m *Mutation) (Result, error) {
 		if err != nil || !ok {
 			return Result{Verdict: Broken}, err
 		}
-		if res, err = b.run(ctx, pattern(m.Caught.Test), r.limitOf(m.Caught.Package)); err != nil {
+		if res, err = b.run(ctx, pattern(m.Caught.Test), r.limitOf(r.namedCost[m.Caught.Package])); err != nil {
 			return Result{}, err
 		}
 	}
