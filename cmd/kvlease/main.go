@@ -124,4 +124,11 @@ func helped(args []string) string {
 	return "kvlease"
 }
 
-func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+// oneLine is an error in a line. kong calls the end of the arguments "EOL".
+func oneLine(err error) string {
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	if flag, _, ok := strings.Cut(text, ": expected "); ok && strings.HasSuffix(text, `got "EOL" (<EOL>)`) {
+		return flag + " needs a value"
+	}
+	return text
+}

@@ -5,23 +5,43 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/kvlease/kvlease/dataplane/sim"
 )
 
 type simCmd struct {
 	Case   string        `help:"Run a case and check what it expects: a file, or one that is built in, such as C26; list for those." placeholder:"CASE"`
 	Replay string        `help:"Run a case file as it stands, whatever it expects." placeholder:"FILE"`
-	Seed   string        `help:"Draw a fleet and its faults from this number and run them." placeholder:"N"`
+	Seed   string        `help:"Draw a fleet and its faults from this number and run them. With --trace: of its crashes and stalls; 1." placeholder:"N"`
 	Faults string        `help:"With --seed: the kinds of faults, with commas between, or all, or none; a part of them drawn by the seed if empty." placeholder:"LIST"`
-	Log    bool          `help:"Print every event of the run."`
-	SVG    string        `help:"Draw a timeline into this file." placeholder:"FILE"`
+	Log    bool          `help:"Print every event of the run; not with --trace."`
+	SVG    string        `help:"Draw a timeline into this file; with --trace: charts." placeholder:"FILE"`
 	Out    string        `help:"With --seed: write what was drawn as a case file; if a rule is broken, made as small as possible." placeholder:"FILE"`
 	Shrink time.Duration `help:"With --seed: how long a failing schedule is made smaller." default:"30s"`
 
 	simTrace `embed:""`
+
+	given []given // what stands on the command line
+}
+
+// given is a flag that somebody has written.
+type given struct {
+	name     string
+	capacity bool // of the group that belongs to --trace
+}
+
+// AfterApply is called by kong: defaults are no flags that were written.
+func (c *simCmd) AfterApply(ctx *kong.Context) error {
+	for _, p := range ctx.Path {
+		if f := p.Flag; f != nil {
+			c.given = append(c.given, given{name: f.Name, capacity: f.Group != nil && f.Group.Key == capacityGroup})
+		}
+	}
+	return nil
 }
 
 func (simCmd) Help() string {
@@ -42,41 +62,63 @@ type way struct {
 	flag  string
 	given bool
 	do    func(*world) error
+	with  []string // other flags that mean something then
 }
 
 // ways are all of them.
 func (c *simCmd) ways() []way {
 	return []way{
-		{"--case", c.Case != "", c.runCase},
-		{"--replay", c.Replay != "", c.replay},
-		{"--trace", c.Trace != "", func(w *world) error { return c.simTrace.run(w, c.Seed, c.SVG) }},
-		{"--seed", c.Seed != "" && c.Trace == "", c.random},
+		{"case", c.Case != "", c.runCase, []string{"log", "svg"}},
+		{"replay", c.Replay != "", c.replay, []string{"log", "svg"}},
+		{"trace", c.Trace != "", func(w *world) error { return c.simTrace.run(w, c.Seed, c.SVG) }, []string{"seed", "svg"}},
+		{"seed", c.Seed != "" && c.Trace == "", c.random, []string{"faults", "log", "svg", "out", "shrink"}},
 	}
+}
+
+// takes reports whether a flag means something to a way.
+func (y *way) takes(g given) bool {
+	return g.name == y.flag || slices.Contains(y.with, g.name) || g.capacity && y.flag == "trace"
 }
 
 func (c *simCmd) Run(w *world) error {
 	var chosen []way
-	var names []string
 	for _, y := range c.ways() {
-		names = append(names, y.flag)
 		if y.given {
 			chosen = append(chosen, y)
 		}
 	}
 	switch {
 	case len(chosen) == 0:
-		return usageError{fmt.Errorf("what shall be run? say one of %s", strings.Join(names, ", "))}
+		return usageError{fmt.Errorf("what shall be run? say one of %s", flags(c.ways()))}
 	case len(chosen) > 1:
-		return usageError{fmt.Errorf("%s and %s: say one of them", chosen[0].flag, chosen[1].flag)}
-	case c.Seed == "" && c.Faults != "":
-		return usageError{errors.New("--faults goes with --seed")}
-	case c.Seed == "" && c.Out != "":
-		return usageError{errors.New("--out goes with --seed")}
+		return usageError{fmt.Errorf("--%s and --%s: say one of them", chosen[0].flag, chosen[1].flag)}
 	case c.Shrink < 0 || c.Shrink > time.Hour:
 		return usageError{fmt.Errorf("--shrink is %v, allowed: 0s to 1h", c.Shrink)}
 	}
-	return chosen[0].do(w)
+	y := &chosen[0]
+	for _, g := range c.given {
+		if !y.takes(g) {
+			others := slices.DeleteFunc(c.ways(), func(o way) bool { return !o.takes(g) })
+			return usageError{fmt.Errorf("--%s means nothing with --%s, only with %s", g.name, y.flag, flags(others))}
+		}
+	}
+	err := y.do(w)
+	if errors.Is(err, sim.ErrStopped) {
+		return errors.New("called off")
+	}
+	return err
 }
+
+func flags(ways []way) string {
+	var names []string
+	for _, y := range ways {
+		names = append(names, "--"+y.flag)
+	}
+	return strings.Join(names, ", ")
+}
+
+// calledOff is the Stop of runs: a signal ends them.
+func calledOff(w *world) func() bool { return func() bool { return w.ctx.Err() != nil } }
 
 // errBroken is the end of a run that went wrong, told already.
 var errBroken = errors.New("the run went wrong")
@@ -92,7 +134,7 @@ func (c *simCmd) runCase(w *world) error {
 	if len(k.Expect) == 0 {
 		return fmt.Errorf("%s expects nothing: list it under expect, or use --replay", c.Case)
 	}
-	out, err := k.Run(c.Log || c.SVG != "")
+	out, err := k.Run(sim.Options{Log: c.Log || c.SVG != "", Stop: calledOff(w)})
 	if err != nil {
 		return err
 	}
@@ -163,13 +205,12 @@ func (c *simCmd) random(w *world) error {
 	}
 	s := sim.Random(seed, faults)
 	err = c.run(w, s)
-	if errors.Is(err, errBroken) && c.Shrink > 0 {
-		fmt.Fprintf(w.stderr, "making it smaller, for at most %v\n", c.Shrink)
-		var res *sim.Result
-		s, res = sim.Shrink(s, c.Shrink)
-		if !res.OK() {
-			fmt.Fprintf(w.stdout, "%d actions of %d engines do it: %v\n", len(s.Actions), len(s.Engines), res.Violations[0])
-		}
+	broken := errors.Is(err, errBroken)
+	if err != nil && !broken {
+		return err
+	}
+	if broken && c.Shrink > 0 {
+		s = c.smaller(w, s)
 	}
 	switch {
 	case c.Out != "":
@@ -177,15 +218,33 @@ func (c *simCmd) random(w *world) error {
 			return werr
 		}
 		fmt.Fprintln(w.stdout, "written to", c.Out)
-	case err != nil:
+	case broken:
 		fmt.Fprintf(w.stdout, "\n%s", s.Print())
 	}
 	return err
 }
 
+// smaller makes a schedule that breaks a rule smaller. A signal ends that, and what was reached by then counts.
+func (c *simCmd) smaller(w *world, s sim.Schedule) sim.Schedule {
+	fmt.Fprintf(w.stderr, "making it smaller, for at most %v\n", c.Shrink)
+	s, res := sim.Shrink(s, c.Shrink, calledOff(w))
+	if res != nil && !res.OK() {
+		fmt.Fprintf(w.stdout, "%s of %s do it: %v\n", counted(len(s.Actions), "action"), counted(len(s.Engines), "engine"), res.Violations[0])
+	}
+	return s
+}
+
+// counted is a number with its word, like 2 leases.
+func counted(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", n, word)
+}
+
 // run carries a schedule out and tells what came of it.
 func (c *simCmd) run(w *world, s sim.Schedule) error {
-	res, err := sim.Run(s, sim.Options{Log: c.Log || c.SVG != ""})
+	res, err := sim.Run(s, sim.Options{Log: c.Log || c.SVG != "", Stop: calledOff(w)})
 	if err != nil {
 		return err
 	}
@@ -220,7 +279,8 @@ func (c *simCmd) summary(w *world, res *sim.Result) {
 	for _, n := range res.Failed {
 		failed += n
 	}
-	fmt.Fprintf(w.stdout, "%d leases granted, %d reads done, %d not, %d blocks compared, %d steps\n", res.Granted, res.Done, failed, res.Compared, res.Steps)
+	fmt.Fprintf(w.stdout, "%s granted, %s accepted, %d not, %s compared, %s\n",
+		counted(res.Granted, "lease"), counted(res.Done, "read"), failed, counted(res.Compared, "block"), counted(res.Steps, "step"))
 	for _, v := range res.Violations {
 		fmt.Fprintln(w.stdout, "BROKEN", v)
 	}

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/xml"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/sim"
 )
 
 const caseFile = "../../dataplane/sim/testdata/C26.yaml"
@@ -81,6 +86,55 @@ func TestWhatWasDrawnRunsAgainFromItsFile(t *testing.T) {
 	}
 }
 
+func TestAFileThatCannotBeWrittenIsNoBrokenRule(t *testing.T) {
+	for _, args := range []string{"--svg /nowhere/a.svg", "--out /nowhere/a.yaml"} {
+		code, stdout, stderr := invoke(t, "", append([]string{"sim", "--seed", "3"}, strings.Fields(args)...)...)
+		if code != exitFailed || strings.Contains(stdout, "actions:") || !strings.Contains(stderr, "/nowhere/a.") {
+			t.Errorf("%s: code %d, stderr %q, stdout\n%.2000s", args, code, stderr, stdout)
+		}
+	}
+}
+
+func TestASignalEndsARun(t *testing.T) {
+	for _, args := range []string{"--seed 3", "--case C26", "--replay C26"} {
+		var stdout, stderr bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		code := run(append([]string{"sim"}, strings.Fields(args)...), world{ctx: ctx, stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr})
+		if code != exitFailed || stdout.Len() != 0 || stderr.String() != "kvlease: called off\n" {
+			t.Errorf("%s: code %d, stdout %q, stderr %q", args, code, stdout.String(), stderr.String())
+		}
+	}
+}
+
+func TestAPictureHasALaneForWhatHappenedAndSaysWhatBroke(t *testing.T) {
+	s := &sim.Schedule{Span: 10 * time.Second, Engines: []sim.Engine{{ID: "P"}}}
+	acted := func(req, what string) sim.Entry {
+		return sim.Entry{At: time.Second, Kind: sim.Acted, Engine: "P", Rank: -1, Req: req, What: what}
+	}
+	var svg strings.Builder
+	err := writeChart(&svg, s, &sim.Result{
+		Violations: []sim.Violation{{Rule: sim.WrongData, Engine: "P", Req: "held", What: "first"}, {What: "second"}, {What: "third"}},
+		Log: sim.Log{
+			acted("held", "grant"), acted("cancelled", "expect"), acted("no room", "grant refused: full"),
+			{At: 2 * time.Second, Kind: sim.Broke, Engine: "P", Rank: -1, Req: "held", What: "data: first"},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{">P  held<", "a rule is broken", "first. And 2 more.", "0 leases granted"} {
+		if !strings.Contains(svg.String(), want) {
+			t.Errorf("no %q in the picture", want)
+		}
+	}
+	for _, not := range []string{"cancelled", "no room", "SIGKILL", "second"} {
+		if strings.Contains(svg.String(), not) {
+			t.Errorf("%q is in the picture", not)
+		}
+	}
+}
+
 func TestTheTimelineOfARunIsAPicture(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.svg")
 	if code, _, stderr := invoke(t, "", "sim", "--replay", strings.Replace(caseFile, "C26", "C46", 1), "--svg", path); code != exitOK {
@@ -98,7 +152,7 @@ func TestTheTimelineOfARunIsAPicture(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{`<rect class="lease"`, `<line class="beat"`, ">P  x<", ">D  a<", "P killed", "P starts"} {
+	for _, want := range []string{`<rect class="lease"`, `<line class="beat"`, ">P  x<", ">D  a<", "P killed", "P starts", "heartbeat batch sent to it"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in the picture", want)
 		}

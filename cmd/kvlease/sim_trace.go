@@ -9,13 +9,17 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/soak"
 	"github.com/kvlease/kvlease/dataplane/sim/capacity"
 )
 
-// simTrace are the flags of kvlease sim that belong to --trace.
+// capacityGroup is what kvlease sim's help calls the flags that mean nothing without --trace.
+const capacityGroup = "Capacity"
+
+// simTrace are these flags.
 type simTrace struct {
 	Trace string `help:"Play this trace of requests: JSON lines with timestamp (ms), input_length and output_length (tokens)." placeholder:"FILE" group:"Capacity"`
 
@@ -72,7 +76,9 @@ const simTraceHelp = `Capacity: --trace plays a trace of requests with a fleet o
                         the read could not be proven
   stale reads           reads that the fence refused
   cache full            requests that found their P's cache full, and how long they waited
+  given up              requests that fit into no cache or found no room at the router, or whose every try was lost
   reclaimed             leases of crashed D, and how long after the crash they ended
+  first token           from a request's arrival until its prefill was read by a D
   beats, bytes, rows    heartbeat messages a second of a D, their bytes, and the rows read as their answer
   CPU                   microseconds a second that the steps of an engine took here, and what of it heartbeats took at most;
                         one step in eight is timed, by the clock of its thread
@@ -170,7 +176,7 @@ func (c *simTrace) run(w *world, seedText, svg string) error {
 		}
 	}
 	if f := files["--json"]; f != nil {
-		report := &capacity.Report{Version: version + " " + revision(), Machine: machine(), Trace: c.Trace, Config: cfg, Results: results}
+		report := &capacity.Report{Version: strings.TrimSpace(version + " " + revision()), Machine: machine(), Trace: c.Trace, Config: cfg, Results: results}
 		if err := capacity.WriteJSON(f, report); err != nil {
 			return fmt.Errorf("--json: %w", err)
 		}

@@ -71,6 +71,9 @@ func (c *chart) item(engine, name string) *item {
 	return k
 }
 
+// empty reports that there is nothing to draw of it.
+func (k *item) empty() bool { return len(k.marks)+len(k.open) == 0 }
+
 func (k *item) begin(kind timeline.Kind, at float64) {
 	if _, ok := k.open[kind]; !ok {
 		k.open[kind] = at
@@ -150,11 +153,11 @@ func (c *chart) entry(e *sim.Entry) {
 	case sim.Broke:
 		c.moment(at, "BROKEN: "+e.What)
 		if e.Req != "" {
-			c.item(e.Engine, e.Req).point(timeline.Crash, at, e.What)
+			c.item(e.Engine, e.Req).point(timeline.Broken, at, e.What)
 		}
 	case sim.Sent:
 		if l := c.lanes[e.Peer]; l != nil && (strings.HasPrefix(e.What, "renew") || strings.HasPrefix(e.What, "heartbeat")) {
-			l.own.Marks = append(l.own.Marks, timeline.Mark{Kind: timeline.Beat, From: at, Text: "from " + e.Engine})
+			l.own.Marks = append(l.own.Marks, timeline.Mark{Kind: timeline.Sent, From: at, Text: "from " + e.Engine})
 		}
 	case sim.Acted:
 		c.acted(e, at)
@@ -223,8 +226,9 @@ func (c *chart) told(e *sim.Entry, at float64) {
 func (c *chart) chart(res *sim.Result) *timeline.Chart {
 	for _, e := range c.s.Engines {
 		l := c.lanes[e.ID]
-		shown := l.items[:min(len(l.items), lanesMax)]
-		if rest := len(l.items) - len(shown); rest > 0 {
+		items := slices.DeleteFunc(slices.Clone(l.items), (*item).empty) // expected and cancelled, refused, rejected
+		shown := items[:min(len(items), lanesMax)]
+		if rest := len(items) - len(shown); rest > 0 {
 			l.own.Label += fmt.Sprintf(" (%d more)", rest)
 		}
 		c.run.Lanes = append(c.run.Lanes, l.own)
@@ -239,9 +243,12 @@ func (c *chart) chart(res *sim.Result) *timeline.Chart {
 	if name == "" {
 		name = fmt.Sprintf("seed %d", c.s.Seed)
 	}
-	story := fmt.Sprintf("%d leases granted, %d reads done, %d blocks compared.", res.Granted, res.Done, res.Compared)
-	for _, v := range res.Violations {
-		story += " BROKEN: " + v.String() + "."
+	story := fmt.Sprintf("%s granted, %s accepted, %s compared.", counted(res.Granted, "lease"), counted(res.Done, "read"), counted(res.Compared, "block"))
+	if n := len(res.Violations); n > 0 {
+		story += fmt.Sprintf(" BROKEN: %s.", res.Violations[0])
+		if n > 1 {
+			story += fmt.Sprintf(" And %d more.", n-1)
+		}
 	}
 	return &timeline.Chart{
 		Title: "kvlease sim: " + name, Subtitle: "Virtual time. A lane for each engine with the heartbeats that are sent to it, below it one for each of its leases and requests.",

@@ -15,7 +15,7 @@ func TestEveryCaseComesOutRight(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			out, err := c.Run(false)
+			out, err := c.Run(Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -51,7 +51,7 @@ func TestEveryExpectationCanFail(t *testing.T) {
 				if !slices.Contains(can, false) {
 					break
 				}
-				out, err := less.runSeed(c.Seed, c.Expect, false)
+				out, err := less.runSeed(c.Seed, c.Expect, Options{})
 				if err != nil {
 					continue // it was needed
 				}
@@ -64,7 +64,7 @@ func TestEveryExpectationCanFail(t *testing.T) {
 					t.Errorf("%s:%d: %v: it holds whatever is left out", file, c.Expect[i].Line(), &c.Expect[i])
 				}
 			}
-			out, err := c.runSeed(c.Seed, opposites, false)
+			out, err := c.runSeed(c.Seed, opposites, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

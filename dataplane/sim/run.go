@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -10,9 +11,13 @@ import (
 
 // Options of a run that change nothing of what happens in it.
 type Options struct {
-	Log    bool    // keep the log
-	Probes []Probe // looks at the world, in order of time
+	Log    bool        // keep the log
+	Probes []Probe     // looks at the world, in order of time
+	Stop   func() bool // asked before each event; true ends the run with ErrStopped
 }
+
+// ErrStopped says that a run was called off by Options.Stop: nothing can be said of it.
+var ErrStopped = errors.New("sim: called off")
 
 // Probe looks at the world at a time, behind what is due then. One behind the end of the run is not carried out.
 type Probe struct {
@@ -40,8 +45,11 @@ func Run(s Schedule, o Options) (*Result, error) {
 		})
 	}
 	w.runUntil(startInstant.Add(s.Span))
-	if s.Settle >= 0 {
+	if s.Settle >= 0 && !w.over {
 		w.settle()
+	}
+	if w.over {
+		return nil, ErrStopped
 	}
 	return &w.res, nil
 }

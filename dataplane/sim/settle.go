@@ -39,6 +39,9 @@ func (w *World) settle() {
 			}
 		}
 		w.runUntil(w.now.Add(time.Second))
+		if w.over {
+			return
+		}
 		if w.idle() == "" {
 			break
 		}

@@ -8,17 +8,19 @@ import (
 )
 
 // Shrink makes a schedule that breaks a rule as small as it finds one that still breaks the same rule: fewer actions, then a
-// simpler fleet, then rounder numbers. It takes about budget of real time at most. What came of the last run is given, too.
+// simpler fleet, then rounder numbers. It takes about budget of real time at most, and less when stop (nil: never) says so. What
+// came of the last run is given, too; nil if even the first one was called off.
 //
 // Everything random is a hash of the seed and of what it is about, so an action that is taken out changes only what it did.
-func Shrink(s Schedule, budget time.Duration) (Schedule, *Result) {
-	first, err := Run(s, Options{})
+func Shrink(s Schedule, budget time.Duration, stop func() bool) (Schedule, *Result) {
+	o := Options{Stop: stop}
+	first, err := Run(s, o)
 	if err != nil || first.OK() {
 		return s, first
 	}
 	rule := first.Violations[0].Rule
-	k := &shrinker{best: s, res: first, until: time.Now().Add(budget), breaks: func(s *Schedule) *Result {
-		res, err := runOrBreak(*s)
+	k := &shrinker{best: s, res: first, until: time.Now().Add(budget), stop: stop, breaks: func(s *Schedule) *Result {
+		res, err := runOrBreak(*s, o)
 		if err != nil || res.OK() || res.Violations[0].Rule != rule {
 			return nil
 		}
@@ -46,11 +48,12 @@ type shrinker struct {
 	res    *Result
 	breaks func(*Schedule) *Result // nil: it does not break the same rule any more
 	until  time.Time
+	stop   func() bool
 	runs   int
 	kept   int
 }
 
-func (k *shrinker) over() bool { return time.Now().After(k.until) }
+func (k *shrinker) over() bool { return time.Now().After(k.until) || k.stop != nil && k.stop() }
 
 // try keeps a schedule if the same rule is still broken first.
 func (k *shrinker) try(s Schedule) bool {
@@ -68,13 +71,13 @@ func (k *shrinker) try(s Schedule) bool {
 }
 
 // runOrBreak is Run for a schedule that nobody has looked at: a panic is an error of it.
-func runOrBreak(s Schedule) (res *Result, err error) {
+func runOrBreak(s Schedule, o Options) (res *Result, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("sim: panic: %v", r)
 		}
 	}()
-	return Run(s, Options{})
+	return Run(s, o)
 }
 
 // cut ends the schedule when the rule was broken.

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -12,7 +13,7 @@ func TestAScheduleIsMadeAsSmallAsWhatItShows(t *testing.T) {
 		if err := s.check(); err != nil {
 			return nil
 		}
-		if res, err := runOrBreak(*s); err == nil && res.Failed[1] > 0 {
+		if res, err := runOrBreak(*s, Options{}); err == nil && res.Failed[1] > 0 {
 			return res
 		}
 		return nil
@@ -60,7 +61,36 @@ func TestMakingSmallerEndsInTime(t *testing.T) {
 	if n != 0 || len(k.best.Actions) != len(s.Actions) {
 		t.Errorf("%d runs behind the end of the time", n)
 	}
-	if got, res := Shrink(s, time.Second); !res.OK() || len(got.Actions) != len(s.Actions) {
+	if got, res := Shrink(s, time.Second, nil); !res.OK() || len(got.Actions) != len(s.Actions) {
 		t.Error("a schedule that breaks nothing was made smaller")
+	}
+}
+
+func TestWhatIsCalledOffEndsAtOnceAndGivesNoResult(t *testing.T) {
+	s := Random(1, nil)
+	asked := 0
+	after := func(n int) func() bool {
+		asked = 0
+		return func() bool { asked++; return asked > n }
+	}
+	if _, err := Run(s, Options{Stop: after(1 << 40)}); err != nil {
+		t.Fatal(err)
+	}
+	whole := asked
+	for _, n := range []int{0, 1, whole / 2, whole - 1} { // the last ones while all comes to its end
+		if res, err := Run(s, Options{Stop: after(n)}); !errors.Is(err, ErrStopped) || res != nil || asked > n+3 {
+			t.Errorf("stopped after %d of %d: %v, %v, asked %d times", n, whole, res, err, asked)
+		}
+	}
+	c := Case{Schedule: s, Seeds: 5}
+	if _, err := c.Run(Options{Stop: after(whole + 1)}); !errors.Is(err, ErrStopped) {
+		t.Errorf("a case: %v", err)
+	}
+	if _, res := Shrink(s, time.Minute, after(5)); res != nil {
+		t.Errorf("made smaller: %v", res)
+	}
+	k := &shrinker{best: s, res: &Result{}, stop: after(0), until: time.Now().Add(time.Minute), breaks: func(*Schedule) *Result { return &Result{} }}
+	if k.run(); len(k.best.Actions) != len(s.Actions) {
+		t.Error("went on when it was called off")
 	}
 }

@@ -195,32 +195,32 @@ func (o *Outcome) OK() bool {
 	return o.Result.OK() && !slices.ContainsFunc(o.Findings, func(f Finding) bool { return !f.OK })
 }
 
-// Run carries a case out with each of its seeds, until one of them goes wrong.
-func (c *Case) Run(log bool) (*Outcome, error) {
+// Run carries a case out with each of its seeds, until one of them goes wrong. Probes are its own.
+func (c *Case) Run(o Options) (*Outcome, error) {
 	var out *Outcome
 	for n := range max(1, c.Seeds) {
 		var err error
-		if out, err = c.runSeed(c.Seed+uint64(n), c.Expect, log); err != nil || !out.OK() {
+		if out, err = c.runSeed(c.Seed+uint64(n), c.Expect, o); err != nil || !out.OK() {
 			return out, err
 		}
 	}
 	return out, nil
 }
 
-func (c *Case) runSeed(seed uint64, expect []Expectation, log bool) (*Outcome, error) {
-	var probes []Probe
+func (c *Case) runSeed(seed uint64, expect []Expectation, o Options) (*Outcome, error) {
+	o.Probes = nil
 	watches := make([]*watch, len(expect))
 	for i := range expect {
 		w := &watch{x: &expect[i], found: Finding{Expectation: &expect[i], OK: true}}
 		watches[i] = w
 		some := w.probes()
-		probes = append(probes, some...)
-		log = log || some == nil
+		o.Probes = append(o.Probes, some...)
+		o.Log = o.Log || some == nil
 	}
-	slices.SortStableFunc(probes, func(a, b Probe) int { return int(max(-1, min(1, a.At-b.At))) })
+	slices.SortStableFunc(o.Probes, func(a, b Probe) int { return int(max(-1, min(1, a.At-b.At))) })
 	s := c.Schedule
 	s.Seed = seed
-	res, err := Run(s, Options{Log: log, Probes: probes})
+	res, err := Run(s, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.File, err)
 	}

@@ -27,8 +27,8 @@ type World struct {
 	handed   int                 // transfer parameters made
 	junk     uint64
 	run      uint64
-	quiet    bool // faults are over
-	over     bool
+	quiet    bool              // faults are over
+	over     bool              // Options.Stop has said so
 	cuts     map[[2]string]int // partitions in force between places
 	raw      map[string]*simnet.Agent
 	fates    []*fate
@@ -151,7 +151,7 @@ func (w *World) after(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
 
 // runUntil carries out what is due until end, in order of time: what the network does first.
 func (w *World) runUntil(end clock.Instant) {
-	for !w.over {
+	for !w.stopped() {
 		t := w.net.NextEvent()
 		if len(w.queue.list) > 0 {
 			t = min(t, w.queue.list[0].at)
@@ -169,6 +169,12 @@ func (w *World) runUntil(end clock.Instant) {
 	}
 	w.now = max(end, w.now)
 	w.net.Advance(w.now)
+}
+
+// stopped reports that the run was called off.
+func (w *World) stopped() bool {
+	w.over = w.over || w.o.Stop != nil && w.o.Stop()
+	return w.over
 }
 
 // Time is the true time since the start.

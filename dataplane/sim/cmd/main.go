@@ -77,7 +77,7 @@ func random(first uint64, n int, kinds sim.Faults, out string) bool {
 		if i == 3 || out == "" {
 			break
 		}
-		small, r := sim.Shrink(sim.Random(seed, kinds), 30*time.Second)
+		small, r := sim.Shrink(sim.Random(seed, kinds), 30*time.Second, nil)
 		name := filepath.Join(out, fmt.Sprintf("seed-%d.yaml", seed))
 		if err := os.WriteFile(name, small.Print(), 0o644); err != nil {
 			fail(err)

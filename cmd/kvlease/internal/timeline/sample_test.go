@@ -48,7 +48,7 @@ func sample() *Chart {
 		Moments: []Moment{{0.9, "P needs blocks"}, {1.5, "P is back"}},
 		Lanes: []Lane{
 			{"P", []Mark{{Kind: Lease, From: 0.1, To: 0.9, Text: "4 leases"}, {Kind: Revoked, From: 0.9}, {Kind: Lease, From: 1.5, To: 2}, {Kind: Released, From: 2}}},
-			{"D", []Mark{{Kind: Waiting, From: 0.1, To: 0.9}, {Kind: Reset, From: 0.5}, {Kind: Told, From: 0.95}, {Kind: Meeting, From: 1.5, To: 1.7}, {Kind: Aside, From: 1.8, To: 2.2, Text: "set aside"}}},
+			{"D", []Mark{{Kind: Waiting, From: 0.1, To: 0.9}, {Kind: Reset, From: 0.5}, {Kind: Told, From: 0.95}, {Kind: Meeting, From: 1.5, To: 1.7}, {Kind: Aside, From: 1.8, To: 2.2, Text: "set aside"}, {Kind: Sent, From: 1.9}, {Kind: Broken, From: 2.3, Text: "wrong data"}}},
 		},
 	}
 	return &Chart{
@@ -114,7 +114,7 @@ func TestEveryHeartbeatIsATickAndEveryLeaseABar(t *testing.T) {
 			for _, l := range r.Lanes {
 				for _, m := range l.Marks {
 					switch m.Kind {
-					case Beat:
+					case Beat, Sent:
 						beats++
 					case Lease:
 						leases++
@@ -124,8 +124,8 @@ func TestEveryHeartbeatIsATickAndEveryLeaseABar(t *testing.T) {
 		}
 	}
 	svg := draw(t, c) // each with one more in the legend
-	if got := strings.Count(svg, `<line class="beat"`); got != beats+1 {
-		t.Errorf("%d ticks, want %d", got, beats+1)
+	if got := strings.Count(svg, `<line class="beat"`); got != beats+2 {
+		t.Errorf("%d ticks, want %d", got, beats+2)
 	}
 	if got := strings.Count(svg, `<rect class="lease"`); got != leases+1 {
 		t.Errorf("%d bars, want %d", got, leases+1)
@@ -139,7 +139,7 @@ func TestAnEmptyChartIsStillAFile(t *testing.T) {
 }
 
 func TestTheAxisHasRoundStepsAndNotTooMany(t *testing.T) {
-	for _, length := range []float64{0.3, 1, 4.7, 9, 40, 500} {
+	for _, length := range []float64{0.3, 1, 4.7, 9, 40, 500, 900, 3600, 20_000, 400_000} {
 		s := step(length)
 		if n := length / s; n > 12 || n < 2 {
 			t.Errorf("%v s get %v marks", length, n)

@@ -54,6 +54,7 @@ text { font: 11px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24
 .reset { stroke: #c4500c; stroke-width: 2.5; fill: none; }
 .stopped { fill: url(#hatch); stroke: #6e7781; }
 .crash { stroke: #c4500c; stroke-width: 3; }
+.broken { stroke: #cf222e; stroke-width: 2.5; fill: #ffffff; }
 .on { fill: #10202f; }
 @media (prefers-color-scheme: dark) {
 	text { fill: #e6edf3; }
@@ -71,15 +72,16 @@ text { font: 11px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24
 	.told { stroke: #f778ba; fill: #0d1117; }
 	.completed { stroke: #3fb68b; fill: #3fb68b; }
 	.refused { stroke: #f0883e; fill: #0d1117; }
+	.broken { stroke: #ff7b72; fill: #0d1117; }
 	.waiting { fill: #b9c0c8; }
 	.on { fill: #10202f; }
 }
 `
 
 var classes = [kinds]string{
-	Lease: "lease", Beat: "beat", FirstTerm: "first", Completed: "completed", Reclaimed: "reclaimed", Released: "released", Revoked: "revoked",
+	Lease: "lease", Beat: "beat", Sent: "beat", FirstTerm: "first", Completed: "completed", Reclaimed: "reclaimed", Released: "released", Revoked: "revoked",
 	Reuse: "reuse", Waiting: "waiting", Read: "read", Refused: "refused", Aside: "aside", Told: "told", Meeting: "meeting", Reset: "reset",
-	Stopped: "stopped", Crash: "crash",
+	Stopped: "stopped", Crash: "crash", Broken: "broken",
 }
 
 // bars are kinds that have a length.
@@ -274,7 +276,7 @@ func (m *Mark) draw(p *pen, x1, x2, top, height float64) {
 		x = (x1 + x2) / 2
 	}
 	switch m.Kind {
-	case Beat:
+	case Beat, Sent:
 		p.line(class, x, top+min(height-9, barTop+barHeight), x, top+min(height-1, barTop+barHeight+8))
 	case FirstTerm:
 		p.line(class, x, top-2, x, top+min(height, barTop+barHeight))
@@ -300,6 +302,10 @@ func (m *Mark) draw(p *pen, x1, x2, top, height float64) {
 	case Crash:
 		p.line(class, x-6, middle-6, x+6, middle+6)
 		p.line(class, x-6, middle+6, x+6, middle-6)
+	case Broken:
+		fmt.Fprintf(&p.b, `<path class="%s" d="M%s %s l8 8 l-8 8 l-8 -8 z"/>`+"\n", class, px(x), px(middle-8))
+		p.line(class, x, middle-4, x, middle+1)
+		p.line(class, x, middle+3, x, middle+5)
 	}
 }
 

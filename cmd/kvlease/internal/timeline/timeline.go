@@ -1,4 +1,4 @@
-// Package timeline draws what a demo run did as one SVG file: leases as bars, heartbeats as ticks, reads, stops, crashes.
+// Package timeline draws what a run of the demo or of the simulation did as one SVG file: leases as bars, heartbeats as ticks, reads, stops, crashes.
 // The file stands alone: no script, no font, readable on light and dark pages.
 package timeline
 
@@ -8,6 +8,7 @@ type Kind uint8
 const (
 	Lease     Kind = iota // bar: blocks held under a lease
 	Beat                  // tick: a heartbeat batch has arrived
+	Sent                  // tick: a heartbeat batch was sent to it
 	FirstTerm             // flag: where the lease would have ended without heartbeats
 	Completed             // end of a lease that was read
 	Reclaimed             // end of a lease that ran out
@@ -23,6 +24,7 @@ const (
 	Reset                 // the connection was cut
 	Stopped               // bar: the process does not run
 	Crash                 // the process was killed
+	Broken                // a rule of the simulation was broken
 	kinds
 )
 
@@ -68,6 +70,7 @@ type Chart struct {
 var meaning = [kinds]string{
 	Lease:     "blocks held under a lease",
 	Beat:      "heartbeat batch arrives",
+	Sent:      "heartbeat batch sent to it",
 	FirstTerm: "end of the lease without heartbeats",
 	Completed: "read confirmed, blocks free at once",
 	Reclaimed: "lease ran out, blocks free again",
@@ -83,6 +86,7 @@ var meaning = [kinds]string{
 	Reset:     "connection cut",
 	Stopped:   "process stopped (SIGSTOP)",
 	Crash:     "process killed (SIGKILL)",
+	Broken:    "a rule is broken",
 }
 
 // length of a run: the latest thing in it.
@@ -109,7 +113,7 @@ func (s *Scene) length() float64 {
 
 // step is the distance of the axis marks: round, and at most twelve of them.
 func step(length float64) float64 {
-	for _, s := range []float64{0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60} {
+	for _, s := range []float64{0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400} {
 		if length/s <= 12 {
 			return s
 		}
