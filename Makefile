@@ -31,7 +31,8 @@ override CGO_CFLAGS += -DKVL_HEADERS=0x$(HEADERS)
 export CGO_CFLAGS
 
 # For whatever runs from here: our core, whatever the user's shell names, and what must not be skipped.
-CORE := $(if $(filter /%,$(BUILD)),$(BUILD),$(CURDIR)/$(BUILD))/libkvlease-core.so
+BUILT := $(abspath $(BUILD))
+CORE := $(BUILT)/libkvlease-core.so
 export KVLEASE_CORE := $(CORE)
 export KVLEASE_REQUIRE ?= cc,core,procfs$(if $(filter on,$(NIXL)),$(COMMA)nixl)
 COMMA := ,
@@ -73,6 +74,22 @@ build-go:
 	$(GO) build -buildmode=c-shared -o $(BUILD)/libkvlease-core.so ./cmd/libkvlease/core
 	rm -f $(BUILD)/libkvlease-core.h
 	$(GO) build -o $(BUILD)/kvlease ./cmd/kvlease
+
+# ---- Python ----------------------------------------------------------------------------------------------------------
+
+# The package from source: PYTHONPATH=$(BUILD)/python. Its Python files are links into the tree, so changes are seen at once;
+# a new file needs another `make python`.
+.PHONY: python
+python: build .deps/python/.installed ## the Python package for use from source, PYTHONPATH=$(BUILD)/python
+	mkdir -p $(BUILD)/python/obj $(BUILD)/python/kvlease
+	cd python && KVLEASE_BUILD=$(BUILT) ../.deps/python/bin/python setup.py --quiet build_ext --build-lib $(BUILT)/python
+	ln -sfn $(CURDIR)/python/src/kvlease/* $(BUILD)/python/kvlease/
+
+# What builds and tests the package, apart from the user's own Python.
+.deps/python/.installed: python/requirements.txt
+	$(PYTHON) -m venv .deps/python
+	.deps/python/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
 
 .PHONY: install
 PREFIX ?= /usr/local

@@ -1,0 +1,358 @@
+/* The type Context: open, close, the loop's calls, texts. */
+#include "ext.h"
+
+#define SLICE_NS 100000000u /* close and drain look for signals this often */
+#define POLL_AT_ONCE 256u
+
+PyObject *kvp_raise_closed(PyObject *self, const kvp_context_t *c)
+{
+	return kvp_raise_text(kvp_module_of(self), KVL_ERR_CLOSED,
+			      c->closing != NULL ? "the context is being closed" : "the context is closed");
+}
+
+/* ---- open ---- */
+
+/* A dict as JSON; a str or bytes as it is. A new reference. */
+static PyObject *config_text(kvp_module_t *m, PyObject *config)
+{
+	if (PyDict_Check(config))
+		return PyObject_CallFunctionObjArgs(m->dumps, config, NULL);
+	return Py_NewRef(config);
+}
+
+static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	static char *names[] = {"config", NULL};
+	kvp_module_t *m = PyType_GetModuleState(type);
+	PyObject *config, *text;
+	kvp_context_t *self;
+	kvl_bytes_t bytes;
+	char err[512] = "";
+	int32_t st;
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:Context", names, &config))
+		return NULL;
+	if ((text = config_text(m, config)) == NULL)
+		return NULL;
+	self = NULL;
+	if (kvp_bytes(text, "config", &bytes) == 0)
+		self = (kvp_context_t *)PyType_GenericNew(type, NULL, NULL);
+	if (self != NULL) {
+		Py_BEGIN_ALLOW_THREADS st = kvl_open(bytes.data, bytes.len, &self->open, err, sizeof err);
+		Py_END_ALLOW_THREADS if (st != KVL_OK)
+		{
+			kvp_raise_text(m, st, err);
+			Py_DECREF(self);
+			self = NULL;
+		}
+	}
+	Py_DECREF(text);
+	return (PyObject *)self;
+}
+
+/* ---- close ---- */
+
+/* In slices, so that a signal's handler runs while a read is waited for. */
+static int close_in_slices(kvp_context_t *self, uint64_t timeout_ns, int32_t *st)
+{
+	for (;;) {
+		uint64_t slice = timeout_ns < SLICE_NS ? timeout_ns : SLICE_NS;
+		KVP_WITHOUT_GIL(self, *st = kvl_close(self->closing, slice));
+		timeout_ns -= slice;
+		if (*st != KVL_ERR_BUSY || timeout_ns == 0)
+			return 0;
+		if (PyErr_CheckSignals() != 0)
+			return -1;
+	}
+}
+
+static PyObject *close_context(PyObject *o, uint64_t timeout_ns)
+{
+	kvp_context_t *self = (kvp_context_t *)o;
+	int32_t st = KVL_OK;
+	int interrupted;
+	if (self->closing != NULL)
+		return kvp_raise_text(kvp_module_of(o), KVL_ERR_BUSY, "another thread closes the context");
+	if (self->open == NULL)
+		Py_RETURN_NONE;
+	if (self->inside != 0)
+		return kvp_raise_text(kvp_module_of(o), KVL_ERR_BUSY, "another thread is inside a call");
+	/* Whoever comes while the lock of Python is away finds no context. */
+	self->closing = self->open;
+	self->open = NULL;
+	interrupted = close_in_slices(self, timeout_ns, &st);
+	if (st != KVL_OK)
+		self->open = self->closing;
+	self->closing = NULL;
+	if (interrupted)
+		return NULL;
+	if (st != KVL_OK)
+		return kvp_raise(kvp_module_of(o), st);
+	Py_RETURN_NONE;
+}
+
+static PyObject *context_close(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+	static const kvp_signature_t s = {"close", 0, 1, {"timeout"}};
+	uint64_t timeout_ns = 5000000000u;
+	PyObject *a[1];
+	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_seconds(a[0], "timeout", &timeout_ns) != 0)
+		return NULL;
+	return close_context(self, timeout_ns);
+}
+
+static PyObject *context_enter(PyObject *self, PyObject *none)
+{
+	(void)none;
+	if (((kvp_context_t *)self)->open == NULL)
+		return kvp_raise_closed(self, (kvp_context_t *)self);
+	return Py_NewRef(self);
+}
+
+static PyObject *context_exit(PyObject *self, PyObject *args)
+{
+	(void)args;
+	return close_context(self, 5000000000u);
+}
+
+/* Dropped without a close: what can be closed at once is. Otherwise it stays open to the end of the process, since a
+ * transfer may still write memory. Nobody has a reference any more, and none may be made. */
+static void drop(kvl_ctx_t *c)
+{
+	PyObject *type, *value, *traceback;
+	PyErr_Fetch(&type, &value, &traceback);
+	if (PyErr_WarnEx(PyExc_ResourceWarning, "kvlease: a context was not closed", 1) != 0)
+		PyErr_WriteUnraisable(NULL);
+	Py_BEGIN_ALLOW_THREADS (void)kvl_close(c, 0);
+	Py_END_ALLOW_THREADS PyErr_Restore(type, value, traceback);
+}
+
+static void context_dealloc(PyObject *self)
+{
+	PyTypeObject *type = Py_TYPE(self);
+	freefunc release = PyType_GetSlot(type, Py_tp_free);
+	if (((kvp_context_t *)self)->open != NULL)
+		drop(((kvp_context_t *)self)->open);
+	PyMem_Free(((kvp_context_t *)self)->scratch);
+	release(self);
+	Py_DECREF(type);
+}
+
+/* ---- loop ---- */
+
+#define OPEN(o, c)                                                                                                     \
+	kvl_ctx_t *c = ((kvp_context_t *)(o))->open;                                                                   \
+	if (c == NULL)                                                                                                 \
+	return kvp_raise_closed(o, (kvp_context_t *)(o))
+
+static PyObject *context_step(PyObject *self, PyObject *none)
+{
+	int32_t st;
+	(void)none;
+	OPEN(self, c);
+	if ((st = kvl_step(c)) != KVL_OK)
+		return kvp_raise(kvp_module_of(self), st);
+	Py_RETURN_NONE;
+}
+
+static PyObject *context_beat(PyObject *self, PyObject *none)
+{
+	int32_t st;
+	(void)none;
+	OPEN(self, c);
+	if ((st = kvl_pass(c)) != KVL_OK)
+		return kvp_raise(kvp_module_of(self), st);
+	Py_RETURN_NONE;
+}
+
+static PyObject *context_pause(PyObject *self, PyObject *seconds)
+{
+	uint64_t ns;
+	int32_t st;
+	if (kvp_seconds(seconds, "seconds", &ns) != 0)
+		return NULL;
+	OPEN(self, c);
+	if ((st = kvl_pause(c, ns)) != KVL_OK)
+		return kvp_raise(kvp_module_of(self), st);
+	Py_RETURN_NONE;
+}
+
+/* Events that were taken are in the list or lost: so a failure to make one is kept for the end. */
+static PyObject *context_poll(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+	static const kvp_signature_t s = {"poll", 0, 1, {"max"}};
+	kvp_module_t *m;
+	kvl_event_t events[POLL_AT_ONCE];
+	uint32_t max = POLL_AT_ONCE;
+	PyObject *a[1], *list;
+	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_u32(a[0], "max", &max) != 0)
+		return NULL;
+	if ((list = PyList_New(0)) == NULL)
+		return NULL;
+	m = kvp_module_of(self);
+	while (max != 0) { /* nothing in here runs Python code: a context cannot close meanwhile */
+		uint32_t want = max < POLL_AT_ONCE ? max : POLL_AT_ONCE;
+		kvl_ctx_t *c = ((kvp_context_t *)self)->open;
+		int32_t got = c != NULL ? kvl_poll(c, events, sizeof events[0], want) : KVL_ERR_CLOSED;
+		if (got < 0) {
+			if (PyList_Size(list) != 0)
+				break; /* told with the next call */
+			Py_DECREF(list);
+			return c != NULL ? kvp_raise(m, got) : kvp_raise_closed(self, (kvp_context_t *)self);
+		}
+		for (int32_t i = 0; i < got; i++) {
+			PyObject *ev = kvp_event_new(m, &events[i]);
+			int failed = ev == NULL || PyList_Append(list, ev) != 0;
+			Py_XDECREF(ev);
+			if (failed) {
+				Py_DECREF(list);
+				return NULL;
+			}
+		}
+		if ((uint32_t)got < want)
+			break;
+		max -= want;
+	}
+	return list;
+}
+
+static PyObject *context_wait_fd(PyObject *self, PyObject *none)
+{
+	int fd;
+	int32_t st;
+	(void)none;
+	OPEN(self, c);
+	if ((st = kvl_wait_fd(c, &fd)) != KVL_OK)
+		return kvp_raise(kvp_module_of(self), st);
+	return PyLong_FromLong(fd);
+}
+
+static PyObject *context_drain(PyObject *o, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+	static const kvp_signature_t s = {"drain", 1, 1, {"timeout"}};
+	kvp_context_t *self = (kvp_context_t *)o;
+	uint64_t left;
+	PyObject *a[1];
+	int32_t st;
+	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_seconds(a[0], "timeout", &left) != 0)
+		return NULL;
+	for (;;) {
+		uint64_t slice = left < SLICE_NS ? left : SLICE_NS;
+		OPEN(o, c);
+		KVP_WITHOUT_GIL(self, st = kvl_drain(c, slice));
+		left -= slice;
+		if (st == KVL_OK)
+			Py_RETURN_NONE;
+		if (st != KVL_ERR_TIMEOUT || left == 0)
+			return kvp_raise(kvp_module_of(o), st);
+		if (PyErr_CheckSignals() != 0)
+			return NULL;
+	}
+}
+
+/* ---- failure and watching ---- */
+
+static PyObject *context_fence_all(PyObject *self, PyObject *none)
+{
+	int32_t st;
+	(void)none;
+	OPEN(self, c);
+	if ((st = kvl_fence_all(c)) != KVL_OK)
+		return kvp_raise_text(kvp_module_of(self), st, "");
+	Py_RETURN_NONE;
+}
+
+/* A JSON object of the library as a dict. */
+static PyObject *object_of(PyObject *self, int32_t (*get)(kvl_ctx_t *, char *, size_t, size_t *))
+{
+	char near[8192], *buf = near, *grown;
+	size_t cap = sizeof near, len = 0;
+	PyObject *text, *dict;
+	int32_t st;
+	OPEN(self, c);
+	while ((st = get(c, buf, cap, &len)) == KVL_ERR_SPACE && len >= cap) { /* it may grow between two looks */
+		if ((grown = PyMem_Realloc(buf != near ? buf : NULL, len + 256)) == NULL) {
+			if (buf != near)
+				PyMem_Free(buf);
+			return PyErr_NoMemory();
+		}
+		buf = grown;
+		cap = len + 256;
+	}
+	text = st == KVL_OK ? PyUnicode_DecodeUTF8(buf, (Py_ssize_t)len, "replace") : kvp_raise(kvp_module_of(self), st);
+	if (buf != near)
+		PyMem_Free(buf);
+	if (text == NULL)
+		return NULL;
+	dict = PyObject_CallFunctionObjArgs(kvp_module_of(self)->loads, text, NULL);
+	Py_DECREF(text);
+	return dict;
+}
+
+static PyObject *context_stats(PyObject *self, PyObject *none) { return (void)none, object_of(self, kvl_stats); }
+static PyObject *context_config(PyObject *self, PyObject *none) { return (void)none, object_of(self, kvl_config_json); }
+
+static PyObject *context_closed(PyObject *self, void *none)
+{
+	(void)none;
+	return PyBool_FromLong(((kvp_context_t *)self)->open == NULL);
+}
+
+static PyObject *context_repr(PyObject *self)
+{
+	return PyUnicode_FromFormat("<kvlease.Context %s at %p>", ((kvp_context_t *)self)->open != NULL ? "open" : "closed", self);
+}
+
+/* ---- type ---- */
+
+#define FAST(name, f, doc) {name, (PyCFunction)(void (*)(void))(f), METH_FASTCALL | METH_KEYWORDS, doc}
+
+static PyMethodDef methods[] = {
+	FAST("close", context_close, "close($self, timeout=5.0)\n--\n\nkvl_close. Releases the GIL. A second close does nothing."),
+	{"__enter__", context_enter, METH_NOARGS, "__enter__($self)\n--\n\n"},
+	{"__exit__", context_exit, METH_VARARGS, "__exit__($self, *exc)\n--\n\nclose()"},
+	{"step", context_step, METH_NOARGS, "step($self)\n--\n\nkvl_step."},
+	{"beat", context_beat, METH_NOARGS, "beat($self)\n--\n\nkvl_pass: the forward loop is alive."},
+	{"pause", context_pause, METH_O, "pause($self, seconds, /)\n--\n\nkvl_pause: no pass for at most so long, on purpose."},
+	FAST("poll", context_poll, "poll($self, max=256)\n--\n\nkvl_poll: up to max events."),
+	{"wait_fd", context_wait_fd, METH_NOARGS, "wait_fd($self)\n--\n\nkvl_wait_fd: a descriptor of the context, to be waited on only."},
+	FAST("drain", context_drain, "drain($self, timeout)\n--\n\nkvl_drain. Releases the GIL."),
+	{"fence_all", context_fence_all, METH_NOARGS, "fence_all($self)\n--\n\nkvl_fence_all: close every row for ever."},
+	{"stats", context_stats, METH_NOARGS, "stats($self)\n--\n\nkvl_stats as a dict."},
+	{"config", context_config, METH_NOARGS, "config($self)\n--\n\nThe configuration in force as a dict."},
+	{"producer", kvp_context_producer, METH_NOARGS, "producer($self)\n--\n\nkvl_producer_open."},
+	{"register", kvp_context_register, METH_O, "register($self, regions, /)\n--\n\nkvl_register. Releases the GIL."},
+	{"unregister", kvp_context_unregister, METH_NOARGS, "unregister($self)\n--\n\nkvl_unregister. Releases the GIL."},
+	FAST("engine_add", kvp_context_engine_add,
+	     "engine_add($self, engine_id, ranks, host='', port=0, pp_size=1, user=0)\n--\n\nkvl_engine_add: the engine's handle."),
+	{"engine_remove", kvp_context_engine_remove, METH_O, "engine_remove($self, engine, /)\n--\n\nkvl_engine_remove."},
+	FAST("engine_handshake", kvp_context_engine_handshake,
+	     "engine_handshake($self, engine, rank, map)\n--\n\nkvl_engine_handshake: the map of a rank that came out of band."),
+	FAST("handshake_get", kvp_context_handshake_get, "handshake_get($self, rank=0)\n--\n\nkvl_handshake_get: our own map of a rank."),
+	FAST("handshake_set", kvp_context_handshake_set,
+	     "handshake_set($self, rank, map)\n--\n\nkvl_handshake_set: the engine's own map of a rank."),
+	FAST("delta_take", kvp_context_delta_take,
+	     "delta_take($self, rank)\n--\n\nkvl_delta_take: the next message, b'' if there is nothing to say."),
+	FAST("delta_put", kvp_context_delta_put, "delta_put($self, rank, data)\n--\n\nkvl_delta_put: a message of the other end."),
+	{"delta_lost", kvp_context_delta_lost, METH_O, "delta_lost($self, rank, /)\n--\n\nkvl_delta_lost: the other end is gone for good."},
+	FAST("params", kvp_context_params,
+	     "params($self, lease, id, groups, tokens=0, ttl=0.0, fixed=False)\n--\n\nkvl_params: a granted lease's parameters as JSON."),
+	{"params_key", kvp_context_params_key, METH_O, "params_key($self, lease, /)\n--\n\nkvl_params_key: the value of the kvlease key alone."},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+	{"closed", context_closed, NULL, "whether the context is closed, or being closed", NULL},
+	{NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+	{Py_tp_doc, "Context(config)\n--\n\nkvl_open: config is a dict, or JSON as str or bytes. Releases the GIL."},
+	{Py_tp_new, context_new},
+	{Py_tp_dealloc, context_dealloc},
+	{Py_tp_repr, context_repr},
+	{Py_tp_methods, methods},
+	{Py_tp_getset, getset},
+	{0, NULL},
+};
+
+PyType_Spec kvp_context_spec = {"kvlease.Context", sizeof(kvp_context_t), 0, Py_TPFLAGS_DEFAULT, slots};

@@ -1,0 +1,151 @@
+/* kvlease for Python: what the parts of the extension share.
+ *
+ * Limited API of CPython 3.10 (abi3), so one binary serves every later version. Python code may run whenever an argument is
+ * converted (__index__, __len__), and it may close the context: so a call converts all its arguments first, then takes the C
+ * object, and runs no Python code between that and the call into the library.
+ */
+#ifndef KVP_EXT_H
+#define KVP_EXT_H
+
+#define Py_LIMITED_API 0x030A0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+#include "kvlease.h"
+
+#define KVP_LIKELY(x) __builtin_expect(!!(x), 1)
+#define KVP_COLD __attribute__((noinline, cold))
+#define KVP_ARGS_MAX 8
+
+/* ---- module.c ---- */
+enum { KVP_STATUSES = 15 }; /* KVL_OK and the errors: entry -status */
+
+typedef struct kvp_module {
+	PyObject *error;                 /* for a status that this package does not know */
+	PyObject *errors[KVP_STATUSES];  /* by -status */
+	PyTypeObject *context, *producer, *remote, *event;
+	PyObject *dumps, *loads;         /* of json */
+} kvp_module_t;
+
+/* The module that an object's type belongs to. */
+static inline kvp_module_t *kvp_module_of(PyObject *self) { return PyType_GetModuleState(Py_TYPE(self)); }
+
+/* ---- errors.c ---- */
+/* The exception of a status, with the thread's text of the failed call. Return NULL. */
+PyObject *kvp_raise(kvp_module_t *m, int32_t status) KVP_COLD;
+PyObject *kvp_raise_text(kvp_module_t *m, int32_t status, const char *text) KVP_COLD;
+
+/* ---- args.c ---- */
+typedef struct kvp_signature {
+	const char *function;
+	int required, max;
+	const char *names[KVP_ARGS_MAX];
+} kvp_signature_t;
+
+/* Puts borrowed arguments in their places, NULL where none was given. 0, or -1 with an exception. */
+int kvp_bind_slow(const kvp_signature_t *s, PyObject *const *args, Py_ssize_t n, PyObject *names, PyObject **out) KVP_COLD;
+
+static inline int kvp_bind(const kvp_signature_t *s, PyObject *const *args, Py_ssize_t n, PyObject *names, PyObject **out)
+{
+	if (KVP_LIKELY(names == NULL && n >= s->required && n <= s->max)) {
+		for (int i = 0; i < s->max; i++)
+			out[i] = i < n ? args[i] : NULL;
+		return 0;
+	}
+	return kvp_bind_slow(s, args, n, names, out);
+}
+
+/* Numbers of an exact width; a NULL object leaves the default that is in *out. 0, or -1 with an exception that names the argument. */
+int kvp_uint(PyObject *o, const char *name, uint64_t max, uint64_t *out);
+int kvp_u32(PyObject *o, const char *name, uint32_t *out);
+int kvp_u64(PyObject *o, const char *name, uint64_t *out);
+int kvp_truth(PyObject *o, const char *name, int *out);
+/* A number that sequences hold, 0 to 2^32 - 1: the fast form of kvp_u32. */
+int kvp_id_slow(PyObject *o, const char *what, Py_ssize_t group, Py_ssize_t i, uint32_t *out) KVP_COLD;
+/* Seconds as nanoseconds: finite, not negative, below 2^63 ns. */
+int kvp_seconds(PyObject *o, const char *name, uint64_t *out);
+/* The bytes of a str (UTF-8) or bytes object, valid as long as the object. */
+int kvp_bytes(PyObject *o, const char *name, kvl_bytes_t *out);
+/* A new reference to bytes of bytes, bytearray or memoryview. */
+PyObject *kvp_bytes_object(PyObject *o, const char *name);
+
+/* ---- blocks.c ---- */
+enum { KVP_GROUPS_NEAR = 8, KVP_IDS_NEAR = 1024 };
+
+/* Block ids of one argument. Those of common requests lie here, on the caller's stack; more go to the heap. */
+typedef struct kvp_groups {
+	kvl_blocks_t *groups;
+	uint32_t *ids;
+	uint32_t n;
+	size_t used, cap;
+	kvl_blocks_t near_groups[KVP_GROUPS_NEAR];
+	uint32_t near_ids[KVP_IDS_NEAR];
+} kvp_groups_t;
+
+/* 0, or -1 with an exception and nothing to free. */
+int kvp_groups(PyObject *o, const char *name, kvp_groups_t *out);
+void kvp_groups_free(kvp_groups_t *g);
+
+/* ---- event.c ---- */
+PyTypeObject *kvp_event_type(void);
+PyObject *kvp_event_new(kvp_module_t *m, const kvl_event_t *ev);
+
+/* ---- context.c ---- */
+typedef struct kvp_context {
+	PyObject_HEAD
+	kvl_ctx_t *open; /* NULL: closed, or being closed */
+	kvl_ctx_t *closing; /* while kvl_close runs */
+	uint32_t inside; /* calls that run without the GIL */
+	void *scratch;   /* KVL_DELTA_MAX bytes for delta_take, once asked for */
+} kvp_context_t;
+
+extern PyType_Spec kvp_context_spec;
+PyObject *kvp_raise_closed(PyObject *self, const kvp_context_t *c) KVP_COLD;
+
+/* For calls during which other threads may run: the context cannot be closed meanwhile. */
+#define KVP_WITHOUT_GIL(self, call)                                                                                    \
+	do {                                                                                                           \
+		(self)->inside++;                                                                                      \
+		Py_BEGIN_ALLOW_THREADS call;                                                                           \
+		Py_END_ALLOW_THREADS(self)->inside--;                                                                  \
+	} while (0)
+
+/* ---- peers.c: methods of a context that are about memory, engines and ranks ---- */
+PyObject *kvp_context_register(PyObject *self, PyObject *regions);
+PyObject *kvp_context_unregister(PyObject *self, PyObject *none);
+PyObject *kvp_context_engine_add(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names);
+PyObject *kvp_context_engine_remove(PyObject *self, PyObject *engine);
+PyObject *kvp_context_engine_handshake(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names);
+PyObject *kvp_context_handshake_get(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names);
+PyObject *kvp_context_handshake_set(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names);
+PyObject *kvp_context_delta_take(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names);
+PyObject *kvp_context_delta_put(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names);
+PyObject *kvp_context_delta_lost(PyObject *self, PyObject *rank);
+
+/* ---- params.c: parameters made and read, and the type Remote ---- */
+typedef struct kvp_remote {
+	PyObject_HEAD
+	kvl_remote_t remote;
+	void *buffer; /* what remote points into */
+} kvp_remote_t;
+
+extern PyType_Spec kvp_remote_spec;
+PyObject *kvp_params_read(PyObject *module, PyObject *params);
+PyObject *kvp_context_params(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names);
+PyObject *kvp_context_params_key(PyObject *self, PyObject *lease);
+
+/* ---- producer.c ---- */
+extern PyType_Spec kvp_producer_spec;
+PyObject *kvp_context_producer(PyObject *self, PyObject *none);
+
+/* What a grant and its parameters are made of. Holds groups until kvp_grant_free. */
+typedef struct kvp_grant {
+	kvl_grant_t grant;
+	kvp_groups_t groups;
+} kvp_grant_t;
+/* args: id, groups, tokens, ttl, expected, user, fixed. */
+int kvp_grant_args(PyObject *const *args, kvp_grant_t *out);
+void kvp_grant_free(kvp_grant_t *g);
+
+#endif
