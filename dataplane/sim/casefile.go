@@ -117,12 +117,20 @@ func ParseCase(file string, data []byte) (*Case, error) {
 	return &c, nil
 }
 
-// listOf gives the entries of a list of the file.
-func listOf(top *yaml.Node, key string) []*yaml.Node {
+// valueOf gives what stands under a key of the file, the whole file if nothing does.
+func valueOf(top *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(top.Content); i += 2 {
 		if top.Content[i].Value == key {
-			return top.Content[i+1].Content
+			return top.Content[i+1]
 		}
+	}
+	return top
+}
+
+// listOf gives the entries of a list of the file.
+func listOf(top *yaml.Node, key string) []*yaml.Node {
+	if n := valueOf(top, key); n != top {
+		return n.Content
 	}
 	return nil
 }
@@ -212,13 +220,15 @@ func (f *fileAction) each() ([]Action, error) {
 func (c *Case) check(d *strict, top *yaml.Node, lines []*yaml.Node) error {
 	switch {
 	case c.Span > timeMax:
-		return d.errorf(top, "the span is %v, at most %v", c.Span, timeMax)
-	case c.Span <= 0:
+		return d.errorf(valueOf(top, "span"), "the span is %v, at most %v", c.Span, timeMax)
+	case c.Span < 0:
+		return d.errorf(valueOf(top, "span"), "the span is %v, want how long actions and faults go on", c.Span)
+	case c.Span == 0:
 		return d.errorf(top, "there is no span: say how long actions and faults go on, like span: 60s")
 	case len(c.Engines) == 0:
 		return d.errorf(top, "there are no engines: list them, like engines: [{id: P}, {id: D, known: [P]}]")
 	case c.Seeds < 0:
-		return d.errorf(top, "seeds is %d, want how many runs, from 1", c.Seeds)
+		return d.errorf(valueOf(top, "seeds"), "seeds is %d, want how many runs, from 1", c.Seeds)
 	}
 	var ids []string
 	nodes := listOf(top, "engines")
@@ -229,11 +239,17 @@ func (c *Case) check(d *strict, top *yaml.Node, lines []*yaml.Node) error {
 		ids = append(ids, e.ID)
 	}
 	for i, e := range c.Engines {
+		if err := e.check(); err != nil {
+			return d.errorf(nodes[i], "%v", err)
+		}
 		for _, k := range e.Known {
 			if !slices.Contains(ids, k) {
 				return d.errorf(nodes[i], "engine %s knows %q, which is none%s", e.ID, k, instead(k, ids))
 			}
 		}
+	}
+	if err := c.Link.check(); err != nil {
+		return d.errorf(valueOf(top, "link"), "%v", err)
 	}
 	granted := map[string]bool{}
 	if err := (&Schedule{Engines: c.Engines}).check(); err != nil {
@@ -243,6 +259,11 @@ func (c *Case) check(d *strict, top *yaml.Node, lines []*yaml.Node) error {
 		a := &c.Actions[i]
 		if err := c.checkAction(a, ids, granted); err != nil {
 			return d.errorf(lines[i], "%v", err)
+		}
+		if a.Link != nil {
+			if err := a.Link.check(); err != nil {
+				return d.errorf(lines[i], "%v", err)
+			}
 		}
 		if v := verbs[a.Do]; v.peer && a.Peer == "" {
 			return d.errorf(lines[i], "%s with whom? say peer: and an engine", a.Do)

@@ -68,6 +68,18 @@ func TestAMistakeInACaseFileNamesFileLineAndRemedy(t *testing.T) {
 		{"a negative time", "at: 0s", "at: -1s", `x.yaml:5: times are from 0s to 10000h0m0s`},
 		{"no engines", "engines: [{id: P}, {id: D, known: [P]}]", "engines: []", `x.yaml:1: there are no engines`},
 		{"two engines with one id", "{id: D, known: [P]}", "{id: P}", `x.yaml:3: an engine with id "P": each needs its own`},
+		{"a negative span", "span: 60s", "span: -60s", `x.yaml:2: the span is -1m0s`},
+		{"a cache that no machine holds", "{id: P}", "{id: P, blocks: 100000000}", `x.yaml:3: engine "P": blocks is 100000000, at most 65536`},
+		{"a lease that no engine takes", "{id: P}", "{id: P, lease: 1ns}", `x.yaml:3: engine "P": lease is 1ns, allowed: 1s to 48h0m0s`},
+		{"a negative time-out", "{id: P}", "{id: P, read_timeout: -1s}", `x.yaml:3: engine "P": read_timeout is -1s`},
+		{"more ranks than there may be", "{id: P}", "{id: P, host: true, tp: 4294967295, pp: 4294967295}", `x.yaml:3: engine "P" has 4294967295 x 4294967295 ranks, at most 64`},
+		{"a clock that runs backwards", "{id: P}", "{id: P, drift: -2000000}", `x.yaml:3: engine "P": drift is -2000000`},
+		{"a clock before its time", "{id: P}", "{id: P, offset: -9000h}", `x.yaml:3: engine "P": offset is -9000h0m0s`},
+		{"a share of a carrier above 1", "{id: P}", "{id: P, host: true, carrier: delta, carrier_loss: 7}", `x.yaml:3: engine "P": carrier_loss is 7, a share is from 0 to 1`},
+		{"a share above 1", "span: 60s", "span: 60s\nlink: {loss: 50}", `x.yaml:3: loss of a link is 50, a share is from 0 to 1`},
+		{"a negative delay", "do: track,", "do: track, link: {delay: -1s},", `x.yaml:6: delay of a link is -1s, allowed: 0s to 10000h0m0s`},
+		{"a negative rate", "span: 60s", "span: 60s\nlink: {rate: -1}", `x.yaml:3: rate of a link is -1`},
+		{"a counter of a host that there is not", "held: a}", "engine: P, counter: host_steps, is: 0}", `x.yaml:8: engine P has no host`},
 		{"what is no YAML", "span: 60s", "span: [60s", `x.yaml: `},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -79,6 +91,10 @@ func TestAMistakeInACaseFileNamesFileLineAndRemedy(t *testing.T) {
 				t.Errorf("error %v\nwant %s", err, tc.want)
 			}
 		})
+	}
+	stock := strings.NewReplacer("{id: P}", "{id: P, stock: true}", "held: a}", "engine: P, counter: lease_grants, is: 0}").Replace(wellFormed)
+	if _, err := ParseCase("x.yaml", []byte(stock)); err == nil || err.Error() != "x.yaml:8: engine P is a stock one, which has no counter but free_blocks" {
+		t.Errorf("a counter of a stock engine: error %v", err)
 	}
 	for name, text := range map[string]string{"nothing": "", "two documents": wellFormed + "---\n" + wellFormed, "a list": "- a\n"} {
 		if _, err := ParseCase("x.yaml", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), "x.yaml:") {

@@ -204,7 +204,24 @@ func (x *Expectation) check(c *Case) error {
 			return fmt.Errorf("no read has the outcome %q%s", o, instead(o, all))
 		}
 	}
+	if err := x.checkCounter(c); err != nil {
+		return err
+	}
 	return x.checkNames(c)
+}
+
+// checkCounter sees to it that the engine has the counter at all: another's is 0 whatever happens.
+func (x *Expectation) checkCounter(c *Case) error {
+	e := c.engine(x.Engine)
+	switch {
+	case x.Counter == "" || x.Counter == freeBlocks:
+		return nil
+	case e.Stock:
+		return fmt.Errorf("engine %s is a stock one, which has no counter but %s", e.ID, freeBlocks)
+	case strings.HasPrefix(x.Counter, hostPrefix) && !e.Host:
+		return fmt.Errorf("engine %s has no host: its counters have no %s before them", e.ID, hostPrefix)
+	}
+	return nil
 }
 
 // checkNames sees to it that something of the names happens in the case at all.

@@ -84,6 +84,8 @@ func (a *app) reject(g *grant) error {
 // read asks for n blocks from a position on.
 func (a *app) read(q *request, from, n uint32) error {
 	switch {
+	case q.gone:
+		return fmt.Errorf("its lease is gone")
 	case q.read || q.untrack:
 		return fmt.Errorf("it was read or untracked")
 	case int(from+n) > len(q.of.blocks):

@@ -66,10 +66,9 @@ func (s *Schedule) check() error {
 			return fmt.Errorf("sim: engine %d has no id", i)
 		case slices.IndexFunc(s.Engines, func(o Engine) bool { return o.ID == e.ID }) != i:
 			return fmt.Errorf("sim: two engines have the id %q", e.ID)
-		case !e.Host && (max(e.TP, 1) > 1 || max(e.PP, 1) > 1) && !e.Stock:
-			return fmt.Errorf("sim: engine %q has several ranks: it needs host: true", e.ID)
-		case e.Carrier != "" && e.Carrier != "process" && e.Carrier != "delta":
-			return fmt.Errorf("sim: engine %q: carrier %q, allowed: process, delta", e.ID, e.Carrier)
+		}
+		if err := e.check(); err != nil {
+			return fmt.Errorf("sim: %w", err)
 		}
 		for _, k := range e.Known {
 			if s.engine(k) == nil || k == e.ID {
@@ -77,8 +76,16 @@ func (s *Schedule) check() error {
 			}
 		}
 	}
+	if err := s.Link.check(); err != nil {
+		return fmt.Errorf("sim: %w", err)
+	}
 	for i := range s.Actions {
 		a := &s.Actions[i]
+		if a.Link != nil {
+			if err := a.Link.check(); err != nil {
+				return fmt.Errorf("sim: action %d (%s at %v): %w", i, a.Do, a.At, err)
+			}
+		}
 		if s.engine(a.Engine) == nil {
 			return fmt.Errorf("sim: action %d (%s at %v): no engine %q", i, a.Do, a.At, a.Engine)
 		}

@@ -204,6 +204,9 @@ func keyNames(fields []field) (out []string) {
 	return out
 }
 
+// insteadMax is how many words a line of an error lists.
+const insteadMax = 64
+
 // instead is the remedy for a word that is none of known: the nearest one, or all.
 func instead(word string, known []string) string {
 	best, least := "", len(word)/2+1
@@ -214,6 +217,9 @@ func instead(word string, known []string) string {
 	}
 	if best != "" {
 		return fmt.Sprintf("; is it %s?", best)
+	}
+	if more := len(known) - insteadMax; more > 0 {
+		return fmt.Sprintf("; there are %s and %d more", strings.Join(known[:insteadMax], ", "), more)
 	}
 	return "; there are " + strings.Join(known, ", ")
 }

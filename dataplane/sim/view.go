@@ -68,13 +68,18 @@ func (w *World) Track(engine, as string) TrackView {
 	}
 }
 
+const (
+	hostPrefix = "host_"       // of a host's own counters
+	freeBlocks = "free_blocks" // of the engine's cache
+)
+
 // counterGroups are the parts whose counters and gauges Counter knows, with the prefixes that kvl_stats gives them.
 var counterGroups = []struct {
 	prefix string
 	of     any
 }{
 	{"", dataplane.Counters{}}, {"lease_", lease.Counters{}}, {"beat_", heartbeat.Counters{}}, {"read_", read.Counters{}},
-	{"reads_", read.Gauges{}}, {"tracker_", heartbeat.Gauges{}}, {"link_", dataplane.LinkCounters{}}, {"host_", group.Counters{}},
+	{"reads_", read.Gauges{}}, {"tracker_", heartbeat.Gauges{}}, {"link_", dataplane.LinkCounters{}}, {hostPrefix, group.Counters{}},
 }
 
 // Counters lists the names that Counter knows: those of kvl_stats, and of a host's own counters with host_ before them. An array
@@ -87,7 +92,7 @@ var Counters = sync.OnceValue(func() (names []string) {
 	for n := range all {
 		names = append(names, n)
 	}
-	names = append(names, "held", "held_blocks", "lingering", "alive", "expected", "ending", "reads_open", "free_blocks")
+	names = append(names, "held", "held_blocks", "lingering", "alive", "expected", "ending", "reads_open", freeBlocks)
 	slices.Sort(names)
 	return names
 })
@@ -141,8 +146,8 @@ func (w *World) Counter(engine, name string) (int64, bool) {
 		all["reads_open"] += int64(r.reads.Open())
 	}
 	if h := p.life.host; h != nil {
-		flatten(all, "host_", h.group.Counters)
+		flatten(all, hostPrefix, h.group.Counters)
 	}
-	all["free_blocks"] = int64(len(p.life.app.free))
+	all[freeBlocks] = int64(len(p.life.app.free))
 	return all[name], true
 }
