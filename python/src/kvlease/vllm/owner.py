@@ -1,0 +1,124 @@
+"""Prefill's half: leases of this engine, and the blocks that they hold."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vllm.logger import init_logger
+
+import kvlease
+
+if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
+logger = init_logger(__name__)
+
+PRESSURE_BLOCKS = 64  # asked back at a time
+
+
+class Held(NamedTuple):
+    """Blocks under one lease. `step` is the last one that was handed out before the grant: it may still write into them."""
+
+    request_id: str
+    blocks: list[KVCacheBlock] | None  # None: vLLM holds them, until finished_sending
+    step: int
+
+
+class Owner:
+    """Grants, and what comes of them.
+
+    With the pump the blocks of a lease are held by a reference of our own, not by vLLM's finished request: so vLLM's loop, which
+    turns as long as a request is there, stands still while leases are held.
+    """
+
+    def __init__(self, ctx: kvlease.Context, producer: kvlease.Producer, own_blocks: bool):
+        self._ctx, self._producer = ctx, producer
+        self._own_blocks = own_blocks
+        self._expected: dict[str, int] = {}
+        self._held: dict[int, Held] = {}  # by user
+        self._next = 0
+        self._back: deque[Held] = deque()  # ended, their step not made yet
+        self._asked = -1  # step of the last pressure
+        self.manager: KVCacheManager | None = None
+        self.finished_sending: set[str] = set()
+        self.refused = 0
+
+    def expect(self, request_id: str) -> None:
+        """A request has started to run; messages about it that come before its grant are kept."""
+        if request_id in self._expected:
+            return
+        try:
+            self._expected[request_id] = self._producer.expect(request_id)
+        except kvlease.Error:  # no room: a message that comes too early is lost, that is all
+            self._expected[request_id] = 0
+
+    def cancel(self, request_id: str) -> None:
+        """It ended without blocks to hold."""
+        lease = self._expected.pop(request_id, 0)
+        if lease:
+            try:
+                self._producer.cancel(lease)
+            except kvlease.Stale:
+                pass
+
+    def grant(self, request_id: str, params: dict[str, Any], step: int) -> tuple[bool, dict[str, Any] | None]:
+        """Hold the blocks of a finished request. Answers what vLLM's request_finished does: does vLLM hold the blocks, and the
+        parameters; None if there is no lease, so that nobody reads blocks which are not held."""
+        expected = self._expected.pop(request_id, 0)
+        groups = [list(g) for g in params["remote_block_ids"]]
+        user = self._next
+        try:
+            lease = self._producer.grant(
+                request_id, groups, params["remote_num_tokens"], 0.0, expected, user, bool(params["do_remote_decode"])
+            )
+            params["kvlease"] = json.loads(self._ctx.params_key(lease))
+        except kvlease.Error as e:
+            self.refused += 1
+            logger.error("kvlease: no lease for request %s, the decoder will have to compute it: %s", request_id, e)
+            return False, None
+        self._next += 1
+        blocks = None
+        if self._own_blocks:
+            assert self.manager is not None
+            blocks = [b for g in self.manager.get_blocks(request_id).blocks for b in g if not b.is_null]
+            self.manager.block_pool.touch(blocks)
+        self._held[user] = Held(request_id, blocks, step)
+        return blocks is None, params
+
+    def freed(self, event: kvlease.Event) -> None:
+        """KVL_EV_FREED: the blocks are free, once no step that was handed out before the grant is under way."""
+        held = self._held.pop(event.user, None)
+        if held is not None:
+            self._back.append(held)
+
+    def give_back(self, steps_made: int) -> bool:
+        """Free what has ended. True if something was."""
+        some = False
+        while self._back and self._back[0].step <= steps_made:
+            held = self._back.popleft()
+            some = True
+            if held.blocks is None:
+                self.finished_sending.add(held.request_id)
+            else:
+                assert self.manager is not None
+                self.manager.block_pool.free_blocks(reversed(held.blocks))
+        return some
+
+    def pressure(self, step: int) -> bool:
+        """A running request finds no block. True: ask again in the next step, some come back; only once between two steps that
+        freed something, so that vLLM preempts when nothing comes."""
+        if not self._held or self._asked == step - 1:
+            return False
+        self._asked = step
+        try:
+            self._producer.pressure(PRESSURE_BLOCKS)
+        except kvlease.Error:
+            return False
+        return True
+
+    @property
+    def leases(self) -> int:
+        return len(self._held)

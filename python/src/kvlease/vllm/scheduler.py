@@ -1,0 +1,179 @@
+"""Scheduler side: the host context of the engine."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
+from vllm.logger import init_logger
+
+import kvlease
+from kvlease.vllm.host import open_host, publish
+from kvlease.vllm.meta import Metadata
+from kvlease.vllm.owner import Owner
+from kvlease.vllm.reader import Reader
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheManager, KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+    from kvlease.vllm.settings import Settings
+
+logger = init_logger(__name__)
+
+
+class Scheduler(NixlPullConnectorScheduler):
+    """vLLM's pull scheduler decides what is sent, read and kept, as ever; what it notes for its workers is taken out of its lists
+    here and said to the library. Reads start at once: with overlapping steps vLLM itself keeps freed blocks back until no step
+    writes into them (defer_block_free)."""
+
+    def __init__(self, vllm_config: VllmConfig, settings: Settings, kv_cache_config: KVCacheConfig):
+        super().__init__(vllm_config, settings.engine_id, kv_cache_config)
+        self._settings = settings
+        self._inline = settings.drive == "inline"
+        self._ctx: kvlease.Context | None = None
+        self._owner: Owner | None = None
+        self._reader: Reader | None = None
+        self._manager: KVCacheManager | None = None
+        self._made = 0  # steps handed out
+        self._seen = 0  # and answered
+
+    def set_xfer_handshake_metadata(self, metadata: dict[tuple[int, int], Any]) -> None:
+        """All ranks have registered, at start or at a wake-up: serve their handshakes. vLLM's own listener is not started, since it has
+        one: a thread that has ended."""
+        if self._ctx is None:
+            self._ctx = open_host(self._settings, next(iter(metadata.values())), self.side_channel_host, self.side_channel_port)
+            producer = self._ctx.producer()
+            self._owner = Owner(self._ctx, producer, own_blocks=not self._inline)
+            self._owner.manager = self._manager
+            self._reader = Reader(self._ctx, producer, self._settings.recompute)
+            self._nixl_handshake_listener_t = threading.Thread(target=int)
+            self._nixl_handshake_listener_t.start()
+        publish(self._ctx, self._settings.parallel.tensor_parallel_size, metadata)
+        super().set_xfer_handshake_metadata(metadata)  # counts registrations, which stock readers ask about
+
+    def bind_kv_cache_manager(self, manager: KVCacheManager) -> None:
+        self._manager = manager
+        if self._owner is not None:
+            self._owner.manager = manager
+
+    # Requests
+
+    def on_new_request(self, request: Request) -> None:
+        self.poll()
+        params = request.kv_transfer_params
+        if not params:
+            return
+        if params.get("do_remote_decode"):
+            self._truncate_request_for_prefill(request)
+        if params.get("do_remote_prefill") or self._second_turn(params):
+            self._reader.track(request)
+
+    def _second_turn(self, params: dict[str, Any]) -> bool:
+        return bool(self.is_bidirectional_kv_xfer_enabled and params.get("do_remote_decode") and params.get("remote_block_ids"))
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+        params = request.kv_transfer_params
+        if params and not params.get("do_remote_prefill") and not self._second_turn(params):
+            return 0, False
+        if self._reader.lost(request.request_id):
+            return 0, False
+        return super().get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        params = request.kv_transfer_params
+        if not params:
+            return
+        if params.get("do_remote_prefill") and not params.get("remote_block_ids"):
+            params["do_remote_prefill"] = False  # vLLM would raise: one request would end the engine
+            self._reader.release(request.request_id)
+            if num_external_tokens:
+                self._reader.failed.append(request.request_id)
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+        for request_id in self._reqs_in_batch:
+            self._owner.expect(request_id)
+        self._reqs_in_batch.clear()
+
+    def request_finished(self, request: Request, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
+        delay, params = super().request_finished(request, block_ids)
+        request_id = request.request_id
+        self._reqs_need_recv.pop(request_id, None)
+        if self._reqs_need_send.pop(request_id, None) is not None:
+            return self._owner.grant(request_id, params, self._made)
+        self._reqs_not_processed.discard(request_id)
+        self._owner.cancel(request_id)
+        return delay, params
+
+    def _stop_heartbeat(self, req_id: str) -> None:
+        self._reader.stop(req_id)
+
+    # Steps
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Metadata:
+        for request, local, _, awaited in self._reqs_need_recv.values():
+            if awaited:
+                self._reader.read(request, local)
+            else:
+                self._reader.release(request.request_id)
+        self._reqs_need_recv.clear()
+        self._reader.read_again()
+        self.poll()
+        self._made += 1
+        failed, self._reader.failed = tuple(self._reader.failed), []
+        return Metadata(failed)
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        self._seen += 1
+        self.poll()
+        if done := self._reader.done:
+            connector_output.finished_recving = (connector_output.finished_recving or set()) | done
+            self._reader.done = set()
+        if sent := self._owner.finished_sending:
+            connector_output.finished_sending = (connector_output.finished_sending or set()) | sent
+            self._owner.finished_sending = set()
+
+    def poll(self) -> bool:
+        """Take what the library has to say. True: blocks came free."""
+        if self._ctx is None:
+            return False
+        if self._inline:
+            self._ctx.step()
+        else:
+            self._ctx.beat()
+        while events := self._ctx.poll():
+            for e in events:
+                if e.kind == kvlease.EV_FREED:
+                    self._owner.freed(e)
+                elif e.kind in READER_EVENTS:
+                    self._reader.event(e)
+                else:
+                    self._report(e)
+        return self._owner.give_back(self._seen)
+
+    def has_pending_block_frees(self) -> bool:
+        return self.poll() or self._owner.pressure(self._made)
+
+    def _report(self, e: kvlease.Event) -> None:
+        if e.kind == kvlease.EV_POISONED:
+            logger.critical("kvlease: broken, no reader accepts blocks of this engine any more: restart it")
+        elif e.kind == kvlease.EV_RANK_DOWN and e.status == 1:
+            logger.critical("kvlease: the process of rank %d is gone: end this engine", e.rank)
+
+    def get_kv_connector_stats(self) -> Any:
+        return None
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._ctx is not None and not self._ctx.closed:
+            try:
+                self._ctx.close(5.0)
+            except kvlease.Error as e:
+                logger.warning("kvlease: the host context does not close: %s", e)
+
+
+READER_EVENTS = frozenset((kvlease.EV_READ_DONE, kvlease.EV_READ_FAILED, kvlease.EV_BLOCKS_BACK, kvlease.EV_LEASE_GONE))

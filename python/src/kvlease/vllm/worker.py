@@ -1,0 +1,125 @@
+"""Worker side: the context of one rank. Leases, heartbeats, reads and their proof are the library's; a pass costs two calls."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
+from vllm.distributed.parallel_state import get_pp_group
+from vllm.logger import init_logger
+
+import kvlease
+from kvlease.vllm import standin
+from kvlease.vllm.meta import Metadata, Stepped
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from kvlease.vllm.settings import Settings
+
+logger = init_logger(__name__)
+
+
+class Worker(NixlPullConnectorWorker):
+    """vLLM's pull worker finds the regions of the KV cache and makes the handshake map; everything after that is ours."""
+
+    def __init__(self, vllm_config: VllmConfig, settings: Settings, kv_cache_config: KVCacheConfig):
+        cpus = os.sched_getaffinity(0)  # vLLM pins this thread to one core; the library's threads may use all
+        with standin.installed():
+            super().__init__(vllm_config, settings.engine_id, kv_cache_config)
+        self._refuse()
+        self.worker_meta = Stepped()
+        self._failed: tuple[str, ...] = ()
+        self._ctx = kvlease.Context(
+            settings.context(
+                "rank",
+                tp_rank=self.tp_rank,
+                pp_rank=get_pp_group().rank_in_group,
+                block_size=self.block_size,
+                kv_cache_layout=self.kv_cache_layout,
+                attn_backend_name=self.backend_name,
+                cpus=",".join(map(str, sorted(cpus))),
+            )
+        )
+        self._pass = self._ctx.step if settings.drive == "inline" else self._ctx.beat
+
+    def _refuse(self) -> None:
+        """Raise for caches whose blocks the library does not read."""
+        for wrong, why in (
+            (self._has_mamba, "Mamba or other state-space layers"),
+            (self._is_csa_linear, "CSA-linear layers"),
+            (self.use_host_buffer, 'kv_buffer_device "cpu" for a cache in device memory'),
+            (any(g.host_resident for g in self.kv_cache_config.transfer_groups), "a cache that lies partly in host memory"),
+            (self._has_packed_cache, f"KV cache layout {self.kv_cache_layout}, which packs layers into one block row"),
+            (getattr(self, "_head_sharded_draft_kv_heads", None) is not None, "a draft model whose KV heads are sharded under an MLA model"),
+            (self._physical_blocks_per_logical_kv_block != 1, f"a block size of which the attention kernel uses a part ({self.block_size} tokens): set --block-size {self.block_size}"),
+        ):  # fmt: skip
+            if wrong:
+                raise NotImplementedError(f"kvlease does not move {why}: use vLLM's own connector (leave kv_connector_module_path out)")
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        super().register_kv_caches(kv_caches)
+        addrs = self.kv_caches_base_addr[self.engine_id][self.tp_rank]
+        regions = [
+            kvlease.Region(
+                addr=addr,
+                bytes=(self.region_num_blocks[i] - 1) * self.block_stride_per_layer[i] + self.block_len_per_layer[i],
+                block_len=self.block_len_per_layer[i],
+                block_stride=self.block_stride_per_layer[i],
+                blocks=self.region_num_blocks[i],
+                group=self.region_group_ids[i],
+                device=self.device_id if self.region_mem_types[i] == "VRAM" else 0,
+                mem=self.region_mem_types[i].lower(),
+                name=self.region_names[i],
+                replicated=bool(self._region_is_mla[i]),
+            )
+            for i, addr in enumerate(addrs)
+        ]
+        self._regions = regions
+        self._ctx.register(regions)
+
+    def register_local_xfer_handler(self, block_size: int) -> tuple[int, np.ndarray]:
+        """vLLM's list of descriptors of the whole cache: nobody reads by it."""
+        return 0, np.empty((0, 5), dtype=np.uint64)
+
+    def start_load_kv(self, metadata: Metadata) -> None:
+        self._failed = metadata.failed
+        self._pass()
+        if events := self._ctx.poll():
+            self._report(events)
+
+    def get_transfer_results(self) -> KVConnectorTransferResults:
+        failed, self._failed = set(self._failed), ()
+        return KVConnectorTransferResults(finished_sending=set(), finished_recving=set(failed), failed_recving=failed)
+
+    def get_kv_connector_stats(self) -> Any:
+        return None
+
+    def unregister_kv_caches(self) -> None:
+        """Sleep: no peer reaches this memory any more once this returns."""
+        self._ctx.unregister()
+
+    def restore_kv_caches(self) -> None:
+        """Wake: the cache lies where it lay; for peers this is another engine."""
+        self._ctx.register(self._regions)
+
+    def shutdown(self) -> None:
+        ctx = getattr(self, "_ctx", None)
+        if ctx is not None and not ctx.closed:
+            try:
+                ctx.close(5.0)
+            except kvlease.Error as e:
+                logger.warning("kvlease: rank %d does not close: %s", self.tp_rank, e)
+        super().shutdown()
+
+    def _report(self, events: list[kvlease.Event]) -> None:
+        for e in events:
+            if e.kind == kvlease.EV_POISONED:
+                logger.critical("kvlease: rank %d is broken, no reader accepts its blocks any more: restart the engine", self.tp_rank)
+            elif e.kind == kvlease.EV_HOST_DOWN:
+                logger.error("kvlease: rank %d: the scheduler's process is gone or does not take this rank", self.tp_rank)
