@@ -69,6 +69,7 @@ func (c *Core) buildHost() error {
 		return err
 	}
 	c.hosted = h
+	atomic.StoreUint64(&c.mem.Control.LongAtNs, uint64(clock.Never)) // no agent here
 	c.beginEra(era{epoch: c.mem.Epoch, secret: c.mem.Secret})
 	return nil
 }

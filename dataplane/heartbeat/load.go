@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -17,6 +18,22 @@ func (t *Tracker) stepLoads(now clock.Instant) {
 		if t.loadOne(i, now) {
 			return
 		}
+	}
+}
+
+// sayLong leaves word from when on a step may load or drop an agent. What a step itself finds out is not foretold: a connection that
+// breaks, a request that needs a broken one.
+func (t *Tracker) sayLong() {
+	_, at := t.loads.First()
+	if len(t.parked) > 0 {
+		at = 0
+	}
+	word := &t.control.LongAtNs
+	if atomic.LoadUint64(word) != uint64(at) {
+		atomic.StoreUint64(word, uint64(at))
+	}
+	if t.reg.news.Load() > 0 { // whoever noted it may have said so before we said the opposite
+		atomic.StoreUint64(word, 0)
 	}
 }
 

@@ -48,6 +48,7 @@ type registry struct {
 	dirty    []uint32     // ring of engines with news, each in it once
 	head     int
 	news     atomic.Int32 // length of dirty, so that a step without news takes no lock
+	longAt   *uint64      // record.Control.LongAtNs
 }
 
 // seat is one place of the engine table.
@@ -73,10 +74,10 @@ type entry struct {
 	removed   bool
 }
 
-func newRegistry(n, links int) *registry {
+func newRegistry(n, links int, longAt *uint64) *registry {
 	r := &registry{
 		byID: make(map[string]record.Handle), seats: make([]seat, n), free: make([]uint32, n), dirty: make([]uint32, n),
-		linksMax: links,
+		linksMax: links, longAt: longAt,
 	}
 	for i := range r.free {
 		r.free[i] = uint32(n - 1 - i)
@@ -290,6 +291,7 @@ func (r *registry) note(i uint32) {
 	n := int(r.news.Load())
 	r.dirty[(r.head+n)%len(r.dirty)] = i
 	r.news.Store(int32(n + 1))
+	atomic.StoreUint64(r.longAt, 0) // after the count: see sayLong
 }
 
 // newsStepMax bounds the engines whose news one step takes.

@@ -72,6 +72,7 @@ func (t *Tracker) Wake(epoch uint64, now clock.Instant) {
 	t.asleep = false
 	t.reg.mu.Lock()
 	defer t.reg.mu.Unlock()
+	defer t.sayLong()
 	for i := range t.engines {
 		e, s := &t.engines[i], &t.reg.seats[i]
 		for _, f := range [...]*facts{e.facts, e.want.facts, s.now.given} {

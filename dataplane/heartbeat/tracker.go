@@ -88,7 +88,7 @@ func New(
 	return &Tracker{
 		own: cfg.stockTimes(),
 		cfg: cfg, tr: tr, reads: reads, tracks: tracks, control: control, events: events,
-		reg:      newRegistry(cfg.Engines, cfg.Links),
+		reg:      newRegistry(cfg.Engines, cfg.Links, &control.LongAtNs),
 		engines:  make([]engine, cfg.Engines),
 		requests: make([]request, cfg.Tracks),
 		remotes:  newRemotes(n, cfg.LongIDs, cfg.RowStates, cfg.Seed),
@@ -125,6 +125,7 @@ func (t *Tracker) Step(now clock.Instant) {
 	t.stepBeats(now) //
 	t.stepParked(now)
 	t.stepLoads(now) // last: a load may take 60 ms
+	t.sayLong()
 	t.putEvents()
 	t.stepped = now
 }

@@ -114,7 +114,7 @@ type Control struct {
 	Era            uint64 // atomic: eras begun, times two; odd while the words below change
 	Epoch          uint64
 	Secret         [2]uint64
-	Zero           [1]uint64
+	LongAtNs       uint64 // atomic: from then on a step may take long; 0: now, clock.Never: never
 }
 
 // ControlMagic is "kvlC".

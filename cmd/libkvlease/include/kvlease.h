@@ -456,6 +456,15 @@ KVL_API int32_t kvl_read(kvl_producer_t *p, kvl_track_t track, const kvl_read_t 
 /** inline mode: run one step now. pump mode: the same as kvl_pass. KVL_ERR_BUSY: another thread steps, drains or closes; KVL_ERR_POISONED. */
 KVL_API int32_t kvl_step(kvl_ctx_t *ctx);
 
+/**
+ * Whether the next kvl_step may take milliseconds: a connection is due to be made or dropped (inside NIXL up to 60 ms), or another
+ * thread is inside kvl_register. For hosts with a lock that others wait for, like Python's: they keep it over short steps. A hint: what a step
+ * itself finds out, a request that needs a broken connection, may take as long. Stays in C.
+ *
+ * @return 1 or 0, always 0 in pump mode; or a negative status.
+ */
+KVL_API int32_t kvl_step_long(kvl_ctx_t *ctx);
+
 /** pump mode: the forward loop is alive; the pump beats for it while passes are no further apart than stall_cover. Stays in C. */
 KVL_API int32_t kvl_pass(kvl_ctx_t *ctx);
 

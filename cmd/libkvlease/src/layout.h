@@ -96,7 +96,7 @@ typedef struct kvl_control {
 	uint64_t era;       /* atomic: eras begun, times two */
 	uint64_t epoch;     /* boot epoch, not 0 */
 	uint64_t secret[2]; /* keys of the slots */
-	uint64_t zero[1];
+	uint64_t long_at_ns; /* atomic: from this CLOCK_BOOTTIME on a step may take long (kvl_step_long); 0: now, INT64_MAX: never */
 } kvl_control_t;
 
 /* ---- records: the tag is the ring record's tag ---- */

@@ -1,4 +1,4 @@
-/* The loop's calls: step, pass, pause. */
+/* The loop's calls: step, step_long, pass, pause. */
 #include "internal.h"
 
 /* Keeps the distance of the two clocks for kvl_track. Boot time first: a late reading makes the sum earlier. */
@@ -41,6 +41,18 @@ KVL_API int32_t kvl_step(kvl_ctx_t *ctx)
 	st = step_inline(ctx, now);
 	kvl_call_end(ctx, KVL_CALL_STEP);
 	return st;
+}
+
+KVL_API int32_t kvl_step_long(kvl_ctx_t *ctx)
+{
+	uint64_t at;
+	KVL_ENTER(ctx);
+	if (ctx->sizes.pump)
+		return 0;
+	at = KVL_LOAD(&ctx->control->long_at_ns, RELAXED);
+	if (at == 0 || KVL_LOAD(&ctx->busy[KVL_CALL_REGISTER], RELAXED)) /* a step waits for the core's lock */
+		return 1;
+	return at != INT64_MAX && kvl_clock(CLOCK_BOOTTIME) >= at;
 }
 
 KVL_API int32_t kvl_pass(kvl_ctx_t *ctx)

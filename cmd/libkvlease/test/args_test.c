@@ -60,6 +60,7 @@ static void handles_are_checked(void)
 		BAD(kvl_params(c, 1, &g, buf, sizeof buf, &len), "ctx");
 		BAD(kvl_params_key(c, 1, buf, sizeof buf, &len), "ctx");
 		BAD(kvl_step(c), "ctx");
+		BAD(kvl_step_long(c), "ctx");
 		BAD(kvl_pass(c), "ctx");
 		BAD(kvl_pause(c, 1), "ctx");
 		BAD(kvl_poll(c, &ev, sizeof ev, 1), "ctx");
