@@ -81,6 +81,8 @@ static int32_t check_grant(const kvl_ctx_t *ctx, const kvl_grant_t *grant, uint3
 		return kvl_fail(KVL_ERR_INVALID, "grant.size: %u, at least %zu", grant->size, sizeof *grant);
 	if ((grant->flags & ~(uint32_t)KVL_GRANT_FIXED) != 0)
 		return kvl_fail(KVL_ERR_INVALID, "grant.flags: 0x%x is not a KVL_GRANT_*", grant->flags);
+	if (grant->ready_event != 0) /* nothing waits for it yet: readers would be handed blocks that are still being written */
+		return kvl_fail(KVL_ERR_INVALID, "grant.ready_event: must be 0, device events are not waited for");
 	if (!kvl_bytes_ok(grant->id, 1, KVL_ID_MAX))
 		return kvl_fail(KVL_ERR_INVALID, "grant.id: 1 to %u bytes", KVL_ID_MAX);
 	if (grant->ttl_ns > INT64_MAX)

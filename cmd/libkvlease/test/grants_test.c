@@ -75,6 +75,19 @@ static void the_parameters_of_a_lease_that_heartbeats_renew_name_none(void)
 	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
 }
 
+static void an_event_that_nobody_would_wait_for_is_refused(void)
+{
+	kvl_ctx_t *c = open_ctx("{}");
+	kvl_producer_t *p = open_producer(c);
+	kvl_grant_t g = grant_of("r", &blocks, 1, 0);
+	kvl_lease_t l = 77;
+	g.ready_event = 1;
+	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_ERR_INVALID);
+	CHECK(strstr(kvl_last_error(), "ready_event") != NULL);
+	CHECK_EQ(l, 77);
+	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
+}
+
 static void a_grant_that_takes_up_an_expectation_may_be_fixed(void)
 {
 	kvl_ctx_t *c = open_ctx("{}");
@@ -181,6 +194,7 @@ int main(void)
 {
 	RUN(the_parameters_of_a_fixed_lease_name_its_end);
 	RUN(the_parameters_of_a_lease_that_heartbeats_renew_name_none);
+	RUN(an_event_that_nobody_would_wait_for_is_refused);
 	RUN(a_grant_that_takes_up_an_expectation_may_be_fixed);
 	RUN(parameters_are_of_the_era_in_which_they_are_made);
 	RUN(an_era_that_is_being_written_is_waited_for_only_so_long);
