@@ -140,7 +140,7 @@ test: test-static test-fuzz test-go test-race test-c test-asan test-tsan ## ever
 	@grep -hE '^(Fuzz|ok|FAIL|---)' $(BUILD)/test/fuzz.log
 	@grep -hE '^(ok|FAIL|---)' $(BUILD)/test/go.log $(BUILD)/test/race.log
 	@grep -hE 'tests passed|Total Test time' $(BUILD)/test/ctest-{c,asan,tsan}.log
-	@$(GO) run ./internal/faults/cmd ran $(BUILD)/test/go.json $(BUILD)/test/ctest-c.log
+	@$(GO) run ./internal/faults/cmd ran $(if $(filter on,$(NIXL)),,-skips) $(BUILD)/test/go.json $(BUILD)/test/ctest-{c,asan,tsan}.log
 
 .PHONY: test-static
 test-static: ## gofmt, go vet, and the pure packages with cgo off

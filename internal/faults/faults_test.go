@@ -310,7 +310,7 @@ func TestANamedTestThatDidNotRunOrPassIsAnError(t *testing.T) {
 	if err := o.ReadGo(strings.NewReader(goLog)); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.ReadCTest(strings.NewReader(cLog)); err != nil {
+	if err := o.ReadCTest(strings.NewReader(cLog), ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
@@ -328,11 +328,34 @@ func TestANamedTestThatDidNotRunOrPassIsAnError(t *testing.T) {
 		{Test{"", "scene_pump"}, nil, "ctest scene_pump failed: it should show C01.1"},
 		{Test{"", "slow"}, nil, "ctest slow failed: it should show C01.1"},
 		{Test{"", "nobody"}, nil, "ctest nobody did not run: it should show C01.1"},
+		{Test{"", "tsan/args_test"}, nil, "ctest tsan/args_test did not run: it should show C01.1"},
 	} {
-		skips, err := o.Ran([]Mark{{Line: "C01.1", Test: tc.test}, {Line: "C01.1", Test: tc.test}})
+		skips, _, err := o.Ran([]Mark{{Line: "C01.1", Test: tc.test}, {Line: "C01.1", Test: tc.test}})
 		if !slices.Equal(skips, tc.skips) || (err == nil) != (tc.err == "") || err != nil && err.Error() != tc.err {
 			t.Errorf("%s: %q, %v; want %q, %s", tc.test, skips, err, tc.skips, tc.err)
 		}
+	}
+}
+
+func TestALineWhoseTestsWereAllSkippedIsNotShown(t *testing.T) {
+	o := Outcomes{{"a", "TestOne"}: Passed, {"a", "TestTwo"}: Skipped, {"a", "TestThree"}: Skipped}
+	_, unshown, err := o.Ran([]Mark{
+		{Line: "C02.1", Test: Test{"a", "TestTwo"}}, {Line: "C02.1", Test: Test{"a", "TestThree"}},
+		{Line: "C01.1", Test: Test{"a", "TestTwo"}}, {Line: "C01.1", Test: Test{"a", "TestOne"}},
+		{Line: "C01.2", Test: Test{"a", "TestThree"}},
+	})
+	if diff := cmp.Diff([]string{"C01.2", "C02.1"}, unshown); diff != "" || err != nil {
+		t.Errorf("error %v, not shown (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestARunUnderASanitizerIsATestOfItsOwn(t *testing.T) {
+	o := Outcomes{}
+	if err := o.ReadCTest(strings.NewReader(cLog), "tsan/"); err != nil {
+		t.Fatal(err)
+	}
+	if o[Test{"", "tsan/args_test"}] != Passed || o[Test{"", "tsan/scene_pump"}] != Failed || o[Test{"", "args_test"}] != "" {
+		t.Errorf("%v", o)
 	}
 }
 

@@ -44,8 +44,8 @@ func (o Outcomes) ReadGo(in io.Reader) error {
 
 var ctestLine = regexp.MustCompile(`^ *\d+/\d+ Test +#\d+: (\S+) \.*(.*?) +[0-9.]+ sec`)
 
-// ReadCTest takes what ctest prints.
-func (o Outcomes) ReadCTest(in io.Reader) error {
+// ReadCTest takes what ctest prints. Tests of a run under a sanitizer have its name before theirs, as in tsan/ring_test: under is tsan/.
+func (o Outcomes) ReadCTest(in io.Reader, under string) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
@@ -53,7 +53,7 @@ func (o Outcomes) ReadCTest(in io.Reader) error {
 		if m == nil {
 			continue
 		}
-		t := Test{Name: m[1]}
+		t := Test{Name: under + m[1]}
 		switch {
 		case strings.Contains(m[2], "Passed"):
 			o[t] = Passed
@@ -66,8 +66,9 @@ func (o Outcomes) ReadCTest(in io.Reader) error {
 	return lines.Err()
 }
 
-// Ran says which marked tests were skipped, as a whole or in part, and fails for each that did not run or did not pass.
-func (o Outcomes) Ran(marks []Mark) (skips []string, err error) {
+// Ran fails for each marked test that did not run or did not pass. It says which were skipped, as a whole or in part, and which
+// lines that leaves without any test.
+func (o Outcomes) Ran(marks []Mark) (skips, unshown []string, err error) {
 	lines := map[Test][]string{}
 	var tests []Test
 	for _, m := range marks {
@@ -97,5 +98,15 @@ func (o Outcomes) Ran(marks []Mark) (skips []string, err error) {
 		}
 	}
 	slices.Sort(skips)
-	return skips, errors.Join(wrong...)
+	shown := map[string]bool{}
+	for _, m := range marks {
+		shown[m.Line] = shown[m.Line] || o[m.Test] == Passed
+	}
+	for _, m := range marks {
+		if !shown[m.Line] && o[m.Test] == Skipped && !slices.Contains(unshown, m.Line) {
+			unshown = append(unshown, m.Line)
+		}
+	}
+	slices.Sort(unshown)
+	return skips, unshown, errors.Join(wrong...)
 }

@@ -3,7 +3,9 @@
 //
 //	go run ./internal/faults/cmd doc                          docs/faults.md, from the root or from internal/faults
 //	go test -json ./... | go run ./internal/faults/cmd tests LOG   copies to LOG, prints the usual lines
-//	go run ./internal/faults/cmd ran LOG...                   *.json of go test, *.log of ctest
+//	go run ./internal/faults/cmd ran [-skips] LOG...          *.json of go test; of ctest *.log, *-asan.log, *-tsan.log
+//
+// With -skips it is no error that a line is shown by no test since all of its tests were skipped.
 package main
 
 import (
@@ -38,9 +40,14 @@ func run(args []string) error {
 		}
 		return errors.Join(faults.PrintTests(os.Stdin, log, os.Stdout), log.Close())
 	case len(args) > 1 && args[0] == "ran":
-		return ran(args[1:])
+		logs := args[1:]
+		skips := logs[0] == "-skips"
+		if skips {
+			logs = logs[1:]
+		}
+		return ran(logs, skips)
 	}
-	return errors.New("usage: doc | tests LOG | ran LOG [LOG ...]")
+	return errors.New("usage: doc | tests LOG | ran [-skips] LOG [LOG ...]")
 }
 
 // load finds the root above the current folder and reads registry and marks there.
@@ -65,8 +72,21 @@ func load() (root string, r *faults.Registry, marks []faults.Mark, err error) {
 	return root, r, marks, err
 }
 
+// sanitizers are those under which ctest runs, as the names of its logs say.
+var sanitizers = []string{"asan", "tsan"}
+
+// under is the sanitizer of a log of ctest, as it stands before the names of its tests.
+func under(log string) string {
+	for _, s := range sanitizers {
+		if strings.HasSuffix(log, "-"+s+".log") {
+			return s + "/"
+		}
+	}
+	return ""
+}
+
 // ran reads the logs of a run and says what they prove.
-func ran(logs []string) error {
+func ran(logs []string, skipsAllowed bool) error {
 	_, r, marks, err := load()
 	if err != nil {
 		return err
@@ -80,25 +100,31 @@ func ran(logs []string) error {
 		if strings.HasSuffix(name, ".json") {
 			err = outcomes.ReadGo(f)
 		} else {
-			err = outcomes.ReadCTest(f)
+			err = outcomes.ReadCTest(f, under(name))
 		}
 		if err = errors.Join(err, f.Close()); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	skips, err := outcomes.Ran(marks)
+	skips, unshown, err := outcomes.Ran(marks)
 	for _, s := range skips {
 		fmt.Println("faults:", s)
 	}
 	n, wrong := r.Check(marks)
-	if err = errors.Join(err, wrong); err != nil {
+	err = errors.Join(err, wrong)
+	if len(unshown) > 0 && !skipsAllowed {
+		err = errors.Join(err, fmt.Errorf("all tests were skipped of %s", strings.Join(unshown, ", ")))
+	}
+	if err != nil {
 		return err
 	}
-	tests := map[faults.Test]bool{}
+	passed := map[faults.Test]bool{}
 	for _, m := range marks {
-		tests[m.Test] = true
+		if outcomes[m.Test] == faults.Passed {
+			passed[m.Test] = true
+		}
 	}
-	fmt.Printf("faults: %d right lines shown by %d tests that ran and passed, %d of them skipped here; %d lines open, %d not applicable\n",
-		n.Shown, len(tests), len(skips), n.Open, n.NotApplicable)
+	fmt.Printf("faults: %d right lines shown by %d tests that ran and passed; %d not shown here, %d open, %d not applicable\n",
+		n.Shown-len(unshown), len(passed), len(unshown), n.Open, n.NotApplicable)
 	return nil
 }
