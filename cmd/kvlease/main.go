@@ -29,6 +29,7 @@ Start with:
   kvlease soak                  what an engine would feel on busy cores, for a minute
   kvlease sim --seed 1 --log    a fleet with faults by chance, on a virtual clock
   kvlease sim --trace FILE      how long a lease should last, for a trace of requests
+  kvlease attach HOST:5600      what a running engine, stock or ours, publishes, and how far away it is
   kvlease version               what is installed here`
 
 type cli struct {
@@ -36,6 +37,7 @@ type cli struct {
 	Node    nodeCmd    `cmd:"" help:"Run an engine stand-in: a KV cache in host memory, a forward loop, commands as JSON lines on stdin."`
 	Soak    soakCmd    `cmd:"" help:"Run P and D for minutes on busy cores: longest step, longest pause, shortest lease that held."`
 	Sim     simCmd     `cmd:"" help:"Run fleets of the real plane code on a virtual clock: a fault case, faults by chance, or a trace of requests, for the price of each lease duration."`
+	Attach  attachCmd  `cmd:"" help:"Look at a running engine, stock vLLM's or ours: what it publishes, round trips, its clock, a request's lease and blocks."`
 	Version versionCmd `cmd:"" help:"Print the versions of kvlease, Go, NIXL and the kernel."`
 }
 
@@ -118,7 +120,7 @@ type usageError struct{ error }
 // helped is the command whose help speaks of these arguments.
 func helped(args []string) string {
 	switch args[0] {
-	case "demo", "node", "sim", "soak", "version":
+	case "attach", "demo", "node", "sim", "soak", "version":
 		return "kvlease " + args[0]
 	}
 	return "kvlease"

@@ -61,6 +61,26 @@ func TestAWrongArgumentGetsOneClearLine(t *testing.T) {
 		{"sim --case", "--case needs a value"},
 		{"sim --seed 1 --shrink 2h", "allowed: 0s to 1h"},
 		{"version --yaml", "--yaml"},
+		{"attach", "<addr>"},
+		{"attach localhost", "\"localhost\" is no HOST:PORT"},
+		{"attach :5600", "no HOST:PORT"},
+		{"attach h:0", "no HOST:PORT"},
+		{"attach h:1 --against x", "--against is \"x\""},
+		{"attach h:1 --out x", "give --params or --request"},
+		{"attach h:1 --for 1s", "give --params or --request"},
+		{"attach h:1 --complete", "give --params or --request"},
+		{"attach h:1 --blocks 1", "--blocks are those of a --request"},
+		{"attach h:1 --request r --out x", "give --params or --blocks"},
+		{"attach h:1 --request r --params x", "leave --request and --blocks out"},
+		{"attach h:1 --request r --blocks 3-1", "block \"3-1\""},
+		{"attach h:1 --params /nowhere", "/nowhere"},
+		{"attach h:1 --params main.go", "--params: parameters"},
+		{"attach h:1 --tp 65", "at most 64 ranks"},
+		{"attach h:1 --samples 0", "allowed: 1 to 1000"},
+		{"attach h:1 --timeout 0s", "allowed: 1ms to 1m"},
+		{"attach h:1 --request r --for 25h", "allowed: 1ms to 24h"},
+		{"attach h:1 --watch 1us", "allowed: 10ms to 24h"},
+		{"attach h:1 --transport tcp", "--transport"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			code, stdout, stderr := invoke(t, "", strings.Fields(tc.args)...)
@@ -81,7 +101,7 @@ func TestHelpShowsANewcomerWhereToStart(t *testing.T) {
 			t.Errorf("%v: code %d\n%s", args, code, stdout)
 		}
 	}
-	for cmd, word := range map[string]string{"demo": "k  pressure", "node": "pressure wanted", "soak": "false expiries", "sim": "--case C26", "version": "--json"} {
+	for cmd, word := range map[string]string{"demo": "k  pressure", "node": "pressure wanted", "soak": "false expiries", "sim": "--case C26", "version": "--json", "attach": "unproven"} {
 		code, stdout, _ := invoke(t, "", cmd, "--help")
 		if code != exitOK || !strings.Contains(stdout, word) {
 			t.Errorf("%s: code %d, does not mention %q\n%s", cmd, code, word, stdout)

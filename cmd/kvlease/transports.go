@@ -17,8 +17,11 @@ var transports = map[string]core.OpenTransport{
 			Path: cfg.NixlPath, Folders: nixlFolders(), Agent: agent, PeersMax: cfg.PeersMax(), ReadsMax: 1 << 14,
 		})
 	},
-	"loopback": core.Loopback(loopback.NewHub()),
+	"loopback": core.Loopback(hub),
 }
+
+// hub joins the loopback agents of this process.
+var hub = loopback.NewHub()
 
 // nixlFolders are where `make deps` unpacks the NIXL wheel: beside the build folder that holds this program, or below
 // the working directory.
