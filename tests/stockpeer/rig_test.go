@@ -321,13 +321,18 @@ func (w *prefixed) Write(b []byte) (int, error) {
 	}
 }
 
+// buildFolder is where `make build` has put things.
+func buildFolder() string {
+	if core := os.Getenv("KVLEASE_CORE"); core != "" {
+		return filepath.Dir(core)
+	}
+	return filepath.Join(root, "build")
+}
+
 // ours starts an engine on kvlease; config overrides what is the same for all tests.
 func ours(t *testing.T, name string, config report) *peer {
 	t.Helper()
-	build := filepath.Join(root, "build")
-	if dir := os.Getenv("KVLEASE_CORE"); dir != "" {
-		build = filepath.Dir(dir)
-	}
+	build := buildFolder()
 	for _, file := range []string{"libkvlease.so", "libkvlease-core.so"} {
 		if _, err := os.Stat(filepath.Join(build, file)); err != nil {
 			require.Skip(t, "core", "no "+file+": run make build")
