@@ -3,15 +3,6 @@ package core
 import (
 	"encoding/json"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"regexp"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -163,69 +154,6 @@ func TestWhatAnEngineDoesByTheClockCanBeRead(t *testing.T) {
 		if got := stats[name+"_ms"]; got != want.Milliseconds() { // shows C74.2
 			t.Errorf("the statistics say %s_ms %v, want %v", name, got, want.Milliseconds())
 		}
-	}
-}
-
-// The step is told the time, in CLOCK_BOOTTIME, and nothing that goes over a wire is a point of the wall clock. time.Now is
-// left to what waits for a network, where it counts by its monotonic part.
-func TestNoDeadlineIsMadeFromTheWallClock(t *testing.T) {
-	root := filepath.Join("..", "..")
-	wall := regexp.MustCompile(`CLOCK_REALTIME|gettimeofday|\btime\(NULL\)|\btime\(0\)`)
-	plane := []string{".", "lease", "heartbeat", "read", "group", "wire", "submit", "record", "topology", "transport", "clock", "siphash"}
-	files := 0
-	for _, dir := range []string{"dataplane", "ringbuf", "cnixl", filepath.Join("cmd", "libkvlease")} {
-		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				if err == nil && (d.Name() == "test" || d.Name() == "ctest" || d.Name() == "sim" || d.Name() == "testdata" || d.Name() == "models") {
-					return fs.SkipDir
-				}
-				return err
-			}
-			ext := filepath.Ext(path)
-			if ext != ".c" && ext != ".h" && (ext != ".go" || strings.HasSuffix(path, "_test.go")) {
-				return nil
-			}
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			files++
-			if m := wall.Find(text); m != nil { // shows C61.3
-				t.Errorf("%s reads the wall clock: %s", path, m)
-			}
-			if ext != ".go" {
-				return nil
-			}
-			set := token.NewFileSet()
-			file, err := parser.ParseFile(set, path, text, 0)
-			if err != nil {
-				return err
-			}
-			in, _ := filepath.Rel(filepath.Join(root, "dataplane"), filepath.Dir(path))
-			ast.Inspect(file, func(n ast.Node) bool {
-				sel, ok := n.(*ast.SelectorExpr)
-				if !ok {
-					return true
-				}
-				name := sel.Sel.Name
-				x, _ := sel.X.(*ast.Ident)
-				ofPackage := x != nil && x.Name == "time"
-				if !ofPackage && slices.Contains([]string{"Unix", "UnixNano", "UnixMilli", "UnixMicro"}, name) {
-					t.Errorf("%s: a point of the wall clock as a number", set.Position(sel.Pos()))
-				}
-				if ofPackage && slices.Contains(plane, in) && slices.Contains([]string{"Now", "Since", "Until", "After", "NewTimer", "Sleep"}, name) {
-					t.Errorf("%s: the plane reads no clock", set.Position(sel.Pos())) // shows C61.3
-				}
-				return true
-			})
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if files < 100 {
-		t.Errorf("%d files looked at", files)
 	}
 }
 
