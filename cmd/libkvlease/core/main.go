@@ -2,6 +2,7 @@
 package main
 
 // #include <stdint.h>
+// #include <stdlib.h>
 // #include "../include/kvlease.h"
 // #include "../src/layout.h"
 import "C"
@@ -10,7 +11,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"unsafe"
@@ -112,9 +115,26 @@ func status(err error) C.int32_t {
 // tuneRuntime makes the Go runtime a quiet guest: no collection by growth, a limit at which it collects whatever
 // happens; the core collects off the step.
 func tuneRuntime(cfg *core.Config) {
+	setThreads(cfg.Threads)
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(int64(cfg.CoreMemoryMax))
 	collector()
+}
+
+// threadsSaid is done when the first context has said how many threads run Go at once.
+var threadsSaid sync.Once
+
+// setThreads does what the first context says, unless the user has said it in the environment. The runtime itself sees only what the
+// process was started with: nothing that C could set before it loads the library.
+func setThreads(n int) {
+	threadsSaid.Do(func() {
+		name := C.CString("GOMAXPROCS")
+		defer C.free(unsafe.Pointer(name))
+		if user := C.getenv(name); user != nil {
+			n, _ = strconv.Atoi(C.GoString(user)) // of what is no number the runtime makes its own
+		}
+		runtime.GOMAXPROCS(n) // n < 1 changes nothing
+	})
 }
 
 // collector lives as long as the process: the library is never unloaded.

@@ -157,11 +157,10 @@ static const char *find_symbols(void *lib)
 
 int32_t kvl_core_load(const kvl_early_t *early, char *err, size_t cap)
 {
-	char path[4096], threads[16];
+	char path[4096];
 	const char *missing;
 	int32_t st;
 	void *lib;
-	int ours;
 	if (loaded)
 		return KVL_OK;
 	if ((st = kvl_room_for_core(early->threads, err, cap)) != KVL_OK)
@@ -170,11 +169,6 @@ int32_t kvl_core_load(const kvl_early_t *early, char *err, size_t cap)
 		snprintf(err, cap, "the path of " CORE_FILE " is too long");
 		return KVL_ERR_UNAVAILABLE;
 	}
-	/* The Go runtime reads it once, while it is loaded. The host's environment is as before afterwards. */
-	ours = getenv("GOMAXPROCS") == NULL;
-	snprintf(threads, sizeof threads, "%u", early->threads);
-	if (ours)
-		setenv("GOMAXPROCS", threads, 0);
 	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	missing = lib != NULL ? find_symbols(lib) : NULL;
 	if (lib == NULL) {
@@ -183,12 +177,7 @@ int32_t kvl_core_load(const kvl_early_t *early, char *err, size_t cap)
 	} else if (missing != NULL) {
 		snprintf(err, cap, "%s has no symbol %s", path, missing);
 	} else {
-		kvl_core_sizes_t sizes = {.size = sizeof sizes};
-		/* The first call waits until the runtime is up, and with it has read its environment. */
-		kvl_core.config("", 0, &sizes, NULL, 0);
 		loaded = 1;
 	}
-	if (ours)
-		unsetenv("GOMAXPROCS");
 	return loaded ? KVL_OK : KVL_ERR_UNAVAILABLE;
 }
