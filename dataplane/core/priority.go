@@ -28,7 +28,7 @@ const (
 
 // prioritize asks for what pump_priority says. What is not permitted is counted, and the thread stays as it is: a pump without
 // priority is late only on a machine that is overcommitted.
-func (p *pump) prioritize() {
+func (p *pump) prioritize() priority {
 	want := p.core.cfg.PumpPriority
 	var got priority
 	refused := uint64(0)
@@ -52,4 +52,5 @@ func (p *pump) prioritize() {
 	p.core.mu.Lock()
 	defer p.core.mu.Unlock()
 	p.class, p.counters.PriorityOff = got, refused
+	return got
 }

@@ -80,11 +80,14 @@ func startPump(c *Core) (*pump, error) {
 }
 
 // run steps until it is told to stop or the core breaks. The thread is its own, so that a turn of the Go scheduler does
-// not stand between a heartbeat and its time; it ends with the goroutine, and its priority with it.
+// not stand between a heartbeat and its time. One with a priority ends with the goroutine; any other goes back to the runtime: in
+// a host under the thread sanitizer an ending thread of Go can fall, when a signal of the runtime has come just before.
 func (p *pump) run() {
 	runtime.LockOSThread()
 	defer close(p.done)
-	p.prioritize()
+	if p.prioritize() == priorityNone {
+		defer runtime.UnlockOSThread()
+	}
 	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
 	var asked time.Duration
 	woken := true

@@ -1,10 +1,15 @@
 package core
 
 import (
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
@@ -164,6 +169,29 @@ func TestAPriorityThatIsNotPermittedIsCounted(t *testing.T) {
 		if err := l.d.core.Close(time.Second); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Threads of pumps that took no priority are used again: none ends with a context.
+func TestAPumpWithoutPriorityGivesItsThreadBack(t *testing.T) {
+	const rounds = 10
+	var mu sync.Mutex
+	seen := map[int]bool{}
+	l := &lab{t: t, hub: loopback.NewHub(), size: smallLoopback, drive: "pump", clock: func() clock.Instant { // asked by the pumps among others
+		mu.Lock()
+		defer mu.Unlock()
+		seen[unix.Gettid()] = true
+		return Now()
+	}}
+	for i := range rounds {
+		n := l.node(fmt.Sprint("E", i), `{"pump_priority":"off"}`)
+		until(t, "a turn", func() bool { return n.core.Pump().Turns > 0 })
+		if err := n.core.Close(time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(seen) >= rounds {
+		t.Errorf("%d pumps, one after another, ran on %d threads", rounds, len(seen))
 	}
 }
 
