@@ -108,7 +108,10 @@ func TestASignalEndsARun(t *testing.T) {
 }
 
 func TestAPictureHasALaneForWhatHappenedAndSaysWhatBroke(t *testing.T) {
-	s := &sim.Schedule{Span: 10 * time.Second, Engines: []sim.Engine{{ID: "P"}}}
+	s := &sim.Schedule{Span: 10 * time.Second, Engines: []sim.Engine{{ID: "P"}}, Actions: []sim.Action{
+		{At: 3 * time.Second, Engine: "P", Do: sim.Partition, Peer: "D", For: 4 * time.Second},
+		{At: 3 * time.Second, Engine: "P", Do: sim.Suspend, For: 4 * time.Second},
+	}}
 	acted := func(req, what string) sim.Entry {
 		return sim.Entry{At: time.Second, Kind: sim.Acted, Engine: "P", Rank: -1, Req: req, What: what}
 	}
@@ -123,7 +126,7 @@ func TestAPictureHasALaneForWhatHappenedAndSaysWhatBroke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{">P  held<", "a rule is broken", "first. And 2 more.", "0 leases granted"} {
+	for _, want := range []string{"P partition D ends", "machine suspended", ">P  held<", "a rule is broken", "first. And 2 more.", "0 leases granted"} {
 		if !strings.Contains(svg.String(), want) {
 			t.Errorf("no %q in the picture", want)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -95,9 +96,12 @@ func (k *item) point(kind timeline.Kind, at float64, text string) {
 
 // faults are the actions that are shown as words above all lanes.
 var faults = []sim.Verb{
-	sim.Partition, sim.SetLink, sim.Handshake, sim.WireCut, sim.Clock, sim.Suspend, sim.Poison, sim.Drain, sim.Unregister, sim.Register,
+	sim.Partition, sim.SetLink, sim.Handshake, sim.WireCut, sim.Clock, sim.Poison, sim.Drain, sim.Unregister, sim.Register,
 	sim.LoseRank, sim.RemoveEngine, sim.SetPass,
 }
+
+// passing are those whose For is how long they last.
+var passing = []sim.Verb{sim.Partition, sim.SetLink, sim.Handshake}
 
 func (c *chart) action(a *sim.Action) {
 	at := a.At.Seconds()
@@ -110,6 +114,8 @@ func (c *chart) action(a *sim.Action) {
 		until = min(until, (a.At + a.For).Seconds())
 	}
 	switch a.Do {
+	case sim.Suspend:
+		l.own.Marks = append(l.own.Marks, timeline.Mark{Kind: timeline.Stopped, From: at, To: until, Text: "machine suspended"})
 	case sim.Stop, sim.Stall:
 		l.own.Marks = append(l.own.Marks, timeline.Mark{Kind: timeline.Stopped, From: at, To: until, Text: fmt.Sprint(a.Do, " ", rankWord(a.Rank))})
 	case sim.Kill:
@@ -121,7 +127,11 @@ func (c *chart) action(a *sim.Action) {
 		l.own.Marks = append(l.own.Marks, timeline.Mark{Kind: timeline.Reset, From: at, Text: "connection to " + a.Peer + " cut"})
 	default:
 		if slices.Contains(faults, a.Do) {
-			c.moment(at, strings.TrimSpace(fmt.Sprint(a.Engine, " ", a.Do, " ", a.Peer)))
+			what := strings.TrimSpace(fmt.Sprint(a.Engine, " ", a.Do, " ", a.Peer))
+			c.moment(at, what)
+			if slices.Contains(passing, a.Do) && a.For > 0 && until > at {
+				c.moment(until, what+" ends")
+			}
 		}
 	}
 }
@@ -239,6 +249,7 @@ func (c *chart) chart(res *sim.Result) *timeline.Chart {
 			c.run.Lanes = append(c.run.Lanes, timeline.Lane{Label: e.ID + "  " + short(k.name), Marks: k.marks})
 		}
 	}
+	slices.SortStableFunc(c.run.Moments, func(a, b timeline.Moment) int { return cmp.Compare(a.At, b.At) })
 	name := c.s.Name
 	if name == "" {
 		name = fmt.Sprintf("seed %d", c.s.Seed)

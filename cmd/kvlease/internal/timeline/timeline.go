@@ -84,7 +84,7 @@ var meaning = [kinds]string{
 	Told:      "told: lease is over, recompute",
 	Meeting:   "reader does not know the owner yet",
 	Reset:     "connection cut",
-	Stopped:   "process stopped (SIGSTOP)",
+	Stopped:   "process stands still",
 	Crash:     "process killed (SIGKILL)",
 	Broken:    "a rule is broken",
 }
