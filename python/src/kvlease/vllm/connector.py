@@ -9,6 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlBase
 from vllm.v1.outputs import KVConnectorOutput
 
 from kvlease.vllm import settings
+from kvlease.vllm.stats import PromMetrics, Stats
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -79,3 +80,11 @@ class NixlConnector(NixlBaseConnector):
     def get_kv_connector_stats(self) -> Any:
         side = self.connector_worker or self.connector_scheduler
         return side.get_kv_connector_stats()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:
+        return Stats(data=data) if data is not None else Stats()
+
+    @classmethod
+    def build_prom_metrics(cls, *args: Any) -> PromMetrics:
+        return PromMetrics(*args)

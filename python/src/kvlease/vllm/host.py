@@ -44,7 +44,7 @@ def publish(ctx: kvlease.Context, tp_size: int, metadata: dict[tuple[int, int], 
 
 
 def attached(ctx: kvlease.Context, rank: int) -> bytes:
-    """The library's map of a rank, once it is there."""
+    """The library's map of a rank, once it is there. In inline mode nobody else steps meanwhile."""
     until = time.monotonic() + ATTACH_TIMEOUT
     while True:
         try:
@@ -52,4 +52,12 @@ def attached(ctx: kvlease.Context, rank: int) -> bytes:
         except kvlease.Invalid as e:
             if time.monotonic() > until:
                 raise RuntimeError(f"kvlease: rank {rank} is not there after {ATTACH_TIMEOUT:.0f} s: {e}") from e
+        ctx.step()
         time.sleep(0.005)
+
+
+def regions_of_groups(payload: Any) -> list[int]:
+    """How many regions the block ids of each transfer group address."""
+    groups = msgspec.msgpack.decode(payload.agent_metadata_bytes)["region_group_ids"]
+    shared = groups.count(-1)
+    return [groups.count(g) + shared for g in range(max(groups, default=0) + 1)]

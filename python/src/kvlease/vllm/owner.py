@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vllm.logger import init_logger
 
 import kvlease
+from kvlease.vllm.stats import REASONS, Source
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -34,8 +35,8 @@ class Owner:
     turns as long as a request is there, stands still while leases are held.
     """
 
-    def __init__(self, ctx: kvlease.Context, producer: kvlease.Producer, own_blocks: bool):
-        self._ctx, self._producer = ctx, producer
+    def __init__(self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, own_blocks: bool):
+        self._ctx, self._producer, self._source = ctx, producer, source
         self._own_blocks = own_blocks
         self._expected: dict[str, int] = {}
         self._held: dict[int, Held] = {}  # by user
@@ -44,7 +45,6 @@ class Owner:
         self._asked = -1  # step of the last pressure
         self.manager: KVCacheManager | None = None
         self.finished_sending: set[str] = set()
-        self.refused = 0
 
     def expect(self, request_id: str) -> None:
         """A request has started to run; messages about it that come before its grant are kept."""
@@ -52,34 +52,35 @@ class Owner:
             return
         try:
             self._expected[request_id] = self._producer.expect(request_id)
-        except kvlease.Error:  # no room: a message that comes too early is lost, that is all
+        except (kvlease.Error, ValueError):  # no room, or no id for the wire: a message that comes too early is lost, that is all
             self._expected[request_id] = 0
 
     def cancel(self, request_id: str) -> None:
         """It ended without blocks to hold."""
-        lease = self._expected.pop(request_id, 0)
-        if lease:
-            try:
-                self._producer.cancel(lease)
-            except kvlease.Stale:
-                pass
+        if lease := self._expected.pop(request_id, 0):
+            self.cancel_lease(lease)
+
+    def cancel_lease(self, lease: int) -> None:
+        try:
+            self._producer.cancel(lease)
+        except kvlease.Error:  # it has ended, or the context is broken
+            pass
 
     def grant(self, request_id: str, params: dict[str, Any], step: int) -> tuple[bool, dict[str, Any] | None]:
         """Hold the blocks of a finished request. Answers what vLLM's request_finished does: does vLLM hold the blocks, and the
         parameters; None if there is no lease, so that nobody reads blocks which are not held."""
-        expected = self._expected.pop(request_id, 0)
-        groups = [list(g) for g in params["remote_block_ids"]]
-        user = self._next
+        user, self._next = self._next, self._next + 1
+        expected, lease = self._expected.pop(request_id, 0), 0
+        fixed = bool(params["do_remote_decode"])  # kept for a second turn: the time is set, no heartbeat moves it
         try:
-            lease = self._producer.grant(
-                request_id, groups, params["remote_num_tokens"], 0.0, expected, user, bool(params["do_remote_decode"])
-            )
+            lease = self._producer.grant(request_id, params["remote_block_ids"], params["remote_num_tokens"], 0.0, expected, user, fixed)
             params["kvlease"] = json.loads(self._ctx.params_key(lease))
-        except kvlease.Error as e:
-            self.refused += 1
+        except (kvlease.Error, ValueError) as e:
+            if lease:
+                self.cancel_lease(lease)
+            self._source.count("kvlease_leases_refused")
             logger.error("kvlease: no lease for request %s, the decoder will have to compute it: %s", request_id, e)
             return False, None
-        self._next += 1
         blocks = None
         if self._own_blocks:
             assert self.manager is not None
@@ -90,6 +91,10 @@ class Owner:
 
     def freed(self, event: kvlease.Event) -> None:
         """KVL_EV_FREED: the blocks are free, once no step that was handed out before the grant is under way."""
+        reason = REASONS[event.status - 1]
+        self._source.count("kvlease_leases_freed", reason)
+        if reason == "expired":
+            self._source.stats.record_kv_expired_req()
         held = self._held.pop(event.user, None)
         if held is not None:
             self._back.append(held)

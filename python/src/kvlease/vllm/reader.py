@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 from vllm.logger import init_logger
 
 import kvlease
+from kvlease.vllm.stats import READS, Source
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -15,20 +17,16 @@ if TYPE_CHECKING:
 logger = init_logger(__name__)
 
 TRACKED, READING, HELD, LOST = range(4)
-OUTCOMES = {
-    kvlease.READ_STALE: "the lease had ended",
-    kvlease.READ_UNPROVEN: "nothing proves that the lease stood",
-    kvlease.READ_FAILED: "the transfer failed",
-    kvlease.READ_TIMEOUT: "the transfer did not end in time",
-    kvlease.READ_CANCELLED: "the request ended",
-    kvlease.READ_LOST: "the engine is gone",
-}
+WHY = (  # by KVL_READ_*
+    "", "the lease had ended", "nothing proves that the lease stood", "the transfer failed", "the transfer did not end in time",
+    "the request ended", "the engine is gone",
+)  # fmt: skip
 
 
 class Pull:
     """One local request that reads from another engine."""
 
-    __slots__ = ("request_id", "user", "track", "state", "ended", "why")
+    __slots__ = ("request_id", "user", "track", "state", "ended", "why", "posted", "descs")
 
     def __init__(self, request_id: str, user: int):
         self.request_id = request_id
@@ -37,6 +35,8 @@ class Pull:
         self.state = TRACKED
         self.ended = False  # vLLM's request has finished: nobody waits for the data
         self.why = ""
+        self.posted = 0.0  # s that the call took
+        self.descs = 0  # blocks times regions
 
 
 class Reader:
@@ -46,15 +46,16 @@ class Reader:
     for data which will not come; their blocks are free of transfers.
     """
 
-    def __init__(self, ctx: kvlease.Context, producer: kvlease.Producer, recompute: bool):
-        self._ctx, self._producer, self._recompute = ctx, producer, recompute
+    def __init__(self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, regions: list[int], recompute: bool):
+        """regions: how many of each transfer group."""
+        self._ctx, self._producer, self._source = ctx, producer, source
+        self._regions, self._recompute = regions, recompute
         self._pulls: dict[str, Pull] = {}
         self._by_user: dict[int, Pull] = {}
         self._next = 0
         self._again: dict[str, tuple[Request, Any]] = {}  # reads that found no room
         self.done: set[str] = set()
         self.failed: list[str] = []
-        self.reads: list[kvlease.Event] = []  # proven ones, for the statistics
 
     def track(self, request: Request) -> None:
         """A request has arrived: heartbeats from now on. Parameters that cannot be used are a load that fails, with the reason in the
@@ -68,15 +69,22 @@ class Reader:
                 raise ValueError("remote_block_ids names no block")
             engine = self._ctx.engine_add(remote.engine_id, remote.tp_size, remote.host, remote.port, remote.pp_size)
             pull.track = self._producer.track(engine, remote, request.request_id, pull.user)
-        except (kvlease.Error, TypeError, ValueError) as e:
+        except (kvlease.Error, TypeError, ValueError, RecursionError) as e:
+            self._source.count("kvlease_params_refused")
             self._lose(pull, f"kv_transfer_params: {e}")
             return
         self._by_user[pull.user] = pull
 
     def lost(self, request_id: str) -> bool:
-        """There is nothing to read, and the prompt can be computed here."""
+        """There is nothing to read."""
         pull = self._pulls.get(request_id)
-        return self._recompute and pull is not None and pull.state == LOST
+        return pull is not None and pull.state == LOST
+
+    def give_up(self, request_id: str, awaited: bool) -> None:
+        """vLLM has taken notice of it: computes the prompt, or waits for a load that fails."""
+        del self._pulls[request_id]
+        if awaited:
+            self.failed.append(request_id)
 
     def read(self, request: Request, local: Any) -> None:
         """vLLM has blocks: the last of each group's, as many as it lacks."""
@@ -95,7 +103,10 @@ class Reader:
                     raise ValueError(f"remote_block_ids[{group}] has {len(other)} blocks, {len(ours)} are needed")
                 here.append((ours, first))
                 there.append((other[first:], first))
+            began = time.perf_counter()
             self._producer.read(pull.track, here, there)
+            pull.posted = time.perf_counter() - began
+            pull.descs = sum(len(ours) * n for ours, n in zip(local, self._regions))
             pull.state = READING
         except kvlease.Full:
             self._again[request.request_id] = request, local
@@ -139,11 +150,12 @@ class Reader:
         if pull is None:
             return
         if e.kind == kvlease.EV_READ_DONE:
-            self.reads.append(e)
+            self._count(pull, e)
             self._forget(pull)
             self.done.add(pull.request_id)
         elif e.kind == kvlease.EV_READ_FAILED:
-            pull.why = OUTCOMES.get(e.status, f"status {e.status}")
+            self._count(pull, e)
+            pull.why = WHY[e.status]
             if e.flags & kvlease.EVF_BLOCKS_HELD:
                 pull.state = HELD
             else:
@@ -153,6 +165,17 @@ class Reader:
         elif e.kind == kvlease.EV_LEASE_GONE and pull.state == TRACKED:
             self._untrack(pull)
             self._lose(pull, "the lease is gone")
+
+    def _count(self, pull: Pull, e: kvlease.Event) -> None:
+        self._source.count("kvlease_reads", READS[e.status])
+        data = self._source.stats.data
+        if e.status == kvlease.READ_OK:
+            data["transfer_duration"].append(e.value1 / 1e9)
+            data["post_duration"].append(pull.posted)
+            data["bytes_transferred"].append(e.value0)
+            data["num_descriptors"].append(pull.descs)
+        elif e.status != kvlease.READ_CANCELLED:
+            data["num_failed_transfers"].append(1)
 
     def _over(self, pull: Pull) -> None:
         """A read ended without data, and no transfer writes into its blocks any more."""

@@ -9,10 +9,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import Nix
 from vllm.logger import init_logger
 
 import kvlease
-from kvlease.vllm.host import open_host, publish
+from kvlease.vllm.host import open_host, publish, regions_of_groups
 from kvlease.vllm.meta import Metadata
 from kvlease.vllm.owner import Owner
 from kvlease.vllm.reader import Reader
+from kvlease.vllm.stats import HOST, Source, Stats
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -39,6 +40,7 @@ class Scheduler(NixlPullConnectorScheduler):
         self._ctx: kvlease.Context | None = None
         self._owner: Owner | None = None
         self._reader: Reader | None = None
+        self._source: Source | None = None
         self._manager: KVCacheManager | None = None
         self._made = 0  # steps handed out
         self._seen = 0  # and answered
@@ -47,11 +49,13 @@ class Scheduler(NixlPullConnectorScheduler):
         """All ranks have registered, at start or at a wake-up: serve their handshakes. vLLM's own listener is not started, since it has
         one: a thread that has ended."""
         if self._ctx is None:
-            self._ctx = open_host(self._settings, next(iter(metadata.values())), self.side_channel_host, self.side_channel_port)
+            any_rank = next(iter(metadata.values()))
+            self._ctx = open_host(self._settings, any_rank, self.side_channel_host, self.side_channel_port)
+            self._source = Source(self._ctx, HOST)
             producer = self._ctx.producer()
-            self._owner = Owner(self._ctx, producer, own_blocks=not self._inline)
+            self._owner = Owner(self._ctx, producer, self._source, own_blocks=not self._inline)
             self._owner.manager = self._manager
-            self._reader = Reader(self._ctx, producer, self._settings.recompute)
+            self._reader = Reader(self._ctx, producer, self._source, regions_of_groups(any_rank), self._settings.recompute)
             self._nixl_handshake_listener_t = threading.Thread(target=int)
             self._nixl_handshake_listener_t.start()
         publish(self._ctx, self._settings.parallel.tensor_parallel_size, metadata)
@@ -79,9 +83,14 @@ class Scheduler(NixlPullConnectorScheduler):
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
         params = request.kv_transfer_params
-        if params and not params.get("do_remote_prefill") and not self._second_turn(params):
+        if not params:
             return 0, False
-        if self._reader.lost(request.request_id):
+        if self._reader.lost(request.request_id):  # then nothing in params is to be believed
+            missing = request.num_prompt_tokens - num_computed_tokens
+            if params.get("do_remote_prefill") and not self._settings.recompute and missing > 0:
+                return missing, True  # a load that fails: this is how vLLM fails a request
+            return 0, False
+        if not params.get("do_remote_prefill") and not self._second_turn(params):
             return 0, False
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
 
@@ -89,11 +98,10 @@ class Scheduler(NixlPullConnectorScheduler):
         params = request.kv_transfer_params
         if not params:
             return
-        if params.get("do_remote_prefill") and not params.get("remote_block_ids"):
-            params["do_remote_prefill"] = False  # vLLM would raise: one request would end the engine
-            self._reader.release(request.request_id)
-            if num_external_tokens:
-                self._reader.failed.append(request.request_id)
+        if self._reader.lost(request.request_id):
+            self._reader.give_up(request.request_id, num_external_tokens > 0)
+            params["do_remote_prefill"] = False
+            params["_remote_blocks_processed"] = True
         super().update_state_after_alloc(request, blocks, num_external_tokens)
         for request_id in self._reqs_in_batch:
             self._owner.expect(request_id)
@@ -164,8 +172,8 @@ class Scheduler(NixlPullConnectorScheduler):
         elif e.kind == kvlease.EV_RANK_DOWN and e.status == 1:
             logger.critical("kvlease: the process of rank %d is gone: end this engine", e.rank)
 
-    def get_kv_connector_stats(self) -> Any:
-        return None
+    def get_kv_connector_stats(self) -> Stats | None:
+        return self._source.take() if self._source is not None else None
 
     def shutdown(self) -> None:
         super().shutdown()

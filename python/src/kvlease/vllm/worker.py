@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+import threading
+import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +16,9 @@ from vllm.logger import init_logger
 
 import kvlease
 from kvlease.vllm import standin
+from kvlease.vllm.host import ATTACH_TIMEOUT
 from kvlease.vllm.meta import Metadata, Stepped
+from kvlease.vllm.stats import RANK, Source, Stats
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -35,6 +39,7 @@ class Worker(NixlPullConnectorWorker):
         self._refuse()
         self.worker_meta = Stepped()
         self._failed: tuple[str, ...] = ()
+        self._inline = settings.drive == "inline"
         self._ctx = kvlease.Context(
             settings.context(
                 "rank",
@@ -46,7 +51,8 @@ class Worker(NixlPullConnectorWorker):
                 cpus=",".join(map(str, sorted(cpus))),
             )
         )
-        self._pass = self._ctx.step if settings.drive == "inline" else self._ctx.beat
+        self._source = Source(self._ctx, RANK)
+        self._pass = self._ctx.step if self._inline else self._ctx.beat
 
     def _refuse(self) -> None:
         """Raise for caches whose blocks the library does not read."""
@@ -81,13 +87,14 @@ class Worker(NixlPullConnectorWorker):
             for i, addr in enumerate(addrs)
         ]
         self._regions = regions
-        self._ctx.register(regions)
+        self._register()
 
     def register_local_xfer_handler(self, block_size: int) -> tuple[int, np.ndarray]:
         """vLLM's list of descriptors of the whole cache: nobody reads by it."""
         return 0, np.empty((0, 5), dtype=np.uint64)
 
     def start_load_kv(self, metadata: Metadata) -> None:
+        self._passes = True
         self._failed = metadata.failed
         self._pass()
         if events := self._ctx.poll():
@@ -97,8 +104,8 @@ class Worker(NixlPullConnectorWorker):
         failed, self._failed = set(self._failed), ()
         return KVConnectorTransferResults(finished_sending=set(), finished_recving=set(failed), failed_recving=failed)
 
-    def get_kv_connector_stats(self) -> Any:
-        return None
+    def get_kv_connector_stats(self) -> Stats | None:
+        return self._source.take()
 
     def unregister_kv_caches(self) -> None:
         """Sleep: no peer reaches this memory any more once this returns."""
@@ -106,7 +113,25 @@ class Worker(NixlPullConnectorWorker):
 
     def restore_kv_caches(self) -> None:
         """Wake: the cache lies where it lay; for peers this is another engine."""
+        self._register()
+
+    def _register(self) -> None:
         self._ctx.register(self._regions)
+        self._passes = False
+        if self._inline:
+            threading.Thread(target=self._attach, name="kvlease_attach", daemon=True).start()
+
+    def _attach(self) -> None:
+        """Inline: step until the first pass, since the scheduler's process takes this rank before there is one."""
+        until = time.monotonic() + ATTACH_TIMEOUT
+        while not self._passes and time.monotonic() < until:
+            try:
+                self._ctx.step()
+            except kvlease.Busy:
+                pass
+            except kvlease.Error:
+                return
+            time.sleep(0.005)
 
     def shutdown(self) -> None:
         ctx = getattr(self, "_ctx", None)
