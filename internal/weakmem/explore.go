@@ -301,7 +301,7 @@ func (s *search) fresh(g *graph) bool {
 		if len(g.order[i]) == 0 {
 			continue
 		}
-		// By name of the word: numbers depend on which thread came first, in this search once and for all.
+		// Which number a word has depends on the thread that came to it first, but it keeps it for the whole search.
 		b = append(b, 0xFD, byte(i))
 		for _, w := range g.order[i] {
 			id(w)
