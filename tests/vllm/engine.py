@@ -153,9 +153,9 @@ class Engine:
         else:
             time.sleep(seconds)
 
-    def do_slots(self, n):
+    def do_slots(self, number):
         """How many requests may run: at 0 the engine is full, and what comes waits in its queue."""
-        self.scheduler.max_num_active_reqs = self.spec.seqs if n is None else n
+        self.scheduler.max_num_active_reqs = self.spec.seqs if number is None else number
 
     def do_pause_scheduler(self, mode="keep"):
         self.core.pause_scheduler(mode, clear_cache=False)
@@ -212,7 +212,7 @@ class Engine:
                     reason=out.outputs[0].finish_reason, cached=out.num_cached_tokens,
                 )
         for id, status in list(self.armed.items()):
-            if any(r.status.name == status for local, r in self.scheduler.requests.items() if local.startswith(id)):
+            if any(r.status.name == status for local, r in self.scheduler.requests.items() if local.startswith(id + "-")):
                 del self.armed[id]
                 self.llm.abort_request([id])
                 self.lines.say(ev="aborted", id=id, status=status)

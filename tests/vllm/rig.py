@@ -7,7 +7,7 @@
 
 A kind is what holds the leases: "stock" is vLLM's NixlConnector, "kvlease" the package's class of that name, "none" no connector.
 Environment: KVLEASE_VLLM names the folder that `make deps-vllm` filled, KVLEASE_VLLM_OUT where logs go,
-KVLEASE_PYTHONPATH where the package kvlease is (python/src of this tree unless said).
+KVLEASE_PYTHONPATH where the package kvlease is (build/python, which `make python` fills, unless said).
 """
 
 import json
@@ -29,7 +29,7 @@ ROOT = HERE.parent.parent
 DEPS = Path(os.environ.get("KVLEASE_VLLM", ROOT / ".deps" / "vllm"))
 PYTHON = DEPS / "venv" / "bin" / "python"
 OUT = Path(os.environ.get("KVLEASE_VLLM_OUT", ROOT / "build" / "vllm"))
-PACKAGE = os.environ.get("KVLEASE_PYTHONPATH", str(ROOT / "python" / "src"))
+PACKAGE = os.environ.get("KVLEASE_PYTHONPATH", str(ROOT / "build" / "python"))
 MODULES = {"stock": "stock", "kvlease": "kvlease.vllm", "none": None}
 
 START = 180  # s for an engine to come up on a busy machine

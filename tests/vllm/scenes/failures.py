@@ -1,0 +1,88 @@
+"""An engine is killed, stopped, or its loop hangs."""
+
+import time
+
+import rig
+
+from . import scene
+from .waiting import told
+
+
+@scene("D is killed while three requests wait in its queue")
+def d_killed(mix):
+    for _ in range(3):
+        mix.queue(mix.rig.prompt(200))
+    time.sleep(rig.LEASE + 0.5)  # from here on they live by heartbeats
+    held = mix.p.stat()["requests"]
+    mix.d.kill()
+    back = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
+    mix.promise("P takes its blocks back", back is not None, f"{held} requests, {told(back, 'after {:.2f} s')}", by="all")
+    mix.promise("at most a second after the death", back is not None and back <= 1, told(back, "{:.2f} s"))
+    ok, text = mix.fresh()
+    mix.promise("D in its place, same ports and engine id, is served", ok, text, by="all")
+
+
+@scene("D is stopped for longer than the lease and continued, P has used the blocks again")
+def d_stopped(mix):
+    prompts = [mix.rig.prompt(n) for n in (200, 64)]
+    ids = [mix.queue(prompt) for prompt in prompts]
+    time.sleep(1.5 * rig.INTERVAL)
+    mix.d.stop()
+    gone = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
+    mix.promise("P takes its blocks back", gone is not None, told(gone, "after {:.1f} s"), by="all")
+    mix.overwrite()
+    mix.d.go_on()
+    mix.d.ask("slots", number=None)
+    results = [mix.judge(mix.d.wait(id), prompt, 8) for id, prompt in zip(ids, prompts)]
+    mix.promise("never a wrong token", not any(w for w, _ in results), "; ".join(t for _, t in results))
+    late = mix.counters(mix.p, "late", "after_expiry", "linger")
+    mix.promise("P counts each late read", late, late or "nothing", by="nobody")
+    ok, text = mix.fresh()
+    mix.promise("and the next request is served", ok, text, by="all")
+
+
+@scene("D's loop hangs for longer than an extension and holds Python's lock, P has used the blocks again if it let go")
+def d_blocked(mix):
+    prompt = mix.rig.prompt(200)
+    id = mix.queue(prompt)
+    time.sleep(1.5 * rig.INTERVAL)
+    mix.d.tell("block", seconds=rig.EXTENSION + 3, gil=True)
+    gone = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.EXTENSION + 2.5)
+    mix.promise("P holds it all the time", gone is None, told(gone, "P let go {:.1f} s after the loop hung"), by="d")
+    if gone is not None:
+        mix.overwrite()
+    mix.d.ask("slots", number=None)
+    wrong, text = mix.judge(mix.d.wait(id), prompt, 8)
+    mix.promise("never a wrong token", not wrong, text)
+
+
+@scene("P's loop hangs for longer than the lease")
+def p_blocked(mix):
+    prompt = mix.rig.prompt(200)
+    id = mix.queue(prompt)
+    time.sleep(1.5 * rig.INTERVAL)
+    mix.p.ask("block", seconds=rig.LEASE + 1)
+    time.sleep(0.5)
+    held = mix.p.stat()["requests"]
+    mix.promise("P still holds it", held == 1, f"{held} of 1", by="all")
+    mix.d.ask("slots", number=None)
+    wrong, text = mix.judge(mix.d.wait(id), prompt, 8)
+    mix.promise("and the tokens are right", not wrong, text, by="all")
+
+
+@scene("P is stopped for longer than the lease and continued, while D beats")
+def p_stopped(mix):
+    prompts = [mix.rig.prompt(40) for _ in range(4)]
+    ids = [mix.queue(prompt) for prompt in prompts]
+    time.sleep(1.5 * rig.INTERVAL)
+    mix.p.stop()
+    time.sleep(rig.LEASE + 1)
+    mix.p.go_on()
+    time.sleep(1)
+    held = mix.p.stat()["requests"]
+    mix.promise("P still holds all", held == 4, f"{held} of 4", by="p")
+    if held < 4:
+        mix.overwrite()
+    mix.d.ask("slots", number=None)
+    results = [mix.judge(mix.d.wait(id), prompt, 8) for id, prompt in zip(ids, prompts)]
+    mix.promise("never a wrong token", not any(w for w, _ in results), "; ".join(t for _, t in results))

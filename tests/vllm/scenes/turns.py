@@ -1,0 +1,59 @@
+"""Two turns: D keeps what it has decoded, P reads it for the next prompt of the same talk."""
+
+import time
+
+import rig
+
+from . import scene
+
+KEPT = 8  # decoder_kv_blocks_ttl, s
+ENDS = 10  # s within which P must have answered
+TURNED = {"do_remote_decode": True, "do_remote_prefill": False}
+
+
+def talk(mix, p, d, length=150):
+    """A first turn: (its prompt and answer, D's parameters)."""
+    prompt, id = mix.rig.prompt(length), mix.name("turn")
+    answer = mix.rig.route(p, d, id, prompt, 40)
+    return prompt + answer.tokens, mix.judge(answer, prompt, 40), answer.kv
+
+
+def second(mix, p, d, said, kv, max_tokens=8):
+    prompt, id = mix.rig.prompt(len(said) + 50, said), mix.name("turn")
+    try:
+        turn = p.generate(id, prompt, 1, {**kv, **TURNED}, limit=ENDS)
+    except (TimeoutError, rig.Died) as why:
+        return 0, str(why)
+    if not turn.kv:
+        return 0, f"P gave no parameters, finish_reason {turn.reason}"
+    return mix.judge(d.generate(id, prompt, max_tokens, turn.kv), prompt, max_tokens)
+
+
+@scene("two turns of a talk")
+def two_turns(mix):
+    both = {"extra": {"bidirectional_kv_xfer": True, "decoder_kv_blocks_ttl": KEPT}, "policy": "recompute", "prefix_caching": False}
+    p, d = mix.pair("2", **both)
+    said, (wrong, text), kv = talk(mix, p, d)
+    mix.promise("first turn: tokens are right", not wrong, text, by="all")
+    before = p.metrics().get("vllm:external_prefix_cache_hits_total", 0)
+    wrong, text = second(mix, p, d, said, kv)
+    read = p.metrics().get("vllm:external_prefix_cache_hits_total", 0) - before
+    mix.promise("second turn: tokens are right", not wrong, f"{text}; P read {read:g} tokens from D", by="all")
+
+    said, _, kv = talk(mix, p, d)
+    back = d.wait_stat(lambda s: s["requests"] == 0, KEPT + rig.EXTENSION + 4)
+    mix.promise(f"what is not used is D's own again after {KEPT} s", back is not None, "never" if back is None else f"after {back:.1f} s", by="all")
+    mix.overwrite(d)
+    wrong, text = second(mix, p, d, said, kv)
+    mix.promise("a second turn after that, D has used the blocks again: never a wrong token", not wrong, text, by="both")
+    mix.promise("and it is answered", "right" in text, text, by="both")
+
+    said, _, kv = talk(mix, p, d)
+    d.stop()
+    time.sleep(1)
+    d.kill()
+    d = mix.replace(d, "2")
+    wrong, text = second(mix, p, d, said, kv)
+    mix.promise("D is killed and started again between the turns: never a wrong token", not wrong, text, by="both")
+    mix.promise("and it is answered, too", "right" in text, text, by="both")
+    mix.retire("2")

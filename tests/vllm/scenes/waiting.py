@@ -1,0 +1,57 @@
+"""The hand-over takes longer than a lease: in D's queue, in a paused D, in the router."""
+
+import time
+
+import rig
+
+from . import scene
+
+
+@scene("a request waits in D's queue for longer than the lease")
+def queue(mix):
+    prompts = [mix.rig.prompt(n) for n in (200, 33)]
+    ids = [mix.queue(prompt) for prompt in prompts]
+    time.sleep(rig.LEASE + rig.EXTENSION)
+    held = mix.p.stat()["requests"]
+    mix.promise(f"P holds it after {rig.LEASE + rig.EXTENSION} s", held == 2, f"{held} of 2", by="all")
+    mix.d.ask("slots", number=None)
+    results = [mix.judge(mix.d.wait(id), prompt, 8) for id, prompt in zip(ids, prompts)]
+    mix.promise("and the tokens are right", not any(w for w, _ in results), "; ".join(t for _, t in results), by="all")
+    back = mix.p.wait_stat(lambda s: s["requests"] == 0, 3)
+    mix.promise("P has its blocks back when D has read", back is not None, "at once" if back is not None else "no", by="all")
+
+
+@scene("D's scheduler is paused while a request waits in its queue")
+def paused(mix):
+    prompt = mix.rig.prompt(200)
+    id = mix.queue(prompt)
+    time.sleep(1.5 * rig.INTERVAL)
+    mix.d.ask("pause_scheduler", mode="keep")
+    gone = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.LEASE + rig.EXTENSION)
+    mix.promise("P holds it all the time", gone is None, told(gone, "P let go {:.1f} s after the pause"), by="d")
+    if gone is not None:
+        mix.overwrite()
+    mix.d.ask("resume_scheduler")
+    mix.d.ask("slots", number=None)
+    wrong, text = mix.judge(mix.d.wait(id), prompt, 8)
+    mix.promise("never a wrong token", not wrong, text)
+
+
+@scene("the router hands the parameters over after the lease has ended, and P has used the blocks again")
+def handover(mix):
+    prompt, id = mix.rig.prompt(200), mix.name()
+    kv = mix.rig.prefill(mix.p, id, prompt)
+    gone = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
+    mix.promise("P takes its blocks back", gone is not None, told(gone, "after {:.1f} s"), by="all")
+    mix.overwrite()
+    answer = mix.d.generate(id, prompt, 8, kv)
+    wrong, text = mix.judge(answer, prompt, 8)
+    mix.promise("never a wrong token", not wrong, text)
+    late = mix.counters(mix.p, "late", "expired", "after_expiry")
+    mix.promise("P counts the late read", "late" in late or "after_expiry" in late, late or "nothing", by="p")
+    ok, text = mix.fresh()
+    mix.promise("and the next request is served", ok, text, by="all")
+
+
+def told(seconds, text):
+    return "it stayed" if seconds is None else text.format(seconds)
