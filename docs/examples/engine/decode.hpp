@@ -97,30 +97,38 @@ private:
 	// Whatever has blocks to be read into is read: kvlease waits for the connection by itself.
 	void schedule()
 	{
-		std::vector<uint64_t> gone;
-		for (auto &[user, r] : requests_) {
-			if (r.reading || r.over || !take_blocks(r.remote.size(), r.local))
+		std::vector<uint64_t> waiting; // by name: any of them may end in the passes below
+		for (const auto &[user, r] : requests_)
+			if (!r.reading && !r.over)
+				waiting.push_back(user);
+		for (uint64_t user : waiting) {
+			auto found = requests_.find(user);
+			std::vector<uint32_t> blocks;
+			if (found == requests_.end() || !take_blocks(found->second.remote.size(), blocks))
 				continue;
-			const uint32_t n = static_cast<uint32_t>(r.local.size());
-			const kvl_blocks_t local = {r.local.data(), n, 0}, remote = {r.remote.data(), n, 0};
-			const kvl_read_t read = {sizeof read, 1, &local, &remote};
 			// The memory still holds what was there before; a model must never see it for the request's.
-			to_clear_.push_back(r.local);
-			clear();
+			pass(Job::clear, "", blocks);
+			found = requests_.find(user);
+			if (found == requests_.end()) { // its lease has ended meanwhile
+				give_blocks(blocks);
+				continue;
+			}
+			Request &r = found->second;
+			const uint32_t n = static_cast<uint32_t>(blocks.size());
+			const kvl_blocks_t local = {blocks.data(), n, 0}, remote = {r.remote.data(), n, 0};
+			const kvl_read_t read = {sizeof read, 1, &local, &remote};
 			int32_t st = kvl_read(producer_, r.track, &read);
 			if (st == KVL_OK) {
+				r.local = std::move(blocks);
 				r.reading = true;
 				continue;
 			}
-			give_blocks(r.local);
-			r.local.clear();
-			if (st == KVL_ERR_STALE) // the lease is known to be over; its event was there or comes
-				gone.push_back(user);
+			give_blocks(blocks);
+			if (st == KVL_ERR_STALE) // the lease is known to be over; its event comes
+				recompute(user, "its lease is over");
 			else if (st != KVL_ERR_FULL)
 				must(st, "kvl_read");
 		}
-		for (uint64_t user : gone)
-			recompute(user, "its lease is over");
 	}
 
 	// Events come in while a pass runs; the passes that they ask for are made here.
@@ -135,12 +143,6 @@ private:
 			used_++;
 			give_blocks(r.local); // a real engine decodes first
 		}
-	}
-
-	void clear()
-	{
-		for (; !to_clear_.empty(); to_clear_.pop_front())
-			pass(Job::clear, "", to_clear_.front());
 	}
 
 	// The prompt would be computed here, as if it had come without parameters.
@@ -187,7 +189,6 @@ private:
 	std::string input_;
 	std::map<uint64_t, Request> requests_; // by user
 	std::deque<uint64_t> read_;
-	std::deque<std::vector<uint32_t>> to_clear_;
 	uint64_t next_user_ = 0;
 	uint32_t used_ = 0, recomputed_ = 0;
 };
