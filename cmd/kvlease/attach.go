@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,7 @@ type attachCmd struct {
 
 	EngineID string `help:"The engine that has to answer; any if empty."`
 	Hash     string `help:"compatibility_hash that is expected; another one is noted." placeholder:"HEX"`
-	Against  string `help:"Compare with what this engine publishes: could it read from the first one?" placeholder:"HOST:PORT"`
+	Against  string `help:"Compare with what this engine publishes: could it read from the first one? A stock one counts as a single rank." placeholder:"HOST:PORT"`
 	Tp       uint32 `help:"Ranks of a stage. A stock engine does not say, and its listener dies of a rank that it does not have; 1 if not given." placeholder:"N"`
 	Pp       uint32 `help:"Stages, as --tp." placeholder:"N"`
 
@@ -162,7 +163,11 @@ func (c *attachCmd) Run(w *world) error {
 		}
 	}
 	c.transport(&cfg)
-	return attach.Run(w.ctx, cfg, w.stdout)
+	err = attach.Run(w.ctx, cfg, w.stdout)
+	if errors.Is(err, context.Canceled) {
+		return errors.New("interrupted")
+	}
+	return err
 }
 
 // transport says how an agent is made. Without NIXL an engine can still be looked at over its side channel.

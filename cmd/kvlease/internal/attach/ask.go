@@ -143,14 +143,14 @@ func (e *engine) notes() (notes []string) {
 		case h.Native != first.Handshake.Native || h.Native && h.Lease.Epoch != first.Handshake.Lease.Epoch:
 			notes = append(notes, fmt.Sprintf("%s is of another boot than %s: no reader will use them together", r.Rank, first.Rank))
 		case r.Hash != first.Hash:
-			notes = append(notes, fmt.Sprintf("%s has compatibility_hash %s", r.Rank, r.Hash))
+			notes = append(notes, fmt.Sprintf("%s has compatibility_hash %s", r.Rank, plain(r.Hash)))
 		}
 	}
 	if l := first.Handshake.Lease; !first.Handshake.Native && l.Version != 0 {
 		notes = append(notes, fmt.Sprintf("its kvlease key is of version %d, which this build does not speak: treated as stock", l.Version))
 	}
 	if e.cfg.Hash != "" && e.cfg.Hash != first.Hash {
-		notes = append(notes, fmt.Sprintf("would not fit: compatibility_hash is %s there, %s was expected", orNone(first.Hash), e.cfg.Hash))
+		notes = append(notes, fmt.Sprintf("would not fit: compatibility_hash is %s there, %s was expected", plain(first.Hash), e.cfg.Hash))
 	}
 	if _, _, ok := e.clock(); !ok {
 		notes = append(notes, "its stamps say nothing of its clock")
@@ -172,7 +172,7 @@ func against(ctx context.Context, cfg *Config, owner *engine) *Fit {
 	defer reader.close()
 	f.EngineID = reader.id()
 	if a, b := reader.ranks[0].Hash, owner.ranks[0].Hash; a != b && a != "" && b != "" {
-		f.Misfits = append(f.Misfits, fmt.Sprintf("compatibility_hash is %s there and %s here (another vLLM version, model, element type or backend)", a, b))
+		f.Misfits = append(f.Misfits, fmt.Sprintf("compatibility_hash is %s there and %s here (another vLLM version, model, element type or backend)", plain(a), plain(b)))
 	}
 	here, there := *reader.ranks[0].Handshake, *owner.ranks[0].Handshake
 	here.Lease.Hash, there.Lease.Hash = "", ""
@@ -250,10 +250,3 @@ func spread(d []time.Duration) Spread {
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
-}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -383,4 +384,24 @@ func FuzzAMapNeverPanicsAPlan(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestTextOfAPeerDoesNothingToATerminal(t *testing.T) {
+	hub, addr := loopback.NewHub(), freeAddr(t)
+	startStock(t, hub, addr, 1, func(h *wire.Handshake) {
+		h.EngineID, h.Layout, h.AttnBackend = "S\x1b[2J", "\x1b]0;x\a", strings.Repeat("long", 1000)
+		h.RegionNames = []string{"layer\n.0", "\u202egpj"}
+	})
+	cfg := looking(hub, addr)
+	cfg.JSON, cfg.EngineID, cfg.Against = false, "S\x1b[2J", freeAddr(t)
+	startStock(t, hub, cfg.Against, 1, func(h *wire.Handshake) { h.Layout = "\x1b[1m" })
+	var out bytes.Buffer
+	if err := Run(t.Context(), cfg, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n") {
+		if strings.ContainsFunc(line, func(r rune) bool { return !strconv.IsPrint(r) }) || len(line) > 300 {
+			t.Errorf("%q", line)
+		}
+	}
 }

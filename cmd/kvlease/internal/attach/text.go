@@ -3,6 +3,7 @@ package attach
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 )
@@ -12,7 +13,7 @@ func (r *Report) writeEngine(w io.Writer) {
 	fmt.Fprintf(w, "engine %q at %s: %s\n", r.EngineID, r.Addr, r.kind())
 	fmt.Fprintf(w, "  handshake    %s, after %.2f ms to connect\n", r.RoundTrip, r.ConnectMs)
 	fmt.Fprintf(w, "  its clock    %+.3f ms against ours, at most %.3f ms off (CLOCK_MONOTONIC of both)\n", r.AheadMs, r.AheadMostMs)
-	fmt.Fprintf(w, "  hash         %s\n", orNone(r.Hash))
+	fmt.Fprintf(w, "  hash         %s\n", plain(r.Hash))
 	if l := r.Lease; l != nil {
 		fmt.Fprintf(w, "  epoch        %s\n", l.Epoch)
 		fmt.Fprintf(w, "  leases       %d slots, %s each, a heartbeat every %s buys %s\n", l.Slots, seconds(l.DurationMs), seconds(l.BeatMs), seconds(l.ExtendMs))
@@ -21,7 +22,7 @@ func (r *Report) writeEngine(w io.Writer) {
 		r.Ranks[i].write(w)
 	}
 	for _, n := range r.Notes {
-		fmt.Fprintf(w, "  note: %s\n", n)
+		fmt.Fprintf(w, "  note: %s\n", printable(n))
 	}
 	if f := r.Against; f != nil {
 		f.write(w)
@@ -36,6 +37,26 @@ func (r *Report) kind() string {
 	return "stock vLLM, " + size + " as asked for, since it does not say"
 }
 
+// plain makes a name of a peer's fit for a line on a terminal.
+func plain(s string) string {
+	const most = 120
+	if s == "" {
+		return "none"
+	}
+	if cut := []rune(printable(s)); len(cut) > most {
+		return string(cut[:most]) + "..."
+	}
+	return printable(s)
+}
+
+// printable quotes text that would do something to a terminal.
+func printable(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
 func seconds(ms float64) string { return fmt.Sprintf("%.4g s", ms/1e3) }
 
 // String is for people: the least first, since it is nearest to what the way costs.
@@ -47,7 +68,7 @@ func (s Spread) String() string {
 }
 
 func (k *Rank) write(w io.Writer) {
-	fmt.Fprintf(w, "  pp %d rank %d  layout %s, %s, %d tokens a block, %d blocks\n", k.PP, k.Rank, orNone(k.Layout), orNone(k.Backend), k.BlockTokens, k.Blocks)
+	fmt.Fprintf(w, "  pp %d rank %d  layout %s, %s, %d tokens a block, %d blocks\n", k.PP, k.Rank, plain(k.Layout), plain(k.Backend), k.BlockTokens, k.Blocks)
 	var more []string
 	for _, v := range []struct {
 		name string
@@ -73,7 +94,7 @@ func (k *Rank) write(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "    region\taddress\tblocks\tbytes\tstride\tgroup\tmemory\tname")
 	for i, g := range k.Regions {
-		name := g.Name
+		name := plain(g.Name)
 		if len(g.Members) > 1 {
 			name += fmt.Sprintf(" and %d more layers", len(g.Members)-1)
 		}
@@ -129,13 +150,13 @@ func (f *Fit) write(w io.Writer) {
 		return
 	}
 	for _, m := range f.Misfits {
-		fmt.Fprintf(w, "  against      %s: %s\n", f.Addr, m)
+		fmt.Fprintf(w, "  against      %s: %s\n", f.Addr, printable(m))
 	}
 }
 
 // write prints what was found out about a request.
 func (q *RequestReport) write(w io.Writer) {
-	fmt.Fprintf(w, "  request      %s\n", q.ID)
+	fmt.Fprintf(w, "  request      %s\n", plain(q.ID))
 	for _, r := range q.Rows {
 		if r.Held {
 			fmt.Fprintf(w, "    pp %d rank %d: held, %d heartbeats so far, until %.3f s of its host's CLOCK_BOOTTIME\n", r.PP, r.Rank, r.Beats, float64(r.DeadlineUs)/1e6)
