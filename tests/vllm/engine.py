@@ -175,11 +175,14 @@ class Engine:
     # ---- what can be seen ----
 
     def do_stat(self):
-        s = self.scheduler
+        """Held: blocks that the pool cannot give. An idle engine of kvlease takes back what has ended when it next needs blocks: here."""
+        s, pool = self.scheduler, self.scheduler.kv_cache_manager.block_pool
+        if poll := getattr(getattr(s.connector, "connector_scheduler", None), "poll", None):
+            poll()
         return {
             "steps": self.steps, "requests": len(s.requests), "running": len(s.running), "waiting": s.get_request_counts()[1],
-            "free_blocks": s.kv_cache_manager.block_pool.get_num_free_blocks(), "cpu": time.process_time(),
-            "statuses": {id: r.status.name for id, r in s.requests.items()}, "unfinished": self.core.scheduler.has_requests(),
+            "free_blocks": pool.get_num_free_blocks(), "held": pool.num_gpu_blocks - 1 - pool.get_num_free_blocks(), "cpu": time.process_time(),
+            "statuses": {id: r.status.name for id, r in s.requests.items()}, "busy": self.busy(),
         }
 
     def do_metrics(self):

@@ -14,6 +14,7 @@ KEEPERS = {
     "p": lambda p, d: p == "kvlease",
     "d": lambda p, d: d == "kvlease",
     "both": lambda p, d: p == d == "kvlease",
+    "p of a stock d": lambda p, d: p == "kvlease" and d == "stock",
     "nobody": lambda p, d: False,
 }
 GONE = rig.LEASE + 2 * rig.EXTENSION + 4  # s after which no lease of any kind can be left
@@ -97,8 +98,9 @@ class Mix:
                     engine.ask(cmd)
                 engine.ask("pace", seconds=0)
                 engine.ask("slots", number=None)
-                if engine.wait_stat(lambda s: s["requests"] == 0, GONE) is None:
-                    self.say(f"  ({engine.name} kept {engine.stat()['statuses']} and is started again)")
+                if engine.wait_stat(lambda s: s["requests"] == s["held"] == 0, GONE) is None:
+                    stat = engine.stat()
+                    self.say(f"  ({engine.name} kept {stat['held']} blocks and {stat['statuses']} and is started again)")
                     self.replace(engine, label)
             except (rig.Died, TimeoutError) as why:
                 self.say(f"  ({why}; it is started again)")

@@ -13,10 +13,10 @@ def d_killed(mix):
     for _ in range(3):
         mix.queue(mix.rig.prompt(200))
     time.sleep(rig.LEASE + 0.5)  # from here on they live by heartbeats
-    held = mix.p.stat()["requests"]
+    held = mix.p.stat()["held"]
     mix.d.kill()
-    back = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
-    mix.promise("P takes its blocks back", back is not None, f"{held} requests, {told(back, 'after {:.2f} s')}", by="all")
+    back = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
+    mix.promise("P takes its blocks back", back is not None, f"{held} blocks, {told(back, 'after {:.2f} s')}", by="all")
     mix.promise("at most a second after the death", back is not None and back <= 1, told(back, "{:.2f} s"))
     ok, text = mix.fresh()
     mix.promise("D in its place, same ports and engine id, is served", ok, text, by="all")
@@ -28,7 +28,7 @@ def d_stopped(mix):
     ids = [mix.queue(prompt) for prompt in prompts]
     time.sleep(1.5 * rig.INTERVAL)
     mix.d.stop()
-    gone = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
+    gone = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
     mix.promise("P takes its blocks back", gone is not None, told(gone, "after {:.1f} s"), by="all")
     mix.overwrite()
     mix.d.go_on()
@@ -36,7 +36,7 @@ def d_stopped(mix):
     results = [mix.judge(mix.d.wait(id), prompt, 8) for id, prompt in zip(ids, prompts)]
     mix.promise("never a wrong token", not any(w for w, _ in results), "; ".join(t for _, t in results))
     late = mix.counters(mix.p, "late", "after_expiry", "linger")
-    mix.promise("P counts each late read", late, late or "nothing", by="nobody")
+    mix.promise("P counts each late read", late, late or "nothing", by="p of a stock d")
     ok, text = mix.fresh()
     mix.promise("and the next request is served", ok, text, by="all")
 
@@ -47,7 +47,7 @@ def d_blocked(mix):
     id = mix.queue(prompt)
     time.sleep(1.5 * rig.INTERVAL)
     mix.d.tell("block", seconds=rig.EXTENSION + 3, gil=True)
-    gone = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.EXTENSION + 2.5)
+    gone = mix.p.wait_stat(lambda s: s["held"] == 0, rig.EXTENSION + 2.5)
     mix.promise("P holds it all the time", gone is None, told(gone, "P let go {:.1f} s after the loop hung"), by="d")
     if gone is not None:
         mix.overwrite()
@@ -63,8 +63,8 @@ def p_blocked(mix):
     time.sleep(1.5 * rig.INTERVAL)
     mix.p.ask("block", seconds=rig.LEASE + 1)
     time.sleep(0.5)
-    held = mix.p.stat()["requests"]
-    mix.promise("P still holds it", held == 1, f"{held} of 1", by="all")
+    held = mix.p.stat()["held"]
+    mix.promise("P still holds its blocks", held == 7, f"{held} of 7", by="all")
     mix.d.ask("slots", number=None)
     wrong, text = mix.judge(mix.d.wait(id), prompt, 8)
     mix.promise("and the tokens are right", not wrong, text, by="all")
@@ -79,9 +79,9 @@ def p_stopped(mix):
     time.sleep(rig.LEASE + 1)
     mix.p.go_on()
     time.sleep(1)
-    held = mix.p.stat()["requests"]
-    mix.promise("P still holds all", held == 4, f"{held} of 4", by="p")
-    if held < 4:
+    held = mix.p.stat()["held"]
+    mix.promise("P still holds all blocks", held == 8, f"{held} of 8", by="p")
+    if held < 8:
         mix.overwrite()
     mix.d.ask("slots", number=None)
     results = [mix.judge(mix.d.wait(id), prompt, 8) for id, prompt in zip(ids, prompts)]

@@ -61,11 +61,10 @@ def notifications(mix):
             rogue.ask("meet", **rogue.at)
             while todo:
                 name = todo.pop(0)
-                if live is None or live not in p.stat()["statuses"]:  # ended by time, or by a message
+                if live is None or p.stat()["held"] == 0:  # ended by time, or by a message
                     live = mix.rig.prefill(p, mix.name(), mix.rig.prompt(40))["remote_request_id"]
                 rogue.ask("send", message=dict(messages(live.encode()))[name].hex())
-                p.ask("stat", limit=10)
-                if p.wait_stat(lambda s: live not in s["statuses"], 0.25) is not None:
+                if p.wait_stat(lambda s: s["held"] == 0, 0.25) is not None:
                     released.append(name)
         except rig.Died:
             fell.append(f"{name} ({str(p.why)[:60]})")

@@ -12,13 +12,12 @@ SOON = 1.5  # s within which an abort must have reached P
 @scene("a client aborts: queued, reading, after reading, before the first step")
 def aborts(mix):
     mix.fresh()
-    free = mix.d.stat()["free_blocks"]
 
     def gone(what, by="both"):
-        back = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.LEASE + rig.EXTENSION + 6)
+        back = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + rig.EXTENSION + 6)
         mix.promise(f"{what}: P has its blocks back at once", back is not None and back <= SOON,
                     "never" if back is None else f"after {back:.2f} s", by=by)
-        mine = mix.d.wait_stat(lambda s: s["free_blocks"] >= free and s["requests"] == 0, 10)
+        mine = mix.d.wait_stat(lambda s: s["held"] == 0 and s["requests"] == 0, 10)
         mix.promise(f"{what}: D has its own back", mine is not None, "no" if mine is None else "yes", by="all")
 
     id = mix.queue(mix.rig.prompt(200))
@@ -60,7 +59,7 @@ def abort_unmet(mix):
     mix.replace(mix.d)
     id, prompt = mix.name(), mix.rig.prompt(200)
     mix.d.submit(id, prompt, 8, mix.rig.prefill(mix.p, id, prompt), abort_at_once=True)
-    back = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.LEASE + rig.EXTENSION + 6)
+    back = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + rig.EXTENSION + 6)
     mix.promise("P has its blocks back at once", back is not None and back <= SOON, "never" if back is None else f"after {back:.2f} s")
 
 
@@ -85,7 +84,7 @@ def several(mix):
     mix.d.submit(id + "again", prompt, 8, mix.last_kv)
     time.sleep(1.5 * rig.INTERVAL)
     mix.d.ask("abort", id=id + "again")
-    gone = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.LEASE)
+    gone = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE)
     mix.promise("one of two that share a lease is aborted: the other's stays", gone is None,
                 "it stayed" if gone is None else f"P let go after {gone:.1f} s")
     if gone is not None:
@@ -95,7 +94,7 @@ def several(mix):
     mix.promise("and its tokens are never wrong", not wrong, text)
 
     mix.p.generate(mix.name(), mix.rig.prompt(200), 1, dict(rig.PREFILL), samples=2)
-    back = mix.p.wait_stat(lambda s: s["requests"] == 0, rig.LEASE + rig.EXTENSION + 4)
+    back = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + rig.EXTENSION + 4)
     mix.promise("n = 2 on P: blocks that no parameters name come back", back is not None,
                 "never" if back is None else f"after {back:.1f} s", by="all")
 
@@ -111,16 +110,17 @@ def ids(mix):
     for what, id in names.items():
         id = names[what] = f"{id}{mix.name('#')}" if not id.endswith(",") else f",{mix.name('#')},"
         mix.d.submit(id, prompts[what], 8, mix.rig.prefill(mix.p, id, prompts[what]))
+    first = mix.p.stat()["held"]
     time.sleep(rig.LEASE + 2)
-    held = mix.p.stat()["requests"]
-    mix.promise("all are held past the lease in D's queue", held == len(names), f"{held} of {len(names)}")
-    if held < len(names):
+    held = mix.p.stat()["held"]
+    mix.promise("the blocks of all are held past the lease in D's queue", held == first, f"{held} of {first}")
+    if held < first:
         mix.overwrite()
     mix.d.ask("slots", number=None)
     results = {what: mix.judge(mix.d.wait(id), prompts[what], 8) for what, id in names.items()}
     bad = {what: text for what, (wrong, text) in results.items() if wrong or "right" not in text}
     mix.promise("never a wrong token", not any(w for w, _ in results.values()), told(bad, len(names)))
-    back = mix.p.wait_stat(lambda s: s["requests"] == 0, 3 + rig.LEASE + rig.EXTENSION)
+    back = mix.p.wait_stat(lambda s: s["held"] == 0, 3 + rig.LEASE + rig.EXTENSION)
     mix.promise("P has the blocks back when D has read", back is not None and back <= SOON,
                 "never" if back is None else f"after {back:.2f} s")
 

@@ -16,7 +16,7 @@ def lengths(mix):
         mix.d.submit(id, prompt, 24, mix.rig.prefill(mix.p, id, prompt))
     at_once = {id: mix.judge(mix.d.wait(id), prompt, 24)[0] for id, prompt in prompts.items()}
     mix.promise("all at once, they are, too", not any(at_once.values()), right(at_once), by="all")
-    back = mix.p.wait_stat(lambda s: s["free_blocks"] == mix.p.spec["blocks"] - 1, 3)
+    back = mix.p.wait_stat(lambda s: s["held"] == 0, 3)
     mix.promise("P has its blocks back when D has read", back is not None, "at once" if back is not None else mix.p.stat(), by="all")
 
 

@@ -41,7 +41,7 @@ def two_turns(mix):
     mix.promise("second turn: tokens are right", not wrong, f"{text}; P read {read:g} tokens from D", by="all")
 
     said, _, kv = talk(mix, p, d)
-    back = d.wait_stat(lambda s: s["requests"] == 0, KEPT + rig.EXTENSION + 4)
+    back = d.wait_stat(lambda s: s["held"] == 0, KEPT + rig.EXTENSION + 4)
     mix.promise(f"what is not used is D's own again after {KEPT} s", back is not None, "never" if back is None else f"after {back:.1f} s", by="all")
     mix.overwrite(d)
     wrong, text = second(mix, p, d, said, kv)
