@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/cnixl/fake"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/transporttest"
 	"github.com/kvlease/kvlease/internal/require"
@@ -91,9 +92,29 @@ func TestTheEnvironmentIsSetForUCX(t *testing.T) {
 	}
 	setEnvironment("/ours")
 	for name, want := range map[string]string{"UCX_DEBUG_SIGNO": "0", "NIXL_LOG_LEVEL": "FATAL", "UCX_LOG_FILE": "stderr", "NIXL_PLUGIN_DIR": "/ours"} {
-		if got, set := getenv(name), os.Getenv(name); got != want && set == "" { // shows C71.2
+		if got, set := getenv(name), os.Getenv(name); got != want && set == "" {
 			t.Errorf("%s=%q, want %q", name, got, want)
 		}
+	}
+}
+
+func TestUCXLeavesSignalsAloneFromTheMomentInWhichItIsLoaded(t *testing.T) {
+	path, err := fakePath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("UCX_DEBUG_SIGNO", "") // puts back what the user has set
+	os.Unsetenv("UCX_DEBUG_SIGNO")
+	if !alone(t) {
+		return
+	}
+	a, err := Open(Config{Agent: "a", Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if quiet, err := fake.Control(path, "quiet"); err != nil || quiet != 1 { // shows C71.2
+		t.Errorf("when the library was loaded: %d, %v", quiet, err)
 	}
 }
 

@@ -320,6 +320,41 @@ func TestMessagesSayWhoSpeaks(t *testing.T) {
 	}
 }
 
+// A round that is begun for an engine that is not connected leaves a trace: its next one is put off for ever.
+func TestAStepLooksOnlyAtTheEnginesThatAreDue(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Engines = 128 })
+	for i := range 100 {
+		o := r.owner(fmt.Sprint("P", i), false)
+		r.track(r.connect(o), o, 1, 0)
+	}
+	r.run(sec(7), 10*time.Millisecond)
+	due, at := r.k.beats.First()
+	if at <= r.now {
+		t.Fatalf("an engine is due at %v, now is %v", at, r.now)
+	}
+	r.run(at-1, 10*time.Millisecond)
+	next, later := 0, map[uint32]clock.Instant{}
+	for i := range r.k.engines {
+		switch when := r.k.beats.At(uint32(i)); {
+		case when == at:
+			next++
+		case when != clock.Never:
+			later[uint32(i)] = when
+			r.k.engines[i].state = Broken
+		}
+	}
+	before := r.k.Counters().BeatBatches
+	r.step(at)
+	if n := r.k.Counters().BeatBatches - before; n != uint64(next) || len(later) < 50 {
+		t.Errorf("%d batches to %d engines that were due, %d were not", n, next, len(later))
+	}
+	for i, when := range later {
+		if got := r.k.beats.At(i); got != when { // shows S23.1
+			t.Errorf("engine %d, which is due at %v, was looked at with engine %d: now due at %v", i, when, due, got)
+		}
+	}
+}
+
 func TestRoundsOfManyEnginesAreCutIntoStepsAndAllLeaveWithinOneFifthOfAnInterval(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Engines, c.BatchesStepMax = 128, 4 })
 	for i := range 100 {

@@ -71,6 +71,22 @@ func TestC03CrashVersusOverload(t *testing.T) {
 	r.want(r.done("b", "D2", 1), Ended)
 }
 
+func TestS27WhatHasExpiredIsFoundWithoutALookAtWhatLives(t *testing.T) {
+	const living = 4000
+	r := newRig(t, living+1, func(c *Config) { c.SweepMax = 2 }) // a step may look at 32 leases: at all of them in 125 steps
+	var dying record.Handle
+	for i := range living {
+		r.grant(fmt.Sprint("living", i), ttl(time.Hour))
+		if i == living/2 {
+			dying = r.grant("dying")
+		}
+	}
+	r.run(at(30.1))                         // two looks
+	r.wantEnded(record.FreedExpired, dying) // shows S27.1
+	r.wantCount("first looks", r.c.Due, 1)
+	r.wantCount("steps that were cut", r.c.SweepCut+r.c.ExamineCut, 0)
+}
+
 func TestC04ExpiryNeedsNoNewWork(t *testing.T) {
 	r := newRig(t, 4)
 	hs := []record.Handle{r.grant("a"), r.grant("b"), r.grant("c"), r.grant("d")}
@@ -188,7 +204,8 @@ func TestC18LateMessagesReviveNothing(t *testing.T) {
 	a := r.grant("a")
 	r.run(at(3))
 	r.want(r.done("a", "D", 1), Ended)
-	r.wantEnded(record.FreedCompleted, a) // shows C18.1
+	r.wantEnded(record.FreedCompleted, a)
+	r.wantEmpty() // shows C18.1
 	for i := range uint64(1000) {
 		r.want(r.beat("a"), Late)
 		r.want(r.done("a", "D", 1), Late)

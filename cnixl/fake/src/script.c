@@ -10,6 +10,7 @@
  *   inject AGENT         AGENT gets a notification from an agent with a zero byte in its name
  *   land                 reads that were released in flight land now; returns how many
  *   stub 1|0             the library says that it is a stub
+ *   quiet                returns whether UCX would have left signals alone when the library was loaded
  *   reset                forgets every command and counter
  */
 #include "fake.h"
@@ -31,7 +32,14 @@ static struct {
 	char name[NAME];
 	int left, status;
 } fails[FAILS];
-static bool stub;
+static bool stub, quiet;
+
+/* UCX reads its environment as it is loaded. */
+__attribute__((constructor)) static void look_around(void)
+{
+	const char *signals = getenv("UCX_DEBUG_SIGNO");
+	quiet = signals != NULL && strcmp(signals, "0") == 0;
+}
 
 static int *count_of(const char *call, bool **closed)
 {
@@ -99,6 +107,8 @@ static int command(const char *line)
 	}
 	if (strcmp(word, "land") == 0)
 		return land_released(true);
+	if (strcmp(word, "quiet") == 0)
+		return quiet;
 	agent_t *at = find_agent(a);
 	if (at == NULL)
 		return -1;
