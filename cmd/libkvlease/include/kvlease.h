@@ -153,7 +153,7 @@ typedef struct kvl_grant {
 	uint32_t tokens;    /* computed tokens */
 	uint64_t ttl_ns;    /* first term; 0: the configured duration */
 	kvl_lease_t expected; /* from kvl_expect, or 0 */
-	uint64_t ready_event; /* 0; device event of the fill, with GPU memory */
+	uint64_t ready_event; /* the place of a device event behind the last write; must be 0, since nothing waits for it yet */
 	uint64_t user;      /* comes back in the event */
 } kvl_grant_t;
 /** A fixed life: no heartbeat renews it (blocks kept for a second turn). ttl_ns 0 is decoder_kv_blocks_ttl; the parameters name the end. */
