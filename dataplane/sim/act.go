@@ -86,7 +86,7 @@ func (l *life) hook(a *Action) error {
 	case Grant:
 		n = cmp.Or(n, 4)
 		if l.stock != nil {
-			return l.stock.grant(a.Req, id, n)
+			return l.stock.grant(a.Req, id, n, a.For, a.Fixed)
 		}
 		return app.grant(a.Req, id, n, a.For, a.Fixed)
 	case Pressure:
@@ -117,13 +117,15 @@ func (l *life) hook(a *Action) error {
 			return fmt.Errorf("nothing of this name is held")
 		}
 		if a.Do == Revoke {
-			return app.host.Revoke(g.handle)
+			err := app.host.Revoke(g.handle)
+			g.revoke = g.revoke || err == nil
+			return err
 		}
 		err := app.host.Cancel(g.handle)
 		if err == nil {
 			g.cancel = true
 			if !g.granted {
-				g.ended = true // nothing is heard of a cancelled expectation
+				g.ended, g.back = true, l.w.now // nothing is heard of a cancelled expectation
 			}
 		}
 		return err

@@ -57,6 +57,8 @@ type grant struct {
 	reason  int
 	at      clock.Instant // true time of the grant, of the end once ended
 	cancel  bool          // said
+	revoke  bool          // said
+	back    clock.Instant // true time of the cancel of an expectation: the next step gives its slot back. Never: EvExpectLapsed does
 	ttl     time.Duration
 	stock   bool // granted by a stock engine
 }
@@ -170,7 +172,7 @@ func (a *app) grant(name, id string, n uint32, ttl time.Duration, fixed bool) er
 		return err
 	}
 	if spec.Expected != 0 && spec.Expected != h { // the expectation had lapsed: its event is still to come
-		a.leases[spec.Expected].ended = true
+		a.leases[spec.Expected].ended, a.leases[spec.Expected].back = true, clock.Never
 	}
 	g.handle = h
 	if old := a.leases[h]; old != nil && old.granted {
@@ -216,12 +218,12 @@ func (a *app) refused(err error) {
 		return
 	}
 	open := 0
+	c := a.life.contexts()[0]
 	for _, g := range a.leases {
-		if !g.ended {
+		if !g.ended || g.back >= c.last {
 			open++
 		}
 	}
-	c := a.life.contexts()[0]
 	if open < a.life.place.slots() && c.stopped == 0 && a.w.now.Sub(c.last) <= a.life.place.pass*2 && !a.broken {
 		a.w.broke("L7", a.who(), "", "a grant was refused as full with %d of %d slots in use", open, a.life.place.slots())
 	}
@@ -277,7 +279,7 @@ func (a *app) told(ev *record.Event) {
 		if g := a.leases[h]; g == nil || g.granted {
 			a.w.broke(OneEnd, a.who(), name, "an expectation %#x lapsed that is none", ev.Handle)
 		} else {
-			g.ended = true
+			g.ended, g.back = true, 0
 		}
 	case record.EvReadDone, record.EvReadFailed:
 		a.outcome(h, ev)
@@ -368,7 +370,7 @@ func (a *app) endAll(reads bool) {
 	}
 	for _, h := range a.handles() {
 		if g := a.leases[h]; !g.granted && !g.ended && !g.cancel && a.host.Cancel(g.handle) == nil {
-			g.cancel, g.ended = true, true // of a cancelled expectation nothing is heard
+			g.cancel, g.ended, g.back = true, true, a.w.now // of a cancelled expectation nothing is heard
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 // years, or be called a fault of the plane.
 const (
 	ranksMax  = 64
-	slotsMax  = 1 << 16 // of blocks, leases and reads of an engine each
+	slotsMax  = 1 << 16 // of blocks, leases, reads and messages of an engine each
 	leaseMin  = time.Second
 	leaseMax  = 48 * time.Hour
 	passMin   = 100 * time.Microsecond
@@ -47,7 +47,7 @@ func (e *Engine) check() error {
 	for _, k := range []struct {
 		key string
 		is  uint32
-	}{{"blocks", e.Blocks}, {"slots", e.Slots}, {"reads", e.Reads}} {
+	}{{"blocks", e.Blocks}, {"slots", e.Slots}, {"reads", e.Reads}, {"notifs", e.Notifs}} {
 		if k.is > slotsMax {
 			return fmt.Errorf("engine %q: %s is %d, at most %d", e.ID, k.key, k.is, slotsMax)
 		}

@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // A checker that never speaks proves nothing: each of these is done to a run in which all is well.
@@ -44,6 +46,33 @@ func TestTheCheckerSpeaksOfWhatIsBrokenByHand(t *testing.T) {
 		{"blocks of a lease that are written to before they are read", WrongData, func(w *World) {
 			g := w.grants["QD"]
 			g.life.ranks[0].cache.mark(g.blocks[0], 1)
+		}},
+		{"a lease that its engine has cancelled, and that is held", "L12", func(w *World) {
+			w.grants["QD"].cancel = true
+		}},
+		{"a lease that its only reader has released, and that is held", "L12", func(w *World) {
+			g := w.grants["QD"]
+			g.life.ranks[0].view.slots[g.handle.Slot()].fair = true
+		}},
+		{"an end of a broken core that readers without a fence get no time for", "L12", func(w *World) {
+			g := w.grants["QD"]
+			r := g.life.ranks[0]
+			r.brokeAt, r.view.slots[g.handle.Slot()].loose = w.now, r.now()
+			r.view.freed(g, record.FreedPoisoned)
+		}},
+		{"an expiry while a heartbeat waits that had arrived before", "L8", func(w *World) {
+			g := w.grants["QD"]
+			r, s := g.life.ranks[0], g.handle.Slot()
+			e := &r.view.slots[s]
+			e.least, e.lastBeat, e.passed = 0, 0, r.now().Add(-time.Second)
+			msg := wire.AppendHeader(nil, &wire.Header{Kind: wire.Renew, Epoch: 1, Count: 1})
+			r.tap.left = []tapped{{body: wire.AppendEntry(msg, s, g.handle.Use(), lease.Key(r.secret, s, g.handle.Use())), at: e.passed}}
+			r.view.atEnd(e, r.now())
+			r.tap.left = nil
+			r.view.freed(g, record.FreedExpired)
+		}},
+		{"engines that stay apart when all faults are over", Live, func(w *World) {
+			w.net.Partition(w.byID["Q"].life.ranks[0].agent.Agent(), w.byID["D"].life.ranks[0].agent.Agent(), true)
 		}},
 		{"a request that nobody ends", Leak, func(w *World) {
 			q := w.requests["D/QD"]

@@ -25,6 +25,7 @@ type hostCtx struct {
 	maps     [][]byte
 	taken    uint64
 	poisoned bool
+	brokeAt  clock.Instant // true time of that
 	buf      []byte
 }
 
@@ -177,7 +178,7 @@ func (h *hostCtx) poison() {
 	if h.poisoned {
 		return
 	}
-	h.poisoned = true
+	h.poisoned, h.brokeAt = true, h.w.now
 	h.mem.Control.PoisonNs = uint64(h.life.place.local(h.w.now))
 	atomic.StoreUint32(&h.mem.Control.Poisoned, 1)
 	h.group.Flush()

@@ -49,8 +49,11 @@ type entry struct {
 	passedGap time.Duration
 	looked    clock.Instant // first step behind most
 	over      int           // steps that should have found it ended
+	backlog   int           // steps that what had arrived by then takes
 
 	ended    clock.Instant // 0: it has not
+	missed   bool          // it ended while a heartbeat waited that had arrived before its second look
+	wanted   int           // steps that should have ended it, as its engine or its reader wanted
 	doubtful bool          // something is not known: no bound is held against it
 }
 
@@ -97,8 +100,8 @@ func (l *ledger) sync(now clock.Instant) {
 			l.broke("L2", e, "slot %d went from use %d back to %d", s, e.use, use)
 		}
 		if e.use != use {
-			if e.state == record.Granted && e.ended == 0 { // it ended, and its slot was given back, within the step
-				e.ended = now
+			if e.state == record.Granted { // it ended, and its slot was given back, within the step
+				l.atEnd(e, now)
 			}
 			l.past[s] = *e
 			*e = entry{use: use}
@@ -150,6 +153,7 @@ func (l *ledger) look(now clock.Instant) {
 				l.broke("L5", e, "all readers of one engine have reported, and it is held")
 			}
 		}
+		l.asWanted(uint32(s), e)
 		l.inTime(e, now, gap)
 	}
 }
@@ -161,8 +165,8 @@ func (l *ledger) moved(s uint32, e *entry, bits uint32, now clock.Instant) {
 	switch bits {
 	case record.Granted, record.Expected:
 	default:
-		if before == record.Granted && e.ended == 0 {
-			e.ended = now
+		if before == record.Granted {
+			l.atEnd(e, now)
 		}
 		return
 	}
@@ -285,7 +289,10 @@ func (l *ledger) inTime(e *entry, now clock.Instant, gap time.Duration) {
 	if now < e.looked.Add(wait+unit) {
 		return
 	}
-	if e.over++; e.over == 4 {
+	if e.over == 0 {
+		e.backlog = len(l.r.tap.left)/l.r.life.place.spec.notifsMax() + 1
+	}
+	if e.over++; e.over == 4+e.backlog {
 		l.broke("L4", e, "still held %v after its deadline, which a step found passed %v ago", now.Sub(until), now.Sub(e.looked))
 	}
 }
@@ -306,9 +313,12 @@ func (l *ledger) freed(g *grant, reason int) {
 		return
 	}
 	s := g.handle.Slot()
+	if reason == record.FreedPoisoned {
+		l.brokenFreed(g)
+	}
 	// L10: whoever reads the row now must see that the lease is over.
 	_, rows := record.Board(l.r.mem.Board)
-	if l.r.agent != nil && l.r.epoch == g.epoch && rows[s].Fence == l.r.base+uint64(g.handle.Use()) {
+	if l.r.agent != nil && l.r.epoch == g.epoch && !l.r.deaf() && rows[s].Fence == l.r.base+uint64(g.handle.Use()) {
 		l.w.broke("L10", l.r.who(), g.name, "freed as %s while the row of rank %d says that it may be read", freedNames[reason&15], l.r.n)
 	}
 	if l.r.poisoned || l.r.life.app.broken {
@@ -329,6 +339,8 @@ func (l *ledger) freed(g *grant, reason int) {
 			l.broke("L4", e, "expired %v before its time", until.Sub(e.ended))
 		case e.passed == 0 || e.ended.Sub(e.passed) < settleWait-unit:
 			l.broke("L8", e, "expired %v after the first look at its deadline", e.ended.Sub(max(e.passed, until)))
+		case e.missed:
+			l.broke("L8", e, "expired while a heartbeat waited that had arrived before its second look")
 		case e.passedGap > l.interval() && l.latest(e).Add(unit) <= e.passed && e.ended.Sub(e.passed) < l.interval()-unit:
 			l.broke("L8", e, "expired %v after a stall of %v", e.ended.Sub(e.passed), e.passedGap)
 		}

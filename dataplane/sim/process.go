@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -56,6 +57,7 @@ func (l *life) process(a *Action) error {
 		if l.stock != nil {
 			return fmt.Errorf("a stock engine")
 		}
+		var first error
 		for _, c := range some {
 			if c.rank < 0 || c.gone || c.stopped > 0 {
 				continue
@@ -67,10 +69,9 @@ func (l *life) process(a *Action) error {
 			} else if err = r.unregister(); err == nil {
 				l.app.scrubbed()
 			}
-			if err != nil {
-				return err
-			}
+			first = cmp.Or(first, err)
 		}
+		return first
 	case WireCut:
 		for _, p := range l.side.peers {
 			if k := p.wire; p.at == w.byID[a.Peer] && k != nil && k.up {

@@ -50,7 +50,8 @@ type rankCtx struct {
 	mapDue   bool
 	agents   int
 	poisoned bool
-	view     *ledger // what the checker knows of this rank's leases
+	brokeAt  clock.Instant // true time of that
+	view     *ledger       // what the checker knows of this rank's leases
 	lanes    [2]lane
 }
 
@@ -126,7 +127,7 @@ func (l *life) buildRank(n uint32, carrier stream.Carrier) (*rankCtx, error) {
 	if err != nil {
 		return nil, err
 	}
-	pc := dataplane.Config{RecordsStepMax: 1 << 16, NotifsStepMax: 1024, ParseMax: 1 << 16, StockPeers: !p.spec.StockOff}
+	pc := dataplane.Config{RecordsStepMax: 1 << 16, NotifsStepMax: p.spec.notifsMax(), ParseMax: 1 << 16, StockPeers: !p.spec.StockOff}
 	if carrier != nil {
 		r.plane, err = dataplane.NewRank(pc, r.mem, r.tap, r.leases, r.tracker, r.reads, out, r.link)
 	} else {
@@ -150,7 +151,7 @@ func (l *life) leaseConfig() lease.Config {
 	c := lease.Config{
 		Duration: p.lease(), Extension: p.lease() * 2 / 3, Interval: p.lease() / 6, Settle: settleWait, StockLinger: p.lease() * 2 / 3,
 		ExpectMax: p.spec.ExpectMax, FixedTTL: p.spec.BlocksTTL, AllPeersCheck: p.spec.AllPeersCheck, StockPeers: !p.spec.StockOff,
-		Readers: 256, Seed: l.era.epoch,
+		Readers: 256, LongIDs: 64, Seed: l.era.epoch,
 	}
 	switch {
 	case p.spec.StockLinger < 0:
@@ -250,7 +251,7 @@ func (r *rankCtx) stepSafely() (ok bool) {
 		return true
 	}
 	if r.mem.Control.Poisoned != 0 { // the host said so
-		r.poisoned = true
+		r.poisoned, r.brokeAt = true, r.w.now
 		return true
 	}
 	if r.mapDue {
@@ -281,7 +282,7 @@ func (r *rankCtx) poison() {
 	if r.poisoned {
 		return
 	}
-	r.poisoned = true
+	r.poisoned, r.brokeAt = true, r.w.now
 	r.leases.FenceAll()
 	r.mem.Control.PoisonNs = uint64(r.now())
 	atomic.StoreUint32(&r.mem.Control.Poisoned, 1)

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -116,7 +117,29 @@ func (r *rankCtx) unregister() error {
 		r.leases.EndAll(record.FreedClosed, now)
 		r.plane.PublishEnds()
 	}
-	return r.leave()
+	err := r.leave()
+	if err != nil { // the leases have ended, and the board is closed
+		r.w.after(100*time.Millisecond, r.unregisterAgain)
+	}
+	return err
+}
+
+// unregisterAgain is what the engine does when a peer has not taken yet what it asked for.
+func (r *rankCtx) unregisterAgain() {
+	switch {
+	case r.gone || r.poisoned || r.blob == nil:
+		return
+	case r.stopped > 0 || r.reads.Open() > 0:
+		r.w.after(100*time.Millisecond, r.unregisterAgain)
+		return
+	}
+	if r.unregister() != nil {
+		return
+	}
+	r.life.app.scrubbed()
+	if r.w.quiet {
+		_ = r.register()
+	}
 }
 
 // leave destroys the agent: core.leave.

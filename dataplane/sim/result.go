@@ -15,6 +15,7 @@ const (
 	OneEnd    Rule = "ends"   // something ended twice, or an end of nothing was told
 	Aside     Rule = "aside"  // a block was given out while a transfer may write it
 	Leak      Rule = "leak"   // something was left at the end
+	Live      Rule = "live"   // when all faults were over, engines did not serve each other any more
 	Broken    Rule = "broken" // a step panicked, or a call failed that may not
 )
 

@@ -4,7 +4,10 @@
 // what it is about: the same schedule gives the same log, and an action taken out changes nothing but what it did.
 package sim
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Schedule is everything that a run is made of.
 //
@@ -38,6 +41,8 @@ type Engine struct {
 
 	Reads uint32 `yaml:"reads,omitempty"` // transfers that its transport takes at once; 512
 
+	Notifs uint32 `yaml:"notifs,omitempty"` // messages that a step applies; 1,024
+
 	CarrierLoss float64 `yaml:"carrier_loss,omitempty"` // share of the messages of a delta carrier that vanish
 
 	AllPeersCheck bool          `yaml:"all_peers_check,omitempty"` // as the configuration's keys of these names
@@ -48,6 +53,8 @@ type Engine struct {
 	WireGrace     time.Duration `yaml:"wire_grace,omitempty"`      // 500 ms; negative: no death wires
 	BlocksTTL     time.Duration `yaml:"blocks_ttl,omitempty"`      // fixed leases that name none; 16 leases
 }
+
+func (e *Engine) notifsMax() int { return int(cmp.Or(e.Notifs, 1024)) }
 
 func (e *Engine) readsMax() uint32 {
 	if e.Reads == 0 {

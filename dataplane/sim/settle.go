@@ -9,6 +9,9 @@ import (
 func (w *World) settle() {
 	w.quiet = true
 	w.fates, w.readFate = nil, nil
+	calm := &w.s.Link // what a link is from now on, also one that a SetLink gives back
+	calm.Loss, calm.Dup, calm.Reorder, calm.ReadFail = 0, 0, 0, 0
+	w.net.SetDefault(linkOf(calm))
 	longest := time.Duration(0)
 	for _, p := range w.places {
 		longest = max(longest, p.lease())
@@ -20,9 +23,7 @@ func (w *World) settle() {
 				w.eachPair(p, o, func(from, to string) { w.net.Partition(from, to, false) })
 			}
 			if p != o {
-				calm := w.s.Link
-				calm.Loss, calm.Dup, calm.Reorder, calm.ReadFail = 0, 0, 0, 0
-				w.eachPair(p, o, func(from, to string) { w.net.SetLink(from, to, linkOf(&calm)) })
+				w.eachPair(p, o, func(from, to string) { w.net.SetLink(from, to, linkOf(&w.s.Link)) })
 			}
 		}
 		w.calm(p)
@@ -45,6 +46,15 @@ func (w *World) settle() {
 		if w.idle() == "" {
 			break
 		}
+	}
+	if w.idle() == "" {
+		w.proveAlive(longest)
+		for end := w.now.Add(8 * longest); w.now < end && !w.over && w.idle() != ""; {
+			w.runUntil(w.now.Add(time.Second))
+		}
+	}
+	if w.over {
+		return
 	}
 	for _, p := range w.places {
 		if what := p.life.left(); what != "" {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -184,7 +185,7 @@ func (s *stockEngine) take(n int, now clock.Instant) {
 	for _, body, ok := s.in.Next(); ok; _, body, ok = s.in.Next() {
 		if list, is := strings.CutPrefix(string(body), "HB:"); is {
 			for _, id := range strings.Split(list, ",") {
-				if k := s.held[id]; k != nil {
+				if k := s.held[id]; k != nil && !k.g.fixed {
 					k.deadline = max(k.deadline, now.Add((s.lease() * 2 / 3).Truncate(time.Second)))
 				}
 			}
@@ -251,7 +252,10 @@ func (s *stockEngine) blocks(n uint32) []uint32 {
 }
 
 // grant holds blocks, and makes the parameters.
-func (s *stockEngine) grant(name, id string, n uint32) error {
+//
+// A fixed lease is that of a decode engine which keeps the blocks for the next turn: no heartbeat extends it, and the parameters name
+// its end by the clock of this host.
+func (s *stockEngine) grant(name, id string, n uint32, ttl time.Duration, fixed bool) error {
 	if s.held[id] != nil {
 		return fmt.Errorf("id %q is held", id)
 	}
@@ -262,17 +266,25 @@ func (s *stockEngine) grant(name, id string, n uint32) error {
 	w, l := s.w, s.life
 	w.handed++
 	w.res.Granted++
-	g := &grant{life: l, name: name, id: id, serial: uint64(w.handed), blocks: blocks, granted: true, at: w.now, stock: true}
+	g := &grant{life: l, name: name, id: id, serial: uint64(w.handed), blocks: blocks, granted: true, at: w.now, stock: true, fixed: fixed}
 	for _, c := range s.caches {
 		for i, b := range blocks {
 			c.fill(g.serial, uint32(i), b)
 		}
 	}
-	g.params = wire.AppendParams(nil, &wire.Params{
+	p := &wire.Params{
 		DoRemotePrefill: true, EngineID: l.id, RequestID: id, Host: l.place.spec.ID, Port: 5600, TPSize: l.place.shape().TP, DCPSize: 1,
 		PPSize: l.place.shape().PP, NumTokens: 16 * n, Groups: [][]uint32{blocks}, TransferMode: "pull", RegistrationGeneration: 1,
-	})
-	k := &stockLease{g: g, deadline: s.now().Add(s.lease()), ranks: make([]stockRank, len(s.agents)), left: len(s.agents)}
+	}
+	deadline := s.now().Add(s.lease())
+	if fixed {
+		ttl = cmp.Or(ttl, l.blocksTTL())
+		deadline = s.now().Add(ttl)
+		end := float64(l.place.monotonic(w.now).Add(ttl)) / 1e9
+		p.ExpiryTime = &end
+	}
+	g.params = wire.AppendParams(nil, p)
+	k := &stockLease{g: g, deadline: deadline, ranks: make([]stockRank, len(s.agents)), left: len(s.agents)}
 	s.held[id] = k
 	s.order = append(s.order, k)
 	w.grants[name] = g

@@ -1,6 +1,9 @@
 package sim
 
-import "github.com/kvlease/kvlease/dataplane/transport"
+import (
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
 
 // tap is the transport that the parts of a plane hold: that of the present era, or nobody's. The checker hears of what the plane
 // takes, when it takes it.
@@ -11,7 +14,10 @@ type tap struct {
 	left []tapped // for which the plane had no room
 }
 
-type tapped struct{ agent, body []byte }
+type tapped struct {
+	agent, body []byte
+	at          clock.Instant // of the step that found it there
+}
 
 // Poll is part of transport.Transport.
 func (t *tap) Poll(in *transport.Inbox) (n int) {
@@ -31,7 +37,7 @@ func (t *tap) Poll(in *transport.Inbox) (n int) {
 	t.Transport.Poll(t.in)
 	for agent, body, ok := t.in.Next(); ok; agent, body, ok = t.in.Next() {
 		if len(t.left) > 0 || !in.Put(agent, body) {
-			t.left = append(t.left, tapped{append([]byte(nil), agent...), append([]byte(nil), body...)})
+			t.left = append(t.left, tapped{append([]byte(nil), agent...), append([]byte(nil), body...), t.r.now()})
 			continue
 		}
 		t.r.view.heard(agent, body)

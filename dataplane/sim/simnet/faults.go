@@ -15,6 +15,9 @@ func (n *Net) SetLink(from, to string, l Link) {
 	n.eachConn(pair, func(_ int32, c *conn) { c.link = n.links[pair] })
 }
 
+// SetDefault changes how connections behave that are made from now on between agents that no SetLink has named.
+func (n *Net) SetDefault(l Link) { n.link = newLink(l) }
+
 // Link is what the connections from one name to another are like.
 func (n *Net) Link(from, to string) Link { return *n.linkOf(n.nameOf(from), n.nameOf(to)) }
 

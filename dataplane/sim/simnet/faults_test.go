@@ -527,3 +527,20 @@ func TestNamesOfAgents(t *testing.T) {
 	n.Reset("x", "P")
 	n.FailReads("P", "x")
 }
+
+func TestADefaultIsForConnectionsToComeThatNobodyHasNamed(t *testing.T) {
+	n := simnet.New(simnet.Config{Link: simnet.Link{Delay: time.Millisecond}})
+	for _, name := range []string{"a", "b", "c"} {
+		if _, err := n.Agent(name, simnet.AgentConfig{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.SetLink("a", "b", simnet.Link{Delay: 2 * time.Millisecond})
+	n.SetDefault(simnet.Link{Delay: 3 * time.Millisecond})
+	if got := n.Link("a", "b").Delay; got != 2*time.Millisecond {
+		t.Errorf("a link that was named: %v", got)
+	}
+	if got := n.Link("a", "c").Delay; got != 3*time.Millisecond {
+		t.Errorf("any other: %v", got)
+	}
+}
