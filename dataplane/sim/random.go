@@ -117,6 +117,16 @@ func (d *drawer) engines() {
 		if d.chance(6) {
 			e.Reads = uint32(4 + d.int(12))
 		}
+		if d.chance(6) {
+			e.Slots = uint32(3 + d.int(6)) // tables that fill up
+		}
+		if d.chance(6) {
+			e.Notifs = uint32(1 + d.int(2)) // what has arrived waits for later steps
+		}
+		if d.chance(3) {
+			e.ExpectMax = pick(d, d.lease/6, d.lease/2)
+		}
+		e.StockOff = d.chance(8)
 		d.s.Engines = append(d.s.Engines, e)
 	}
 	if d.on["pass"] {
@@ -151,6 +161,20 @@ func (d *drawer) of(letter string) (all []string) {
 	return all
 }
 
+// delta is an owner whose ranks are on other machines, if there is one.
+func (d *drawer) delta() string {
+	var all []string
+	for _, id := range d.of("P") {
+		if d.s.engine(id).Carrier == "delta" {
+			all = append(all, id)
+		}
+	}
+	if all == nil {
+		return d.owner()
+	}
+	return pick(d, all...)
+}
+
 func (d *drawer) owner() string  { return pick(d, d.of("P")...) }
 func (d *drawer) reader() string { return pick(d, d.of("D")...) }
 func (d *drawer) any() string    { return d.s.Engines[d.int(len(d.s.Engines))].ID }
@@ -175,16 +199,29 @@ func (d *drawer) rank(id string) int {
 	return AllRanks
 }
 
+// id is a request's id on the wire: most are the request's name, some are held by another, some are what a format may stumble over.
+func (d *drawer) id(i int) string {
+	switch {
+	case i > 0 && d.chance(8):
+		return fmt.Sprintf("r%d", d.int(i)) // perhaps one that is held
+	case d.chance(8):
+		return fmt.Sprintf(pick(d, "x,%d", "%d,y,z", "a,b,c,%d", "HB:%d", "u:%d:1", "%0120d", "%0900d,e"), i)
+	}
+	return ""
+}
+
 // traffic is what engines do when all is well: requests that are granted, tracked and read, or given up, in all orders.
 func (d *drawer) traffic() {
+	both := d.chance(2) // who decodes keeps blocks for the next turn, and who prefills reads them
 	for i := range 30 + d.int(40) {
 		p, r := d.owner(), d.reader()
+		turn := both && d.chance(3)
+		if turn {
+			p, r = r, p
+		}
 		req := fmt.Sprintf("r%d", i)
 		at := d.at()
-		g := Action{At: at, Engine: p, Do: Grant, Req: req, Blocks: uint32(1 + d.int(6))}
-		if i > 0 && d.chance(8) {
-			g.ID = fmt.Sprintf("r%d", d.int(i)) // perhaps one that is held
-		}
+		g := Action{At: at, Engine: p, Do: Grant, Req: req, Blocks: uint32(1 + d.int(6)), ID: d.id(i)}
 		if d.chance(3) {
 			before := d.leases(0.5)
 			d.add(Action{At: max(at-before, 0), Engine: p, Do: Expect, Req: req, ID: g.ID})
@@ -195,21 +232,35 @@ func (d *drawer) traffic() {
 				}
 			}
 		}
-		switch d.int(6) {
-		case 0:
-			g.For = d.leases(2) + 100*time.Millisecond
-		case 1:
+		switch n := d.int(6); {
+		case n == 1 || turn && n > 1:
 			g.For, g.Fixed = d.leases(3)+100*time.Millisecond, true
+		case n == 0:
+			g.For = d.leases(2) + 100*time.Millisecond
 		}
 		d.add(g)
 		d.reading(req, p, r, at)
-		if d.chance(6) { // a second reader with the same parameters, or the same one twice
+		if !turn && d.chance(5) { // a second reader with the same parameters, or the same one twice
 			d.reading(req, p, d.reader(), at+d.leases(0.5))
 		}
+	}
+	if d.chance(8) {
+		d.long()
 	}
 	for range d.int(8) {
 		d.add(Action{At: d.at(), Engine: d.owner(), Do: Pressure, Blocks: uint32(1 + d.int(20))})
 	}
+}
+
+// long is a read of more runs than one record holds.
+func (d *drawer) long() {
+	p, r, at := d.owner(), d.reader(), d.at()
+	for _, id := range []string{p, r} {
+		d.s.engine(id).Blocks = 400
+	}
+	d.add(Action{At: at, Engine: p, Do: Grant, Req: "long", Blocks: 300})
+	d.add(Action{At: at + d.leases(0.1), Engine: r, Do: Track, Req: "long", Peer: p})
+	d.add(Action{At: at + d.leases(0.3), Engine: r, Do: Read, Req: "long", All: true})
 }
 
 // reading is what becomes of a request at a reader.
@@ -250,192 +301,4 @@ func (d *drawer) reading(req, p, r string, at time.Duration) {
 	case 2:
 		d.add(Action{At: soon, Engine: r, Do: Untrack, As: as})
 	}
-}
-
-// longest is what a read may take in all: one that fails lands on behind its error, and the transport must have given up when
-// quarantine_error_wait is over.
-const longest = 24 * time.Second
-
-// missed has ranks of an owner not hear of a use of a slot at all, and a reader come late to the next one.
-func (d *drawer) missed(i int) {
-	p, r, at := d.owner(), d.reader(), d.at()
-	lost, req := fmt.Sprintf("m%d", i), fmt.Sprintf("n%d", i)
-	d.add(Action{At: at, Engine: p, Do: LoseDelta, Rank: pick(d, d.rank(p), AllRanks), N: 1 + d.int(2)})
-	d.add(Action{At: at + time.Millisecond, Engine: p, Do: Expect, Req: lost})
-	d.add(Action{At: at + 2*time.Millisecond, Engine: p, Do: Cancel, Req: lost})
-	pass := d.s.engine(p).Pass
-	d.add(Action{At: at + 2*pass + 5*time.Millisecond, Engine: p, Do: Grant, Req: req, Blocks: 2, For: d.leases(0.1) + 10*time.Millisecond})
-	over := at + d.lease/3 + d.leases(0.5)
-	d.add(Action{At: over, Engine: r, Do: Track, Req: req, Peer: p})
-	d.add(Action{At: over + time.Millisecond, Engine: r, Do: Read, Req: req, All: true})
-}
-
-// outlived has a read take longer than its time-out, and its reader read something else then, where it finds room.
-func (d *drawer) outlived(i int) {
-	p, r, at := d.owner(), d.reader(), d.at()
-	e := d.s.engine(r)
-	if e.ReadTimeout == 0 || e.ReadTimeout > 10*time.Second {
-		return
-	}
-	slow, next := fmt.Sprintf("s%d", i), fmt.Sprintf("t%d", i)
-	link := d.s.Link
-	link.DescTime = min(d.lease/4, longest/8)
-	d.add(Action{At: at, Engine: p, Do: Grant, Req: slow, Blocks: 4})
-	d.add(Action{At: at, Engine: p, Do: Grant, Req: next, Blocks: 4})
-	for _, req := range []string{slow, next} {
-		d.add(Action{At: at + 2*time.Millisecond, Engine: r, Do: Track, Req: req, Peer: p})
-	}
-	at += 10 * time.Millisecond
-	d.add(Action{At: at, Engine: r, Peer: p, Do: SetLink, Link: &link, For: 2*e.Pass + 10*time.Millisecond})
-	d.add(Action{At: at, Engine: r, Do: Read, Req: slow, All: true})
-	d.add(Action{At: at + e.ReadTimeout + 5*e.Pass + d.leases(0.1), Engine: r, Do: Read, Req: next, All: true})
-}
-
-// faultKinds are the kinds of faults, each with what it adds to a schedule.
-var faultKinds = []struct {
-	name string
-	draw func(d *drawer)
-}{
-	{"loss", func(d *drawer) { d.s.Link.Loss = pick(d, 0.02, 0.2, 0.6) }},
-	{"dup", func(d *drawer) {
-		d.s.Link.Dup, d.s.Link.Spread = pick(d, 0.05, 0.4), pick(d, time.Millisecond, d.lease/2)
-	}},
-	{"reorder", func(d *drawer) {
-		d.s.Link.Reorder, d.s.Link.Spread = pick(d, 0.1, 0.5), pick(d, time.Millisecond, d.lease/4)
-	}},
-	{"reads", func(d *drawer) {
-		d.s.Link.ReadFail, d.s.Link.Late = pick(d, 0, 0.05, 0.3), pick(d, time.Millisecond, time.Second, 8*time.Second)
-		d.s.Link.Torn = pick(d, 0, 0.5)
-		for range 1 + d.int(6) {
-			d.add(Action{At: d.at(), Engine: d.reader(), Rank: AllRanks, Do: FailRead, N: 1 + d.int(4), For: d.leases(1)})
-			d.add(Action{At: d.at(), Engine: d.reader(), Rank: AllRanks, Do: HoldRead, For: d.leases(pick(d, 0.5, 3)) + 10*time.Millisecond})
-			slow := d.s.Link // what is posted now takes longer than its time-out, what comes after it does not
-			slow.DescTime = min(d.lease/time.Duration(pick(d, 6, 20)), longest/12)
-			d.add(Action{At: d.at(), Engine: d.reader(), Peer: d.owner(), Do: SetLink, Link: &slow, For: d.leases(0.3) + 10*time.Millisecond})
-		}
-		for i := range 2 + d.int(3) {
-			d.outlived(i)
-		}
-	}},
-	{"partition", func(d *drawer) {
-		for range 1 + d.int(3) {
-			d.add(Action{At: d.at(), Engine: d.reader(), Peer: d.owner(), Do: Partition, For: d.leases(pick(d, 0.3, 1, 2)) + time.Millisecond})
-		}
-	}},
-	{"reset", func(d *drawer) {
-		for range 1 + d.int(5) {
-			d.add(Action{At: d.at(), Engine: d.reader(), Peer: d.owner(), Do: Reset})
-		}
-	}},
-	{"stop", func(d *drawer) {
-		for range 1 + d.int(4) {
-			e := d.any()
-			d.add(Action{At: d.at(), Engine: e, Do: Stop, Rank: d.rank(e), For: d.leases(pick(d, 0.2, 1, 2)) + time.Millisecond})
-		}
-	}},
-	{"stall", func(d *drawer) {
-		for range 1 + d.int(4) {
-			e := d.any()
-			d.add(Action{At: d.at(), Engine: e, Do: Stall, Rank: d.rank(e), For: d.leases(pick(d, 0.2, 1, 2)) + time.Millisecond})
-		}
-	}},
-	{"pass", func(d *drawer) {}},
-	{"clock", func(d *drawer) {
-		for range d.int(3) {
-			e := d.any()
-			d.add(Action{At: d.at(), Engine: e, Do: Suspend, For: d.leases(1) + time.Millisecond})
-			d.add(Action{At: d.at(), Engine: e, Do: Clock, For: d.leases(100)})
-		}
-	}},
-	{"kill", func(d *drawer) {
-		for range 1 + d.int(2) {
-			e, at := d.any(), d.at()
-			d.add(Action{At: at, Engine: e, Do: Kill, Rank: AllRanks})
-			id := ""
-			if d.chance(2) {
-				id = e + "b"
-			}
-			if !d.chance(4) {
-				d.add(Action{At: at + d.leases(1) + 50*time.Millisecond, Engine: e, Do: Start, ID: id})
-			}
-		}
-	}},
-	{"rank", func(d *drawer) {
-		e := d.any()
-		d.add(Action{At: d.at(), Engine: e, Do: LoseRank, Rank: d.int(4)})
-	}},
-	{"host", func(d *drawer) { d.add(Action{At: d.at(), Engine: d.any(), Do: Kill, Rank: HostOnly}) }},
-	{"delta", func(d *drawer) {
-		for i := range 2 + d.int(6) {
-			d.missed(i)
-		}
-		if d.chance(2) {
-			loss := pick(d, 0.02, 0.2)
-			for i := range d.s.Engines {
-				if e := &d.s.Engines[i]; e.Carrier == "delta" {
-					e.CarrierLoss = loss
-				}
-			}
-		}
-		for range 4 + d.int(30) {
-			e := d.any()
-			d.add(Action{
-				At: d.at(), Engine: e, Do: pick(d, LoseDelta, LoseDelta, LoseDelta, DoubleDelta, SwapDelta), Rank: d.rank(e), ToHost: d.chance(3), N: 1 + d.int(3),
-			})
-		}
-	}},
-	{"poison", func(d *drawer) {
-		e := d.any()
-		d.add(Action{At: d.at(), Engine: e, Do: Poison, Rank: d.rank(e)})
-	}},
-	{"register", func(d *drawer) {
-		for range 1 + d.int(2) {
-			e, at := d.any(), d.at()
-			d.add(Action{At: at, Engine: e, Do: Unregister, Rank: AllRanks})
-			d.add(Action{At: at + d.leases(0.5) + time.Millisecond, Engine: e, Do: Register, Rank: AllRanks})
-		}
-	}},
-	{"handshake", func(d *drawer) {
-		for range 1 + d.int(3) {
-			d.add(Action{At: d.at() / 2, Engine: d.owner(), Do: Handshake, How: pick(d, Refuse, Never, Slow, Other), For: d.leases(1)})
-		}
-	}},
-	{"wire", func(d *drawer) {
-		for range 1 + d.int(4) {
-			r, p, at := d.reader(), d.owner(), d.at()
-			if d.chance(2) { // each takes the other for dead
-				d.add(Action{At: at, Engine: p, Do: Handshake, How: Refuse, For: 2 * time.Second})
-			}
-			d.add(Action{At: at, Engine: r, Peer: p, Do: WireCut})
-		}
-	}},
-	{"messages", func(d *drawer) {
-		for range 1 + d.int(6) {
-			d.add(Action{
-				At: d.at(), Engine: d.reader(), Peer: d.owner(), Do: pick(d, Lose, Lose, Double, Hold), Rank: -1, ToRank: -1, N: 1 + d.int(5), For: d.leases(1),
-			})
-		}
-	}},
-	{"raw", func(d *drawer) { // of peers that do not know better
-		for range 1 + d.int(8) {
-			req := fmt.Sprintf("r%d", d.int(40))
-			a := Action{At: d.at(), Engine: d.reader(), Peer: d.owner(), Do: pick(d, Heartbeat, Completion, Bytes), Rank: d.int(2), ToRank: d.int(2) - 1, Reqs: []string{req}}
-			switch a.Do {
-			case Completion:
-				a.Readers = 1 + d.int(3)
-			case Bytes:
-				a.Reqs, a.Data = nil, pick(d, "HB:", "x", "\xff", "\xffK\x01\x02", ":1", "HB:,,,", "PUSH_REG:\x80", req+":0", req+":99999")
-			}
-			d.add(a)
-		}
-	}},
-	{"drain", func(d *drawer) { d.add(Action{At: d.at(), Engine: d.any(), Do: Drain}) }},
-	{"forget", func(d *drawer) {
-		for range 1 + d.int(3) {
-			r, p, at := d.reader(), d.owner(), d.at()
-			d.add(Action{At: at, Engine: r, Peer: p, Do: RemoveEngine})
-			d.add(Action{At: at + d.leases(0.5), Engine: r, Peer: p, Do: AddEngine})
-		}
-	}},
-	{"stock", func(d *drawer) {}},
 }
