@@ -16,7 +16,7 @@ import (
 type simCmd struct {
 	Case   string        `help:"Run a case and check what it expects: a file, or one that is built in, such as C26; list for those." placeholder:"CASE"`
 	Replay string        `help:"Run a case file as it stands, whatever it expects." placeholder:"FILE"`
-	Seed   string        `help:"Draw a fleet and its faults from this number and run them. With --trace: of its crashes and stalls; 1." placeholder:"N"`
+	Seed   string        `help:"Draw a fleet and its faults from this number and run them. With --trace: the seed of its crashes and stalls, 1 if it is not said." placeholder:"N"`
 	Faults string        `help:"With --seed: the kinds of faults, with commas between, or all, or none; a part of them drawn by the seed if empty." placeholder:"LIST"`
 	Log    bool          `help:"Print every event of the run; not with --trace."`
 	SVG    string        `help:"Draw a timeline into this file; with --trace: charts." placeholder:"FILE"`
@@ -261,6 +261,9 @@ func (c *simCmd) run(w *world, s sim.Schedule) error {
 
 func (c *simCmd) load(path string) (*sim.Case, error) {
 	k, err := sim.LoadCase(path)
+	if name := strings.ToUpper(path); errors.Is(err, os.ErrNotExist) && slices.Contains(sim.BuiltIn(), name) {
+		k, err = sim.LoadCase(name)
+	}
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("there is no file %s, and no case of that name is built in: see --case list", path)
 	}

@@ -36,6 +36,9 @@ func TestCasesThatAreBuiltInNeedNoFile(t *testing.T) {
 	if code, stdout, stderr := invoke(t, "", "sim", "--case", "C26"); code != exitOK || !strings.Contains(stdout, "outcome: stale") {
 		t.Errorf("code %d, stderr %q, stdout\n%s", code, stderr, stdout)
 	}
+	if code, _, stderr := invoke(t, "", "sim", "--case", "c26"); code != exitOK {
+		t.Errorf("code %d, stderr %q", code, stderr)
+	}
 	code, stdout, _ := invoke(t, "", "sim", "--case", "list")
 	if code != exitOK || !strings.Contains(stdout, "C26  A late read ") || strings.Count(stdout, "\n") < 60 {
 		t.Errorf("code %d, stdout\n%s", code, stdout)
