@@ -124,6 +124,39 @@ func TestNoRequestEndsTheServer(t *testing.T) { // S19
 	}
 }
 
+// The formats of the MessagePack specification: what stands first in a request is skipped, whatever it is.
+func TestTheLengthOfAFirstElementIsKnownInEveryFormOfMsgpack(t *testing.T) {
+	for _, tc := range []struct{ name, head, body string }{
+		{"fixint", "7f", ""}, {"negative fixint", "e0", ""},
+		{"nil", "c0", ""}, {"false", "c2", ""}, {"true", "c3", ""},
+		{"uint 8", "cc", "01"}, {"uint 16", "cd", "0102"}, {"uint 32", "ce", "01020304"}, {"uint 64", "cf", "0102030405060708"},
+		{"int 8", "d0", "01"}, {"int 16", "d1", "0102"}, {"int 32", "d2", "01020304"}, {"int 64", "d3", "0102030405060708"},
+		{"float 32", "ca", "01020304"}, {"float 64", "cb", "0102030405060708"},
+		{"fixstr", "a2", "6162"}, {"str 8", "d903", "616263"}, {"str 16", "da0003", "616263"}, {"str 32", "db00000003", "616263"},
+		{"bin 8", "c403", "616263"}, {"bin 16", "c50003", "616263"}, {"bin 32", "c600000003", "616263"},
+		{"fixext 1", "d4", "0561"}, {"fixext 2", "d5", "056161"}, {"fixext 4", "d6", "0561616161"},
+		{"fixext 8", "d7", "05" + strings.Repeat("61", 8)}, {"fixext 16", "d8", "05" + strings.Repeat("61", 16)},
+		{"ext 8", "c702", "056161"}, {"ext 16", "c80002", "056161"}, {"ext 32", "c900000002", "056161"},
+		{"fixarray", "92", "01a162"}, {"array 16", "dc0002", "01a162"}, {"array 32", "dd00000002", "01a162"},
+		{"fixmap", "82", "01a1620304"}, {"map 16", "de0002", "01a1620304"}, {"map 32", "df00000002", "01a1620304"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			value := unhex(t, tc.head+tc.body)
+			if n, ok := valueLen(append(value[:len(value):len(value)], 0xc1, 0xc1)); !ok || n != len(value) {
+				t.Errorf("%d bytes, %v; want %d", n, ok, len(value))
+			}
+			for short := range value {
+				if n, ok := valueLen(value[:short]); ok {
+					t.Errorf("%d bytes of it are a value of %d", short, n)
+				}
+			}
+		})
+	}
+	if n, ok := valueLen([]byte{0xc1}); ok {
+		t.Errorf("the byte that is never used is a value of %d bytes", n)
+	}
+}
+
 func TestTheStampIsTakenForEachReply(t *testing.T) {
 	s := serve(t, ServerConfig{})
 	mustSet(t, s, Rank{}, Payload{hashA, stockMap("P", "")})

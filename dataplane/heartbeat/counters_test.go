@@ -129,6 +129,20 @@ func TestWhatATrackerDoesIsCountedOnce(t *testing.T) {
 			r.k.Reject(&record.TrackReq{Engine: 99 << 32}, []byte("x"), r.now)
 			return []count{{"submissions", r.k.Counters().StaleHandles, 4}}
 		}},
+		{name: "rows that are open when the next round looks at them", change: func(c *Config) { c.RowsStepMax = 2 }, do: func(r *rig) []count {
+			o := r.owner("P", false)
+			e := r.connect(o)
+			for slot := range uint32(20) {
+				r.track(e, o, slot, 0)
+			}
+			r.hub.Stop("P")
+			r.run(sec(4), 100*time.Millisecond)
+			before := r.k.Counters()
+			r.run(sec(6), 100*time.Millisecond)
+			c := r.k.Counters()
+			return []count{{"rows of the first round", before.Rows, 20}, {"of the next", c.Rows - before.Rows, 0},
+				{"steps of the next that stopped", c.RowsCut - before.RowsCut, 2}} // 4 x RowsStepMax are looked at in a step
+		}},
 		{name: "events that find no room", do: func(r *rig) []count {
 			o := r.owner("P", false)
 			r.full = true

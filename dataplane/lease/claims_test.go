@@ -270,6 +270,17 @@ func TestL12GoodByesPastThoseRememberedGrowNothing(t *testing.T) {
 	r.wantCount("gone", r.c.Gone, 1)
 }
 
+func TestL12ATurnThatIsOverIsNoneThatWasCut(t *testing.T) {
+	r := newRig(t, 4)
+	a := r.grant("a")
+	r.t.Renew(r.entry(a), engineD, r.now)
+	r.t.EngineGone(engineD.Engine, engineD.Epoch, r.now)
+	r.wantEnded(record.FreedReleased, a)
+	if r.wantCount("cut", r.c.GoneCut, 0); r.t.gone.scan != 0 || !r.t.gone.empty() {
+		t.Errorf("%d slots looked at in a turn that is over", r.t.gone.scan)
+	}
+}
+
 func TestL12AGoneEngineAmongManyLeasesIsLookedForInBoundedSteps(t *testing.T) {
 	r := newRig(t, 3*scanMax)
 	for i := range 3 * scanMax {

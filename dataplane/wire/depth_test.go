@@ -9,19 +9,22 @@ import (
 func TestTheDepthOfAnUnknownKeyCountsFromTheOutermostMap(t *testing.T) {
 	h := fullMap()
 	good := AppendHandshake(nil, &h)
+	handshake := func(msg []byte) error { return ParseHandshake(msg, new(Handshake)) }
+	payload := func(msg []byte) error { _, _, err := ParsePayload(msg); return err }
 	for _, tc := range []struct {
-		name string
-		with func(levels int) []byte
-		most int
+		name  string
+		parse func(msg []byte) error
+		with  func(levels int) []byte
+		most  int
 	}{
-		{"a key of the map", func(n int) []byte { return edit(t, good, "later", nest(n)) }, DepthMax - 1},
-		{"a key of ours", func(n int) []byte { return editLease(t, good, "later", nest(n)) }, DepthMax - 2},
+		{"a key of the map", handshake, func(n int) []byte { return edit(t, good, "later", nest(n)) }, DepthMax - 1},
+		{"a key of ours", handshake, func(n int) []byte { return editLease(t, good, "later", nest(n)) }, DepthMax - 2},
+		{"a key beside the map", payload, func(n int) []byte { return edit(t, AppendPayload(nil, "hash", good), "later", nest(n)) }, DepthMax - 1},
 	} {
-		var got Handshake
-		if err := ParseHandshake(tc.with(tc.most), &got); err != nil {
+		if err := tc.parse(tc.with(tc.most)); err != nil {
 			t.Errorf("%s, %d levels deep: %v", tc.name, tc.most, err)
 		}
-		if err := ParseHandshake(tc.with(tc.most+1), &got); !errors.Is(err, ErrDepth) {
+		if err := tc.parse(tc.with(tc.most + 1)); !errors.Is(err, ErrDepth) {
 			t.Errorf("%s, %d levels deep: %v, want %v", tc.name, tc.most+1, err, ErrDepth)
 		}
 	}
