@@ -86,6 +86,26 @@ python: build .deps/python/.installed ## the Python package for use from source,
 	ln -sfn $(CURDIR)/python/src/kvlease/* $(BUILD)/python/kvlease/
 
 # What builds and tests the package, apart from the user's own Python.
+.PHONY: wheel
+wheel: build .deps/python/.installed ## the Python package with both libraries, for CPython 3.10 and later, into $(BUILD)/python
+	mkdir -p $(BUILD)/python/obj
+	rm -rf $(BUILD)/python/*.whl $(BUILD)/python/obj/lib* $(BUILD)/python/obj/wheel # what was removed from the tree
+	cd python && KVLEASE_BUILD=$(BUILT) ../.deps/python/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+		--no-build-isolation --wheel-dir $(BUILT)/python .
+
+.PHONY: test-python
+# Every CPython that is here and that the wheel is for, each with an environment of its own.
+PYTHONS ?= $(or $(shell python/pythons.sh),$(PYTHON))
+test-python: wheel | $(BUILD)/test ## the wheel installed and tested, with every CPython from 3.10 to 3.13 that is here
+	for python in $(PYTHONS); do \
+		venv=$(BUILT)/python/venv/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		echo "test-python: $$($$python -VV)"; \
+		[ -x $$venv/bin/python ] || $$python -m venv $$venv; \
+		$$venv/bin/python -m pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt; \
+		$$venv/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(BUILT)/python/*.whl; \
+		env -u KVLEASE_CORE -u KVLEASE_LIB -u PYTHONPATH $$venv/bin/python -X dev -m pytest -q -p no:cacheprovider python/tests; \
+	done 2>&1 | tee $(BUILD)/test/python.log
+
 .deps/python/.installed: python/requirements.txt
 	$(PYTHON) -m venv .deps/python
 	.deps/python/bin/python -m pip install --quiet --disable-pip-version-check -r $<

@@ -59,7 +59,7 @@ static KVP_COLD int too_wide(PyObject *o, const char *name, uint64_t max)
 }
 
 /* Numbers of other types, and those that do not fit. */
-static KVP_COLD int uint_slow(PyObject *o, const char *name, uint64_t max, uint64_t *out)
+int kvp_uint_slow(PyObject *o, const char *name, uint64_t max, uint64_t *out)
 {
 	PyObject *number;
 	unsigned long long v;
@@ -81,32 +81,6 @@ static KVP_COLD int uint_slow(PyObject *o, const char *name, uint64_t max, uint6
 	}
 	Py_DECREF(number);
 	*out = v;
-	return 0;
-}
-
-int kvp_uint(PyObject *o, const char *name, uint64_t max, uint64_t *out)
-{
-	unsigned long long v;
-	if (o == NULL)
-		return 0;
-	if (PyLong_Check(o)) {
-		v = PyLong_AsUnsignedLongLong(o);
-		if (KVP_LIKELY(v <= max && (v != (unsigned long long)-1 || !PyErr_Occurred()))) {
-			*out = v;
-			return 0;
-		}
-	}
-	return uint_slow(o, name, max, out);
-}
-
-int kvp_u64(PyObject *o, const char *name, uint64_t *out) { return kvp_uint(o, name, UINT64_MAX, out); }
-
-int kvp_u32(PyObject *o, const char *name, uint32_t *out)
-{
-	uint64_t v = *out;
-	if (kvp_uint(o, name, UINT32_MAX, &v) != 0)
-		return -1;
-	*out = (uint32_t)v;
 	return 0;
 }
 
@@ -155,21 +129,20 @@ int kvp_seconds(PyObject *o, const char *name, uint64_t *out)
 	return 0;
 }
 
-int kvp_bytes(PyObject *o, const char *name, kvl_bytes_t *out)
+int kvp_bytes_slow(PyObject *o, const char *name, kvl_bytes_t *out)
 {
 	Py_ssize_t n;
-	if (KVP_LIKELY(PyUnicode_Check(o))) {
-		if ((out->data = PyUnicode_AsUTF8AndSize(o, &n)) == NULL)
-			return -1;
-		out->len = (size_t)n;
-		return 0;
-	}
 	if (PyBytes_Check(o)) {
 		out->data = PyBytes_AsString(o);
 		out->len = (size_t)PyBytes_Size(o);
 		return 0;
 	}
-	return wrong_type(o, name, "str or bytes");
+	if (!PyUnicode_Check(o))
+		return wrong_type(o, name, "str or bytes");
+	if ((out->data = PyUnicode_AsUTF8AndSize(o, &n)) == NULL)
+		return -1;
+	out->len = (size_t)n;
+	return 0;
 }
 
 PyObject *kvp_bytes_object(PyObject *o, const char *name)

@@ -29,7 +29,7 @@ static int grow(kvp_groups_t *g, size_t more)
 static inline int put(kvp_groups_t *g, PyObject *o, const char *name, Py_ssize_t group, Py_ssize_t i)
 {
 	uint32_t *to = &g->ids[g->used++];
-	if (KVP_LIKELY(PyLong_Check(o))) {
+	if (KVP_LIKELY(PyLong_CheckExact(o))) {
 		long v = PyLong_AsLong(o);
 		if (KVP_LIKELY(v >= 0 && v <= (long)UINT32_MAX)) {
 			*to = (uint32_t)v;
@@ -160,7 +160,7 @@ static int put_other(kvp_groups_t *g, PyObject *o, const char *name, Py_ssize_t 
 
 static int put_ids(kvp_groups_t *g, PyObject *o, const char *name, Py_ssize_t group)
 {
-	if (KVP_LIKELY(PyList_Check(o)))
+	if (KVP_LIKELY(PyList_CheckExact(o)) || PyList_Check(o))
 		return put_list(g, o, name, group);
 	if (PyTuple_Check(o))
 		return put_tuple(g, o, name, group);
@@ -173,7 +173,7 @@ static int put_group(kvp_groups_t *g, PyObject *o, const char *name, Py_ssize_t 
 	size_t from = g->used;
 	PyObject *ids = o;
 	to->first = 0;
-	if (PyTuple_Check(o) && PyTuple_Size(o) == 2 && PySequence_Check(PyTuple_GetItem(o, 0))) {
+	if (!PyList_CheckExact(o) && PyTuple_Check(o) && PyTuple_Size(o) == 2 && PySequence_Check(PyTuple_GetItem(o, 0))) {
 		char what[96];
 		PyOS_snprintf(what, sizeof what, "%s[%zd]: first", name, group);
 		ids = PyTuple_GetItem(o, 0);
@@ -192,7 +192,7 @@ static int put_group(kvp_groups_t *g, PyObject *o, const char *name, Py_ssize_t 
 
 static int put_groups(kvp_groups_t *g, PyObject *o, const char *name, Py_ssize_t n)
 {
-	int is_list = PyList_Check(o);
+	int is_list = PyList_CheckExact(o) || PyList_Check(o);
 	if (n > KVP_GROUPS_NEAR) {
 		if (n > 4096) { /* the library takes no more; a length that somebody made up must not cost memory */
 			PyErr_Format(PyExc_ValueError, "%s: %zd groups, at most 4096", name, n);
@@ -229,7 +229,7 @@ int kvp_groups(PyObject *o, const char *name, kvp_groups_t *out)
 	out->n = 0;
 	out->used = 0;
 	out->cap = KVP_IDS_NEAR;
-	if (!PyList_Check(o) && !PyTuple_Check(o)) {
+	if (!PyList_CheckExact(o) && !PyList_Check(o) && !PyTuple_Check(o)) {
 		if (PyUnicode_Check(o) || PyBytes_Check(o) || !PySequence_Check(o)) {
 			PyErr_Format(PyExc_TypeError, "%s: %R is no sequence of groups of block ids", name, o);
 			return -1;
@@ -238,7 +238,7 @@ int kvp_groups(PyObject *o, const char *name, kvp_groups_t *out)
 			return -1;
 		o = items;
 	}
-	rc = put_groups(out, o, name, PyList_Check(o) ? PyList_Size(o) : PyTuple_Size(o));
+	rc = put_groups(out, o, name, PyTuple_Check(o) ? PyTuple_Size(o) : PyList_Size(o));
 	Py_XDECREF(items);
 	if (rc != 0) {
 		kvp_groups_free(out);

@@ -149,7 +149,11 @@ static PyObject *context_step(PyObject *self, PyObject *none)
 	int32_t st;
 	(void)none;
 	OPEN(self, c);
-	if ((st = kvl_step(c)) != KVL_OK)
+	if (kvl_step_long(c) == 1)
+		KVP_WITHOUT_GIL((kvp_context_t *)self, st = kvl_step(c));
+	else
+		st = kvl_step(c); /* shorter than giving the lock up and taking it again */
+	if (st != KVL_OK)
 		return kvp_raise(kvp_module_of(self), st);
 	Py_RETURN_NONE;
 }
@@ -310,7 +314,7 @@ static PyMethodDef methods[] = {
 	FAST("close", context_close, "close($self, timeout=5.0)\n--\n\nkvl_close. Releases the GIL. A second close does nothing."),
 	{"__enter__", context_enter, METH_NOARGS, "__enter__($self)\n--\n\n"},
 	{"__exit__", context_exit, METH_VARARGS, "__exit__($self, *exc)\n--\n\nclose()"},
-	{"step", context_step, METH_NOARGS, "step($self)\n--\n\nkvl_step."},
+	{"step", context_step, METH_NOARGS, "step($self)\n--\n\nkvl_step. Releases the GIL if kvl_step_long says so."},
 	{"beat", context_beat, METH_NOARGS, "beat($self)\n--\n\nkvl_pass: the forward loop is alive."},
 	{"pause", context_pause, METH_O, "pause($self, seconds, /)\n--\n\nkvl_pause: no pass for at most so long, on purpose."},
 	FAST("poll", context_poll, "poll($self, max=256)\n--\n\nkvl_poll: up to max events."),

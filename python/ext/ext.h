@@ -56,17 +56,56 @@ static inline int kvp_bind(const kvp_signature_t *s, PyObject *const *args, Py_s
 	return kvp_bind_slow(s, args, n, names, out);
 }
 
-/* Numbers of an exact width; a NULL object leaves the default that is in *out. 0, or -1 with an exception that names the argument. */
-int kvp_uint(PyObject *o, const char *name, uint64_t max, uint64_t *out);
-int kvp_u32(PyObject *o, const char *name, uint32_t *out);
-int kvp_u64(PyObject *o, const char *name, uint64_t *out);
+/* Numbers of an exact width, truths, and seconds as nanoseconds (finite, not negative, below 2^63 ns). A NULL object leaves the
+ * default that is in *out. 0, or -1 with an exception that names the argument. */
+int kvp_uint_slow(PyObject *o, const char *name, uint64_t max, uint64_t *out) KVP_COLD;
 int kvp_truth(PyObject *o, const char *name, int *out);
-/* A number that sequences hold, 0 to 2^32 - 1: the fast form of kvp_u32. */
-int kvp_id_slow(PyObject *o, const char *what, Py_ssize_t group, Py_ssize_t i, uint32_t *out) KVP_COLD;
-/* Seconds as nanoseconds: finite, not negative, below 2^63 ns. */
 int kvp_seconds(PyObject *o, const char *name, uint64_t *out);
+
+static inline int kvp_uint(PyObject *o, const char *name, uint64_t max, uint64_t *out)
+{
+	_Static_assert(sizeof(unsigned long) == 8, "the short way through an int");
+	if (o == NULL)
+		return 0;
+	if (KVP_LIKELY(PyLong_CheckExact(o))) {
+		unsigned long v = PyLong_AsUnsignedLong(o);
+		if (KVP_LIKELY(v <= max && (v != (unsigned long)-1 || !PyErr_Occurred()))) {
+			*out = v;
+			return 0;
+		}
+	}
+	return kvp_uint_slow(o, name, max, out);
+}
+
+static inline int kvp_u64(PyObject *o, const char *name, uint64_t *out) { return kvp_uint(o, name, UINT64_MAX, out); }
+
+static inline int kvp_u32(PyObject *o, const char *name, uint32_t *out)
+{
+	uint64_t v = 0;
+	if (o == NULL)
+		return 0;
+	if (kvp_uint(o, name, UINT32_MAX, &v) != 0)
+		return -1;
+	*out = (uint32_t)v;
+	return 0;
+}
+
+/* An item of a group of block ids. */
+int kvp_id_slow(PyObject *o, const char *what, Py_ssize_t group, Py_ssize_t i, uint32_t *out) KVP_COLD;
+
 /* The bytes of a str (UTF-8) or bytes object, valid as long as the object. */
-int kvp_bytes(PyObject *o, const char *name, kvl_bytes_t *out);
+int kvp_bytes_slow(PyObject *o, const char *name, kvl_bytes_t *out) KVP_COLD;
+
+static inline int kvp_bytes(PyObject *o, const char *name, kvl_bytes_t *out)
+{
+	Py_ssize_t n;
+	if (!KVP_LIKELY(PyUnicode_CheckExact(o)))
+		return kvp_bytes_slow(o, name, out);
+	if ((out->data = PyUnicode_AsUTF8AndSize(o, &n)) == NULL)
+		return -1;
+	out->len = (size_t)n;
+	return 0;
+}
 /* A new reference to bytes of bytes, bytearray or memoryview. */
 PyObject *kvp_bytes_object(PyObject *o, const char *name);
 

@@ -11,7 +11,7 @@ PyObject *kvp_context_params(PyObject *self, PyObject *const *args, Py_ssize_t n
 	char near[4096], *buf = near;
 	size_t cap = sizeof near, len = 0;
 	PyObject *a[6], *result = NULL;
-	kvl_lease_t lease;
+	kvl_lease_t lease = 0;
 	kvp_grant_t g;
 	kvl_ctx_t *c;
 	int32_t st;
@@ -42,7 +42,7 @@ PyObject *kvp_context_params(PyObject *self, PyObject *const *args, Py_ssize_t n
 PyObject *kvp_context_params_key(PyObject *self, PyObject *o)
 {
 	kvl_ctx_t *c;
-	kvl_lease_t lease;
+	kvl_lease_t lease = 0;
 	char buf[512];
 	size_t len = 0;
 	int32_t st;

@@ -159,7 +159,7 @@ PyObject *kvp_context_engine_add(PyObject *self, PyObject *const *args, Py_ssize
 
 PyObject *kvp_context_engine_remove(PyObject *self, PyObject *o)
 {
-	uint64_t engine;
+	uint64_t engine = 0;
 	int32_t st;
 	if (kvp_u64(o, "engine", &engine) != 0)
 		return NULL;
@@ -205,8 +205,8 @@ static int32_t delta_put(kvl_ctx_t *c, uint64_t none, uint32_t rank, kvl_bytes_t
 PyObject *kvp_context_engine_handshake(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
 	static const kvp_signature_t s = {"engine_handshake", 3, 3, {"engine", "rank", "map"}};
-	uint64_t engine;
-	uint32_t rank;
+	uint64_t engine = 0;
+	uint32_t rank = 0;
 	PyObject *a[3];
 	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_u64(a[0], "engine", &engine) != 0 || kvp_u32(a[1], "rank", &rank) != 0)
 		return NULL;
@@ -216,7 +216,7 @@ PyObject *kvp_context_engine_handshake(PyObject *self, PyObject *const *args, Py
 PyObject *kvp_context_handshake_set(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
 	static const kvp_signature_t s = {"handshake_set", 2, 2, {"rank", "map"}};
-	uint32_t rank;
+	uint32_t rank = 0;
 	PyObject *a[2];
 	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_u32(a[0], "rank", &rank) != 0)
 		return NULL;
@@ -258,7 +258,7 @@ PyObject *kvp_context_delta_take(PyObject *o, PyObject *const *args, Py_ssize_t 
 	static const kvp_signature_t s = {"delta_take", 1, 1, {"rank"}};
 	kvp_context_t *self = (kvp_context_t *)o;
 	size_t len = 0;
-	uint32_t rank;
+	uint32_t rank = 0;
 	PyObject *a[1];
 	int32_t st;
 	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_u32(a[0], "rank", &rank) != 0)
@@ -274,7 +274,7 @@ PyObject *kvp_context_delta_take(PyObject *o, PyObject *const *args, Py_ssize_t 
 PyObject *kvp_context_delta_put(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
 	static const kvp_signature_t s = {"delta_put", 2, 2, {"rank", "data"}};
-	uint32_t rank;
+	uint32_t rank = 0;
 	PyObject *a[2];
 	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_u32(a[0], "rank", &rank) != 0)
 		return NULL;
@@ -283,7 +283,7 @@ PyObject *kvp_context_delta_put(PyObject *self, PyObject *const *args, Py_ssize_
 
 PyObject *kvp_context_delta_lost(PyObject *self, PyObject *o)
 {
-	uint32_t rank;
+	uint32_t rank = 0;
 	int32_t st;
 	if (kvp_u32(o, "rank", &rank) != 0)
 		return NULL;

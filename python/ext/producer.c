@@ -5,6 +5,7 @@ typedef struct kvp_producer {
 	PyObject_HEAD
 	kvl_producer_t *producer;
 	kvp_context_t *context; /* a reference */
+	PyTypeObject *remote;   /* the type that the hooks take; lives as long as ours */
 } kvp_producer_t;
 
 PyObject *kvp_context_producer(PyObject *self, PyObject *none)
@@ -19,6 +20,7 @@ PyObject *kvp_context_producer(PyObject *self, PyObject *none)
 	if ((p = (kvp_producer_t *)PyType_GenericAlloc(m->producer, 0)) == NULL)
 		return NULL;
 	p->context = (kvp_context_t *)Py_NewRef(self);
+	p->remote = m->remote;
 	if ((c = p->context->open) == NULL || (st = kvl_producer_open(c, &p->producer)) != KVL_OK) {
 		if (c == NULL)
 			kvp_raise_closed(self, p->context);
@@ -109,7 +111,7 @@ static PyObject *hook_grant(PyObject *self, PyObject *const *args, Py_ssize_t n,
 static inline PyObject *say(PyObject *self, PyObject *o, const char *name, int32_t (*call)(kvl_producer_t *, uint64_t))
 {
 	kvl_producer_t *p;
-	uint64_t v;
+	uint64_t v = 0;
 	if (kvp_u64(o, name, &v) != 0 || (p = opened(self)) == NULL)
 		return NULL;
 	return done(self, call(p, v));
@@ -121,7 +123,7 @@ static PyObject *hook_revoke(PyObject *self, PyObject *lease) { return say(self,
 static PyObject *hook_pressure(PyObject *self, PyObject *o)
 {
 	kvl_producer_t *p;
-	uint32_t blocks;
+	uint32_t blocks = 0;
 	if (kvp_u32(o, "blocks", &blocks) != 0 || (p = opened(self)) == NULL)
 		return NULL;
 	return done(self, kvl_pressure(p, blocks));
@@ -131,7 +133,7 @@ static PyObject *hook_pressure(PyObject *self, PyObject *o)
 
 static inline const kvl_remote_t *remote_of(PyObject *self, PyObject *o)
 {
-	if (KVP_LIKELY(Py_TYPE(o) == kvp_module_of(self)->remote))
+	if (KVP_LIKELY(Py_TYPE(o) == ((kvp_producer_t *)self)->remote))
 		return &((kvp_remote_t *)o)->remote;
 	PyErr_Format(PyExc_TypeError, "remote: %R is not what params_read gives", o);
 	return NULL;
@@ -142,7 +144,7 @@ static PyObject *hook_track(PyObject *self, PyObject *const *args, Py_ssize_t n,
 	static const kvp_signature_t s = {"track", 3, 4, {"engine", "remote", "local_id", "user"}};
 	const kvl_remote_t *remote;
 	kvl_track_t out = 0;
-	kvl_engine_t engine;
+	kvl_engine_t engine = 0;
 	kvl_producer_t *p;
 	kvl_bytes_t id;
 	uint64_t user = 0;
@@ -160,7 +162,7 @@ static PyObject *hook_reject(PyObject *self, PyObject *const *args, Py_ssize_t n
 {
 	static const kvp_signature_t s = {"reject", 2, 2, {"engine", "remote"}};
 	const kvl_remote_t *remote;
-	kvl_engine_t engine;
+	kvl_engine_t engine = 0;
 	kvl_producer_t *p;
 	PyObject *a[2];
 	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_u64(a[0], "engine", &engine) != 0 ||
@@ -187,7 +189,7 @@ static PyObject *hook_read(PyObject *self, PyObject *const *args, Py_ssize_t n, 
 	static const kvp_signature_t s = {"read", 3, 3, {"track", "local", "remote"}};
 	kvp_groups_t local, remote;
 	PyObject *a[3], *result;
-	uint64_t track;
+	uint64_t track = 0;
 	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_u64(a[0], "track", &track) != 0 || kvp_groups(a[1], "local", &local) != 0)
 		return NULL;
 	if (kvp_groups(a[2], "remote", &remote) != 0) {
