@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -364,7 +365,7 @@ func TestAWatchSeesAnEngineGoAndComeBackAsAnotherOne(t *testing.T) {
 	p := startOurs(t, hub, node.Config{EngineID: "P", Listen: addr})
 	lines := newLines()
 	cfg := looking(hub, addr)
-	cfg.Watch, cfg.Samples, cfg.Request = 10*time.Millisecond, 1, p.grant("r1", 3)
+	cfg.Watch, cfg.Samples, cfg.Timeout, cfg.Request = 10*time.Millisecond, 1, time.Second, p.grant("r1", 3)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, cfg, lines) }()
@@ -373,6 +374,12 @@ func TestAWatchSeesAnEngineGoAndComeBackAsAnotherOne(t *testing.T) {
 	lines.wait(t, `"engine":"same"`, `"held":false`, `"leases_held":0`)
 	p.quit()
 	lines.wait(t, `"engine":"gone"`, "nobody listens")
+	still, err := net.Listen("tcp", addr) // as an engine that was stopped: the kernel takes connections
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines.wait(t, `"engine":"silent"`, "does not answer")
+	still.Close()
 	startOurs(t, hub, node.Config{EngineID: "P", Listen: addr})
 	lines.wait(t, `"engine":"restarted"`, "it was restarted") // and so the request's blocks are gone
 	stop()

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/kvlease/kvlease/dataplane/handshake"
 )
 
 // Look is one more look at an engine: a line of --watch.
 type Look struct {
 	At          string  `json:"at"`     // this machine's wall clock
-	Engine      string  `json:"engine"` // "same"; "restarted": another agent or epoch; "gone": it did not answer
+	Engine      string  `json:"engine"` // "same"; "restarted": another agent or epoch; "silent": it stands still; "gone": not there, or another one
 	Error       string  `json:"error,omitempty"`
 	RoundTripMs float64 `json:"round_trip_ms,omitempty"`
 	AheadMs     float64 `json:"clock_ahead_ms,omitempty"`
@@ -20,6 +22,8 @@ type Look struct {
 	ReadMs      float64 `json:"read_ms,omitempty"`
 	Board       *Board  `json:"board,omitempty"` // of the first rank
 	Row         *RowAt  `json:"row,omitempty"`   // of the request at the first rank
+
+	class handshake.Class // of a handshake that failed
 }
 
 // watch looks again and again, until ctx ends. An engine that is gone is looked for, and one that comes back is met anew.
@@ -47,7 +51,9 @@ func (s *session) look(ctx context.Context, l *Look) error {
 	if err != nil { // the connection is of no more use
 		fresh, err := ask(ctx, s.cfg)
 		if err != nil {
-			l.Engine = "gone"
+			if l.Engine, l.class = "gone", handshake.ClassOf(err); l.class == handshake.Silent {
+				l.Engine = "silent"
+			}
 			return err
 		}
 		s.eng.close()
@@ -127,8 +133,10 @@ func (s *session) tellLook(l *Look) error {
 	}
 	line := l.At + "  "
 	switch {
-	case l.Engine == "gone":
-		line += "gone: " + l.Error
+	case l.class == handshake.Silent:
+		line += l.Engine
+	case l.class != handshake.None:
+		line += l.Engine + ": " + l.class.String() // what it means was said at the start, or is in JSON
 	default:
 		if l.Engine != "same" {
 			line += l.Engine + "  "
