@@ -224,6 +224,29 @@ func TestMessagesAboutEndsAreBoundedInAStepOverAllEngines(t *testing.T) {
 	r.wantRest()
 }
 
+func TestAnEngineThatHasToHearOfManyEndsLetsAnotherOneHearInBetween(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.EndsStepMax = 1 })
+	a, b := r.owner("A", true), r.owner("B", true)
+	e, f := r.connect(a), r.connect(b)
+	var many []record.Handle
+	for i := range 8 {
+		many = append(many, r.trackStock(e, "a"+string(rune('0'+i))))
+	}
+	one := r.trackStock(f, "b")
+	r.run(sec(3), 100*time.Millisecond)
+	for _, h := range many {
+		r.k.Untrack(h, r.now)
+	}
+	r.step(r.now.Add(time.Millisecond))
+	r.k.Untrack(one, r.now)
+	for range 2 {
+		r.step(r.now.Add(time.Millisecond))
+	}
+	if a.count("done") != 2 || b.count("done") != 1 {
+		t.Errorf("after three messages A has heard of %d ends and B of %d, want 2 and 1", a.count("done"), b.count("done"))
+	}
+}
+
 func TestAMessageAboutEndsToManyRanksCountsForEach(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.EndsStepMax = 3; c.Shape = topology.Shape{TP: 1, PP: 1} })
 	var hs []record.Handle

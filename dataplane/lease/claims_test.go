@@ -187,12 +187,13 @@ func TestL12AGoneEngineIsWorkedOffInBoundedSteps(t *testing.T) {
 }
 
 func TestL12GoneEnginesPastWhatATurnServesAreLeftToTheirDeadlines(t *testing.T) {
+	const most = 1024 // engines that may die during one turn
 	r := newRig(t, 1000)
 	for i := range 1000 {
 		r.t.Renew(r.entry(r.grant(fmt.Sprint(i))), engineD, r.now)
 	}
 	r.t.EngineGone(engineD.Engine, engineD.Epoch, r.now) // cut off at its bound
-	for i := range uint64(goneMax + 5) {
+	for i := range uint64(most + 5) {
 		r.t.EngineGone(100+i, 9, r.now)
 	}
 	r.wantCount("dropped", r.c.GoneDropped, 5)
