@@ -47,7 +47,13 @@ func TestSideChannelFramesHaveTheBytesOfVllm(t *testing.T) {
 }
 
 func TestMalformedFramesAreNamed(t *testing.T) {
-	request := func(s string) error { _, _, err := ParseRequest(unhex(t, s)); return err }
+	request := func(s string) error {
+		pp, rank, err := ParseRequest(unhex(t, s))
+		if pp != 0 || rank != 0 {
+			t.Errorf("ranks %d and %d beside %v", pp, rank, err)
+		}
+		return err
+	}
 	payload := func(s string) error { _, _, err := ParsePayload(unhex(t, s)); return err }
 	stamp := func(s string) error { _, err := ParseStamp(unhex(t, s)); return err }
 	hash := "b2636f6d7061746962696c6974795f68617368a0"
