@@ -132,8 +132,12 @@ demo: deps build ## the main job: leases over real NIXL between processes, in at
 	$(BUILD)/kvlease demo
 
 .PHONY: bench
-bench: deps build ## every target beside its peer, in one run; QUICK=1 for a short one
+bench: deps build python ## every target beside its peer, in one run; QUICK=1 for a short one
 	$(PYTHON) bench/run.py $(if $(QUICK),--quick)
+
+.PHONY: bench-python
+bench-python: python ## the hooks from Python beside ctypes and vLLM's own hook
+	$(PYTHON) bench/run.py --only python $(if $(QUICK),--quick)
 
 .PHONY: models
 models: ## the protocol's models (spin) and the edges between threads, every variant; writes docs/models.md; about 5 minutes
@@ -155,11 +159,12 @@ soak: deps build ## P and D for MIN minutes with all cores busy: what an engine 
 # proof that every test that docs/faults.md names has run and passed.
 
 .PHONY: test
-test: test-static test-fuzz test-go test-race test-c test-asan test-tsan ## everything that runs on this machine
+test: test-static test-fuzz test-go test-race test-c test-asan test-tsan test-python ## everything that runs on this machine
 	@echo
 	@grep -hE '^(Fuzz|ok|FAIL|---)' $(BUILD)/test/fuzz.log
 	@grep -hE '^(ok|FAIL|---)' $(BUILD)/test/go.log $(BUILD)/test/race.log
 	@grep -hE 'tests passed|Total Test time' $(BUILD)/test/ctest-{c,asan,tsan}.log
+	@grep -hE '^test-python:|passed' $(BUILD)/test/python.log
 	@$(GO) run ./internal/faults/cmd ran $(if $(filter on,$(NIXL)),,-skips) $(BUILD)/test/go.json $(BUILD)/test/ctest-{c,asan,tsan}.log
 
 .PHONY: test-static

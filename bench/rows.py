@@ -33,6 +33,20 @@ def rows():
         Row("hook", "`kvl_grant` from C", "hook.grant"),
         Row("hook", "`kvl_untrack` from C", "hook.untrack"),
     ]
+    ctypes = ("ctypes", "the same call")
+    out += [
+        Row("python", "`Producer.track` from Python", "python.track", limit=80, target="≤ 80 ns", peers=[vllm("on_new_request", "track"), (*ctypes, "ctypes.track", NS)]),
+        Row("python", "`Producer.untrack` from Python", "python.untrack", limit=80, target="≤ 80 ns", peers=[(*ctypes, "ctypes.untrack", NS)]),
+        Row("python", "`Producer.cancel` from Python", "python.cancel", limit=80, target="≤ 80 ns"),
+        Row("python", "`Producer.grant` from Python, 1 block", "python.grant1", limit=80, target="≤ 80 ns"),
+        Row("python", "`Producer.grant` from Python, 8 blocks", "python.grant8"),
+        Row("python", "`Producer.grant` from Python, 64 blocks", "python.grant64"),
+        Row("python", "`Context.poll` from Python, nothing there", "python.poll"),
+        Row("python", "`Context.step` from Python, nothing due", "python.step"),
+        Row("python", "`Context.params` from Python, 8 blocks", "python.params"),
+        Row("python", "`params_read` from Python, 8 blocks", "python.params_read"),
+        Row("python", "a Python function of one argument that does nothing", "python.empty"),
+    ]
     for n, limit in (("1000", 25), ("10000", 25), ("100000", None), ("1000000", 80)):
         out.append(Row("lease", f"renew by id, {int(n):,} leases, batches of 64", f"RenewIDs/leases={n} ns/id", limit=limit,
                        target=f"≤ {limit} ns" if limit else "", peers=[vllm("messages of 64 ids", f"renew.{n}"), ("etcd", "Renew", f"etcd.renew.{n}", NS)]))

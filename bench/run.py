@@ -4,7 +4,7 @@
 usage: run.py [--quick] [--only SECTION,...] [--rounds N] [--calm SECONDS] [--readme]
 
   --quick    few rounds and the smaller sizes: shows that all of it runs, not how fast it is
-  --only     some of: ring, hook, lease, idle, latency, kill, reads, memory
+  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, memory
   --rounds   7 unless said; the latencies and the kill take as many as fit beside them
   --calm     wait before a round while others use the machine, so many seconds in all at most
   --readme   put the table into bench/README.md, too
@@ -178,6 +178,12 @@ class Bench:
     def hook(self):
         turns([Once(link_kvlease("hook", "bench/hook/hook.c"))], self.rounds, self.samples, self.calm)
 
+    def python(self):
+        """The package as `make python` leaves it; ctypes calls the library that lies in it."""
+        package = ROOT / "build" / "python"
+        ours = Once("env", f"PYTHONPATH={package}", sys.executable, "bench/python/hooks.py", package / "kvlease" / "libkvlease.so.0")
+        turns([ours, *self.vllm(["10000"])], self.rounds, self.samples, self.calm)
+
     def lease(self):
         sizes = SIZES[:3] if self.quick else SIZES
         only = "|".join(sizes)
@@ -220,7 +226,7 @@ class Bench:
             self.samples.add(f"memory.{name}", value)
 
 
-SECTIONS = ["ring", "hook", "lease", "idle", "latency", "kill", "reads", "memory"]
+SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "memory"]
 
 
 def main():
