@@ -2,6 +2,8 @@ package sim
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -16,6 +18,9 @@ const (
 	offsetMax = 48 * time.Hour // startInstant lies further from 0
 	driftMax  = 100_000        // a tenth
 	rateMin   = 1.0
+	copiesMax = 10_000
+	readerMax = 1<<16 - 1 // of a message
+	seedsMax  = 1_000_000
 )
 
 // check says which value of an engine cannot be. 0 is the default of each.
@@ -27,6 +32,10 @@ func (e *Engine) check() error {
 		return fmt.Errorf("engine %q: carrier %q, allowed: process, delta", e.ID, e.Carrier)
 	case uint64(max(e.TP, 1))*uint64(max(e.PP, 1)) > ranksMax:
 		return fmt.Errorf("engine %q has %d x %d ranks, at most %d", e.ID, max(e.TP, 1), max(e.PP, 1), ranksMax)
+	case headsN%max(e.TP, 1) != 0 && max(e.TP, 1)%headsN != 0:
+		return fmt.Errorf("engine %q: tp is %d, which the model's %d KV heads cannot be shared out to: want 1, 2, 4, 8 and so on", e.ID, e.TP, headsN)
+	case layersN%max(e.PP, 1) != 0:
+		return fmt.Errorf("engine %q: pp is %d, and the model has %d layers: want 1 or %d", e.ID, e.PP, layersN, layersN)
 	case e.Drift < -driftMax || e.Drift > driftMax:
 		return fmt.Errorf("engine %q: drift is %d, allowed: %d to %d", e.ID, e.Drift, -driftMax, driftMax)
 	}
@@ -54,6 +63,26 @@ func (e *Engine) check() error {
 	}
 	if !isShare(e.CarrierLoss) {
 		return fmt.Errorf("engine %q: carrier_loss is %v, a share is from 0 to 1", e.ID, e.CarrierLoss)
+	}
+	return nil
+}
+
+// check says which value of an action cannot be.
+func (a *Action) check() error {
+	hows := []string{Refuse, Never, Slow, Other}
+	switch {
+	case a.For > timeMax || a.For < -timeMax || a.For < 0 && a.Do != Clock: // a clock may be set back
+		return fmt.Errorf("for is %v, allowed: 0s to %v", a.For, timeMax)
+	case a.N < 0 || a.N > copiesMax:
+		return fmt.Errorf("n is %d, allowed: 0 to %d", a.N, copiesMax)
+	case a.Readers < 0 || a.Readers > readerMax:
+		return fmt.Errorf("readers is %d, allowed: 0 to %d", a.Readers, readerMax)
+	case a.Rank < HostOnly || a.Rank >= ranksMax || a.ToRank < AllRanks || a.ToRank >= ranksMax:
+		return fmt.Errorf("rank is %d and to_rank %d: ranks are below %d", a.Rank, a.ToRank, ranksMax)
+	case a.Do == Handshake && a.How != Well && !slices.Contains(hows, a.How):
+		return fmt.Errorf("how is %q, allowed: %s%s", a.How, strings.Join(hows, ", "), instead(a.How, hows))
+	case a.Link != nil:
+		return a.Link.check()
 	}
 	return nil
 }

@@ -129,10 +129,14 @@ func valueOf(top *yaml.Node, key string) *yaml.Node {
 
 // listOf gives the entries of a list of the file.
 func listOf(top *yaml.Node, key string) []*yaml.Node {
-	if n := valueOf(top, key); n != top {
-		return n.Content
+	n := valueOf(top, key)
+	switch {
+	case n == top:
+		return nil
+	case n.Kind == yaml.AliasNode:
+		n = n.Alias
 	}
-	return nil
+	return n.Content
 }
 
 // expand turns the entries of the file into actions in order of time, and gives the node of each.
@@ -227,8 +231,10 @@ func (c *Case) check(d *strict, top *yaml.Node, lines []*yaml.Node) error {
 		return d.errorf(top, "there is no span: say how long actions and faults go on, like span: 60s")
 	case len(c.Engines) == 0:
 		return d.errorf(top, "there are no engines: list them, like engines: [{id: P}, {id: D, known: [P]}]")
-	case c.Seeds < 0:
-		return d.errorf(valueOf(top, "seeds"), "seeds is %d, want how many runs, from 1", c.Seeds)
+	case c.Seeds < 0 || c.Seeds > seedsMax:
+		return d.errorf(valueOf(top, "seeds"), "seeds is %d, want how many runs, 1 to %d", c.Seeds, seedsMax)
+	case c.Settle > timeMax:
+		return d.errorf(valueOf(top, "settle"), "settle is %v, at most %v", c.Settle, timeMax)
 	}
 	var ids []string
 	nodes := listOf(top, "engines")
@@ -260,10 +266,8 @@ func (c *Case) check(d *strict, top *yaml.Node, lines []*yaml.Node) error {
 		if err := c.checkAction(a, ids, granted); err != nil {
 			return d.errorf(lines[i], "%v", err)
 		}
-		if a.Link != nil {
-			if err := a.Link.check(); err != nil {
-				return d.errorf(lines[i], "%v", err)
-			}
+		if err := a.check(); err != nil {
+			return d.errorf(lines[i], "%v", err)
 		}
 		if v := verbs[a.Do]; v.peer && a.Peer == "" {
 			return d.errorf(lines[i], "%s with whom? say peer: and an engine", a.Do)

@@ -80,6 +80,14 @@ func TestAMistakeInACaseFileNamesFileLineAndRemedy(t *testing.T) {
 		{"a negative delay", "do: track,", "do: track, link: {delay: -1s},", `x.yaml:6: delay of a link is -1s, allowed: 0s to 10000h0m0s`},
 		{"a negative rate", "span: 60s", "span: 60s\nlink: {rate: -1}", `x.yaml:3: rate of a link is -1`},
 		{"a counter of a host that there is not", "held: a}", "engine: P, counter: host_steps, is: 0}", `x.yaml:8: engine P has no host`},
+		{"a message that there is not", "held: a}", "engine: D, sent: renw, is: 1}", `x.yaml:8: no message is called "renw"; is it renew?`},
+		{"ranks that the heads cannot be shared out to", "{id: P}, ", "{id: P, host: true, tp: 3}, ", `x.yaml:3: engine "P": tp is 3, which the model's 4 KV heads cannot be shared out to`},
+		{"more stages than layers", "{id: P}, ", "{id: P, host: true, pp: 64}, ", `x.yaml:3: engine "P": pp is 64, and the model has 2 layers: want 1 or 2`},
+		{"runs without end", "span: 60s", "span: 60s\nseeds: 999999999999", `x.yaml:3: seeds is 999999999999, want how many runs, 1 to 1000000`},
+		{"copies without end", "do: grant, req: a, blocks: 1", "do: bytes, peer: D, data: x, n: 4000000000", `x.yaml:5: n is 4000000000, allowed: 0 to 10000`},
+		{"a negative length", "do: grant, req: a, blocks: 1", "do: stop, for: -1s", `x.yaml:5: for is -1s, allowed: 0s to 10000h0m0s`},
+		{"a way to answer that there is not", "do: grant, req: a, blocks: 1", "do: handshake, how: refuse", `x.yaml:5: how is "refuse", allowed: refused, never, slow, other; is it refused?`},
+		{"a list that stands for another", "engines: [{id: P}, {id: D, known: [P]}]\nactions:\n  - {at: 0s, engine: P, do: grant, req: a, blocks: 1}\n  - {at: 1s, engine: D, do: track, req: a, peer: P}", "engines: &e [{id: P}]\nactions: *e", `x.yaml:3: an action without do`},
 		{"what is no YAML", "span: 60s", "span: [60s", `x.yaml: `},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -251,6 +259,7 @@ func FuzzParseCase(f *testing.F) {
 	f.Add([]byte(wellFormed))
 	f.Add([]byte("span: 1s\nengines: [{id: P}]\nactions:\n  - {at: 0s, engine: P, do: grant, req: r1..r3, every: 1ms}\n"))
 	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("span: 1s\nengines: &e [{id: P}]\nactions: *e\n"))
 	f.Add([]byte("span: 1s\nengines: [{id: P}]\nactions:\n  - {at: 0s, engine: P, do: pressure, every: 1ns, until: 2562047h, req: [a, b]}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := ParseCase("x.yaml", data)

@@ -191,6 +191,8 @@ func (x *Expectation) check(c *Case) error {
 		return fmt.Errorf("there is no counter %q%s", x.Counter, instead(x.Counter, Counters()))
 	case x.Refused != "" && !slices.Contains(verbNames(), x.Refused):
 		return fmt.Errorf("%q is no action%s", x.Refused, instead(x.Refused, verbNames()))
+	case x.Sent != "" && !slices.Contains(sentNames(), x.Sent):
+		return fmt.Errorf("no message is called %q%s", x.Sent, instead(x.Sent, sentNames()))
 	case x.Event != "" && !slices.Contains(eventNames[:], x.Event):
 		return fmt.Errorf("there is no event %q%s", x.Event, instead(x.Event, known(eventNames[:])))
 	}

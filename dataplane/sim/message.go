@@ -112,15 +112,22 @@ func (w *World) sendRaw(p *place, to *rankCtx, rank int, msg []byte) error {
 	return a.Send(peer, msg)
 }
 
+// Kinds of notifications, as the log names them.
+var (
+	nativeNames = [...]string{wire.Hello: "hello", wire.Renew: "renew", wire.Complete: "complete", wire.Release: "release", wire.Leaving: "leaving"}
+	stockNames  = [...]string{wire.Heartbeat: "heartbeat", wire.Completion: "completion", wire.PushReg: "registration"}
+)
+
+// sentNames lists them.
+func sentNames() []string { return append(known(nativeNames[:]), known(stockNames[:])...) }
+
 // messageText is a notification for the log.
 func messageText(m *simnet.Sent) string {
 	what := fmt.Sprintf("%d bytes", len(m.Body))
 	if h, _, st := wire.ParseNative(m.Body); st == wire.OK {
-		kind := [...]string{wire.Hello: "hello", wire.Renew: "renew", wire.Complete: "complete", wire.Release: "release", wire.Leaving: "leaving"}[h.Kind]
-		what = fmt.Sprintf("%s of rank %d, %d entries", kind, h.Rank, h.Count)
+		what = fmt.Sprintf("%s of rank %d, %d entries", nativeNames[h.Kind], h.Rank, h.Count)
 	} else if s, st := wire.ParseStock(m.Body); st == wire.OK {
-		what = [...]string{wire.Heartbeat: "heartbeat", wire.Completion: "completion", wire.PushReg: "registration"}[s.Kind]
-		what += fmt.Sprintf(" %.60q", m.Body)
+		what = stockNames[s.Kind] + fmt.Sprintf(" %.60q", m.Body)
 	}
 	if m.Attached {
 		what += ", with a read"

@@ -88,8 +88,8 @@ func (a *app) read(q *request, from, n uint32) error {
 		return fmt.Errorf("its lease is gone")
 	case q.read || q.untrack:
 		return fmt.Errorf("it was read or untracked")
-	case int(from+n) > len(q.of.blocks):
-		return fmt.Errorf("positions %d to %d of %d", from, from+n, len(q.of.blocks))
+	case uint64(from)+uint64(n) > uint64(len(q.of.blocks)):
+		return fmt.Errorf("positions %d to %d of %d", from, uint64(from)+uint64(n), len(q.of.blocks))
 	}
 	var blocks []uint32
 	if n > 0 {

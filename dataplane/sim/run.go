@@ -81,10 +81,8 @@ func (s *Schedule) check() error {
 	}
 	for i := range s.Actions {
 		a := &s.Actions[i]
-		if a.Link != nil {
-			if err := a.Link.check(); err != nil {
-				return fmt.Errorf("sim: action %d (%s at %v): %w", i, a.Do, a.At, err)
-			}
+		if err := a.check(); err != nil {
+			return fmt.Errorf("sim: action %d (%s at %v): %w", i, a.Do, a.At, err)
 		}
 		if s.engine(a.Engine) == nil {
 			return fmt.Errorf("sim: action %d (%s at %v): no engine %q", i, a.Do, a.At, a.Engine)

@@ -28,7 +28,7 @@ func (s *stockEngine) track(name string, g *grant) error {
 }
 
 func (s *stockEngine) read(q *request, from, n uint32) error {
-	if q.read || q.untrack || int(from+n) > len(q.of.blocks) {
+	if q.read || q.untrack || uint64(from)+uint64(n) > uint64(len(q.of.blocks)) {
 		return fmt.Errorf("it cannot be read")
 	}
 	if n > 0 {
