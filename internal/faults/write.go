@@ -20,7 +20,7 @@ func WriteDoc(r *Registry, marks []Mark) []byte {
 Each row is one thing that must hold where systems of this kind have been seen to fail: the rule by which it holds, the test
 that shows it, and the assertion. %d are shown, %d are open, %d do not apply. C01 to C78 are faults of other systems, S01 to
 S33 weak points of vLLM 0.33.0's NIXL connector, F1 to F5 what NIXL does and one must live with. `+"`make test`"+` fails if a test
-that is named here did not run or did not pass.
+that is named here did not run or did not pass, or if all tests of a line were skipped.
 
 ## Rules
 
