@@ -180,7 +180,7 @@ static PyObject *context_pause(PyObject *self, PyObject *seconds)
 	Py_RETURN_NONE;
 }
 
-/* Events that were taken are in the list or lost: so a failure to make one is kept for the end. */
+/* What is allocated here may set off a collection, and with it Python code: the context is looked up anew for each part. */
 static PyObject *context_poll(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
 	static const kvp_signature_t s = {"poll", 0, 1, {"max"}};
@@ -193,7 +193,7 @@ static PyObject *context_poll(PyObject *self, PyObject *const *args, Py_ssize_t 
 	if ((list = PyList_New(0)) == NULL)
 		return NULL;
 	m = kvp_module_of(self);
-	while (max != 0) { /* nothing in here runs Python code: a context cannot close meanwhile */
+	while (max != 0) {
 		uint32_t want = max < POLL_AT_ONCE ? max : POLL_AT_ONCE;
 		kvl_ctx_t *c = ((kvp_context_t *)self)->open;
 		int32_t got = c != NULL ? kvl_poll(c, events, sizeof events[0], want) : KVL_ERR_CLOSED;

@@ -243,6 +243,13 @@ def test_a_configuration_is_a_dict_or_json(config, exception, text):
         k.Context(config)
 
 
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_text_that_was_cut_within_a_character_is_a_text(shift):
+    with pytest.raises(k.ConfigError, match="unknown key") as raised:
+        k.Context(json.dumps({"x" * shift + "é" * 600: 1}, ensure_ascii=False))
+    assert len(str(raised.value)) > 250
+
+
 def test_a_context_is_made_of_one_configuration():
     for arguments, named in (((), {}), (({}, {}), {}), (({},), {"config": {}}), ((), {"cfg": {}})):
         with pytest.raises(TypeError):
