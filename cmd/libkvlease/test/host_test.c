@@ -78,6 +78,7 @@ static void child_is_refused_everywhere(void)
 		kvl_reject(p, 1, &r),
 		kvl_read(p, 1ull << 32, &read),
 		kvl_step(ctx),
+		kvl_step_long(ctx),
 		kvl_pass(ctx),
 		kvl_pause(ctx, 1),
 		kvl_poll(ctx, &ev, sizeof ev, 1),
