@@ -168,6 +168,26 @@ func TestARequestOfALostRankIsLost(t *testing.T) {
 	}
 }
 
+func TestBlocksThatABrokenRankReadsIntoStayAsideWhenItIsCountedAsEnded(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	_, remote := p.grant("r1", 1, 0, 4)
+	track := d.track(peer, remote, 9)
+	l.run(50*time.Millisecond, 10*time.Millisecond)
+	d.ranks[1].agent.HoldReads(true)
+	must(t, d.host.Read(track, runs(20, 0, 4)))
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	d.ranks[1].broken, d.ranks[1].stopped = true, true // its core: the process lives, and so does its transfer
+	l.until("outcome", func() bool { return d.count(record.EvReadFailed) > 0 })
+	l.run(time.Minute, 100*time.Millisecond)
+	failed := d.take(record.EvReadFailed)
+	if len(failed) != 1 || failed[0].Status != record.ReadLost || failed[0].Flags&record.FlagBlocksHeld == 0 {
+		t.Errorf("outcome %+v, want lost with its blocks held", failed)
+	}
+	if d.count(record.EvBlocksBack) != 0 {
+		t.Error("blocks are back that a transfer may write to")
+	}
+}
+
 func TestARankWhoseHostIsGoneSaysSoAndLetsItsRequestsGo(t *testing.T) {
 	l, p, d, peer := pair(t, stream.KindProcess, two, two)
 	_, remote := p.grant("r1", 1, 0, 4)

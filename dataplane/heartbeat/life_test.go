@@ -240,6 +240,44 @@ func TestAFixedLeaseIsOverWhenTheConvertedEndLessErrorAndMarginHasCome(t *testin
 	}
 }
 
+// What the conversion may be wrong by is taken off the end, and what is left counts from when the request was tracked, not from when a
+// rank that stood still heard of it. Margin 2.51.
+func TestTheEndOfAFixedLeaseIsTheEarliestThatItCanBe(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		over time.Duration
+		say  func(r *rig, e uint64, req *record.TrackReq)
+	}{
+		{"a clock known to a second", 36490 * time.Millisecond, func(r *rig, e uint64, req *record.TrackReq) {
+			var o clock.Offset
+			o.Observe(clock.Sample{Sent: sec(-1), Received: sec(1), Stamp: clock.RemoteInstant(sec(0)) - 1000e9})
+			must(t, r.k.SetOffset(e, o))
+			r.step(sec(20.05))
+			req.ExpiresNs = uint64(sec(40)) - 1000e9
+		}},
+		{"a rank that heard of it ten seconds late", 37490 * time.Millisecond, func(r *rig, _ uint64, req *record.TrackReq) {
+			req.ExpiresNs, req.LeftNs, req.SaidNs = 1, uint64(30*time.Second), uint64(sec(10))
+		}},
+	} {
+		r := newRig(t, nil)
+		o := r.owner("P", false)
+		e := r.connect(o)
+		r.run(sec(20), 500*time.Millisecond)
+		h := r.slot()
+		req := o.req(h, e, 1, 0, r.now)
+		tc.say(r, e, req)
+		r.k.Track(req, []byte("f"), nil, r.now)
+		r.run(sec(0).Add(tc.over-100*time.Millisecond), 50*time.Millisecond)
+		if got := r.said(h); got != "" {
+			t.Errorf("%s: %q before the end", tc.name, got)
+		}
+		r.run(sec(0).Add(tc.over+100*time.Millisecond), 50*time.Millisecond)
+		if got := r.said(h); got != "gone" {
+			t.Errorf("%s: %q at the end, want gone", tc.name, got)
+		}
+	}
+}
+
 func TestAReadUnderAFixedLeaseThatOutlivesItIsUnprovenFromAStockOwnerAndProvenByTheFenceFromOurs(t *testing.T) {
 	for _, stock := range []bool{false, true} {
 		r := newRig(t, nil)
