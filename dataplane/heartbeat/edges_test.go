@@ -292,6 +292,32 @@ func TestAnEngineWhoseRequestsAreBeingLostDelaysNoLoadOfAnother(t *testing.T) {
 	r.wantSaid(h, "")
 }
 
+func TestADeadEnginesHandshakeThatComesAgainSavesNoneOfWhatIsBeingLost(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Tracks = 2048 })
+	o := r.owner("P", false)
+	e := r.connect(o)
+	for slot := range uint32(1500) {
+		r.track(e, o, slot, 0)
+	}
+	r.run(sec(3), 500*time.Millisecond)
+	must(t, r.k.EngineDead(e))
+	r.step(r.now.Add(time.Millisecond))
+	if n := r.k.Counters().Lost; n == 0 || n == 1500 {
+		t.Fatalf("%d requests lost after one step, want some of 1500", n)
+	}
+	must(t, r.k.LoadHandshake(e, 0, o.handshake())) // of the same boot
+	r.run(sec(4), 10*time.Millisecond)
+	if n := r.k.Counters().Lost; n != 1500 {
+		t.Errorf("%d requests lost, want all 1500", n)
+	}
+	h := r.track(e, o, 1, 0) // after all
+	r.run(sec(10), 100*time.Millisecond)
+	if n := r.k.Gauges().Connected; n != 1 {
+		t.Errorf("%d engines connected, want the one that answers again", n)
+	}
+	r.wantSaid(h, "")
+}
+
 func TestAnEngineThatDrainsIsToldOnceAndIsNotUpOnceMore(t *testing.T) {
 	r := newRig(t, nil)
 	o := r.owner("P", false)

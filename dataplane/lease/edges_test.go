@@ -122,6 +122,20 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
+func TestWhatIsToComeIsRoundedUpAndWhatHasPassedIsRoundedDown(t *testing.T) {
+	for _, tc := range []struct {
+		at         clock.Instant
+		come, past uint64
+	}{
+		{-1, 0, 0}, {0, 0, 0}, {1, 1, 0}, {nsPerUnit - 1, 1, 0}, {nsPerUnit, 1, 1}, {nsPerUnit + 1, 2, 1},
+		{clock.Never, unitsMax, unitsMax - 1}, // what does not fit is never passed
+	} {
+		if come, past := units(tc.at), unitsPast(tc.at); come != tc.come || past != tc.past {
+			t.Errorf("%d ns: %d units to come and %d past, want %d and %d", tc.at, come, past, tc.come, tc.past)
+		}
+	}
+}
+
 func TestNextDueIsNeverLate(t *testing.T) {
 	r := newRig(t, 8)
 	if got := r.t.NextDue(r.now); got != clock.Never {
