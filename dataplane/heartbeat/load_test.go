@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -56,6 +58,35 @@ func TestASendThatFindsNoRoomIsTriedAgainWithinTheInterval(t *testing.T) {
 		t.Errorf("%d heartbeats by 7.5, want the one that was due at 5", n)
 	}
 	r.wantEngine(e, "up")
+}
+
+func TestHeartbeatsThatFindNoRoomAreTriedAgainAtLeastTwiceAnInterval(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	r.track(e, o, 1, 0)
+	r.run(sec(4), 100*time.Millisecond)
+	for range 10 {
+		r.d.FailNext(loopback.OpSend, transport.ErrFull)
+	}
+	var waits []time.Duration
+	const step = 12500 * time.Microsecond // an interval is 5 s: a 16th of it, then twice as much, at most its half
+	for last, failed := r.now, r.k.Counters().SendFailed; len(waits) < 10 && r.now < sec(60); {
+		r.step(r.now.Add(step))
+		if n := r.k.Counters().SendFailed; n > failed {
+			waits = append(waits, r.now.Sub(last))
+			last, failed = r.now, n
+		}
+	}
+	ms := time.Millisecond
+	want := []time.Duration{312500 * time.Microsecond, 625 * ms, 1250 * ms, 2500 * ms, 2500 * ms, 2500 * ms, 2500 * ms, 2500 * ms, 2500 * ms}
+	if diff := cmp.Diff(want, waits[1:]); diff != "" {
+		t.Errorf("waits after the first time (-want +got):\n%s", diff)
+	}
+	before := o.count("renew")
+	if r.step(r.now.Add(2500 * ms)); o.count("renew") != before+1 {
+		t.Errorf("%d heartbeats once there is room, want one", o.count("renew")-before)
+	}
 }
 
 // C45, and a bounded number of sends to it.

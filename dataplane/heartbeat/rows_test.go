@@ -178,6 +178,32 @@ func TestAnOwnerThatDoesNotAnswerItsRowsIsARiskToo(t *testing.T) {
 	r.wantSaid(h, "risk")
 }
 
+func TestAnOwnerOfWhomARowIsLateIsAskedForOneMoreInARound(t *testing.T) {
+	r := newRigOver(t, nil, func(c *read.Config) { c.RowTimeout = time.Second })
+	o := r.owner("P", false)
+	other := r.owner("Q", false)
+	e, f := r.connect(o), r.connect(other)
+	first := r.track(e, o, 0, 0)
+	r.run(sec(4), 100*time.Millisecond)
+	r.hub.Stop("P")
+	r.run(sec(5.5), 100*time.Millisecond) // the row of the second round is read, and will be late
+	r.k.Untrack(first, r.now)
+	r.run(sec(5.6), 100*time.Millisecond)
+	r.track(f, other, 0, 0) // in its place, so that the late row says nothing of the connection
+	r.run(sec(7), 100*time.Millisecond)
+	if n := r.reads.Counters.RowTimeouts; n != 1 || r.k.View(e).State != Connected {
+		t.Fatalf("%d rows are late, %v; want the one, and the engine connected", n, r.k.View(e).State)
+	}
+	for slot := range uint32(20) {
+		r.track(e, o, 1+slot, 0)
+	}
+	before := r.k.Counters()
+	r.run(sec(11), 100*time.Millisecond) // their first round
+	if n := r.k.Counters().RowsFailed - before.RowsFailed; n != 1 {
+		t.Errorf("%d rows of 20 requests failed, want one: the others are not tried", n)
+	}
+}
+
 // More requests than rows may be open to one peer: those whose rows find no room are told as well.
 func TestAnOwnerThatDoesNotAnswerIsARiskForAllItsRequests(t *testing.T) {
 	r := newRigOver(t, nil, func(c *read.Config) { c.RowsPeer = 4 })
