@@ -97,14 +97,14 @@ wheel: build .deps/python/.installed ## the Python package with both libraries, 
 # Every CPython that is here and that the wheel is for, each with an environment of its own.
 PYTHONS ?= $(or $(shell python/pythons.sh),$(PYTHON))
 test-python: wheel | $(BUILD)/test ## the wheel installed and tested, with every CPython from 3.10 to 3.13 that is here
-	for python in $(PYTHONS); do \
+	(failed=; for python in $(PYTHONS); do \
 		venv=$(BUILT)/python/venv/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 		echo "test-python: $$($$python -VV)"; \
 		[ -x $$venv/bin/python ] || $$python -m venv $$venv; \
 		$$venv/bin/python -m pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt; \
 		$$venv/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(BUILT)/python/*.whl; \
-		env -u KVLEASE_CORE -u KVLEASE_LIB -u PYTHONPATH $$venv/bin/python -X dev -m pytest -q -p no:cacheprovider python/tests; \
-	done 2>&1 | tee $(BUILD)/test/python.log
+		env -u KVLEASE_CORE -u KVLEASE_LIB -u PYTHONPATH $$venv/bin/python -X dev -m pytest -q -p no:cacheprovider python/tests || failed="$$failed $$python"; \
+	done; [ -z "$$failed" ] || { echo "test-python: failed with$$failed"; exit 1; }) 2>&1 | tee $(BUILD)/test/python.log
 
 .deps/python/.installed: python/requirements.txt
 	$(PYTHON) -m venv .deps/python

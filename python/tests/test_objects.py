@@ -176,7 +176,7 @@ def growth(call, rounds, measure):
 watched = [id, text, PARAMS, remote, c, p, big, k.Event, k.Remote, k.Full, None, k.Invalid]
 result = {"resident": growth(hooks, 20_000, resident)}
 tracemalloc.start()
-result["hooks"], result["others"] = growth(hooks, 2000, traced), growth(others, 400, traced)
+result["hooks"], result["others"] = growth(hooks, 2000, traced), growth(others, 2000, traced)
 owner.close()
 print(json.dumps(result))
 """
