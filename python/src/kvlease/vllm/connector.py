@@ -62,10 +62,10 @@ class NixlConnector(NixlBaseConnector):
         pass
 
     def build_connector_worker_meta(self) -> Any:
-        return self.connector_worker.worker_meta
+        return self.connector_worker.worker_meta()
 
     def get_handshake_metadata(self) -> Any:
-        return self.connector_worker.xfer_handshake_metadata
+        return self.connector_worker.handshake_payload()
 
     def unregister_kv_caches(self) -> None:
         self.connector_worker.unregister_kv_caches()

@@ -6,19 +6,25 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 
 class Metadata(KVConnectorMetadata):
-    """To the workers. `failed`: requests whose load has failed and whose blocks are back; the workers report them, because vLLM
-    takes failures from workers only."""
+    """To the workers. `step`: number of this step. `failed`: requests whose load has failed and whose blocks are back; the workers
+    report them, because vLLM takes failures from workers only. `messages`: of the host context, one for each rank, when its stream
+    travels with the steps (carrier `delta`)."""
 
-    __slots__ = ("failed",)
+    __slots__ = ("failed", "messages", "step")
 
-    def __init__(self, failed: tuple[str, ...] = ()):
-        self.failed = failed
+    def __init__(self, step: int = 0, failed: tuple[str, ...] = (), messages: tuple[bytes, ...] = ()):
+        self.step, self.failed, self.messages = step, failed, messages
 
 
 class Stepped(KVConnectorWorkerMetadata):
-    """From the workers: nothing but that a step was made. vLLM calls update_connector_output only for outputs that are not empty."""
+    """From the workers: the step that was made, and what ranks say to the host context. Never empty: vLLM calls
+    update_connector_output only for outputs that are not."""
 
-    __slots__ = ()
+    __slots__ = ("messages", "step")
+
+    def __init__(self, step: int, messages: tuple[tuple[int, bytes], ...] = ()):
+        self.step, self.messages = step, messages
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
-        return self
+        assert isinstance(other, Stepped)
+        return Stepped(min(self.step, other.step), self.messages + other.messages)

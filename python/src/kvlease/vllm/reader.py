@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 from vllm.logger import init_logger
 
 import kvlease
+from kvlease.vllm.engines import Engines
 from kvlease.vllm.stats import READS, Source
 
 if TYPE_CHECKING:
@@ -26,11 +26,13 @@ WHY = (  # by KVL_READ_*
 class Pull:
     """One local request that reads from another engine."""
 
-    __slots__ = ("request_id", "user", "track", "state", "ended", "why", "posted", "descs")
+    __slots__ = ("descs", "ended", "engine_id", "groups", "posted", "request_id", "state", "track", "user", "why")
 
     def __init__(self, request_id: str, user: int):
         self.request_id = request_id
         self.user = user
+        self.engine_id: str | None = None
+        self.groups: list[list[int]] = []  # the owner's blocks, as they were checked
         self.track = 0
         self.state = TRACKED
         self.ended = False  # vLLM's request has finished: nobody waits for the data
@@ -46,14 +48,17 @@ class Reader:
     for data which will not come; their blocks are free of transfers.
     """
 
-    def __init__(self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, regions: list[int], recompute: bool):
+    def __init__(
+        self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, regions: list[int], recompute: bool, engine_ttl: float
+    ):
         """regions: how many of each transfer group."""
-        self._ctx, self._producer, self._source = ctx, producer, source
+        self._producer, self._source = producer, source
         self._regions, self._recompute = regions, recompute
+        self.engines = Engines(ctx, engine_ttl)
         self._pulls: dict[str, Pull] = {}
         self._by_user: dict[int, Pull] = {}
         self._next = 0
-        self._again: dict[str, tuple[Request, Any]] = {}  # reads that found no room
+        self._again: dict[str, Any] = {}  # local blocks of reads that found no room
         self.done: set[str] = set()
         self.failed: list[str] = []
 
@@ -64,12 +69,14 @@ class Reader:
         self._next += 1
         self._pulls[request.request_id] = pull
         try:
-            remote = kvlease.params_read(json.dumps(request.kv_transfer_params))
-            if not any(remote.groups):
+            remote = kvlease.params_read(request.kv_transfer_params)
+            pull.groups = remote.groups
+            if not any(pull.groups):
                 raise ValueError("remote_block_ids names no block")
-            engine = self._ctx.engine_add(remote.engine_id, remote.tp_size, remote.host, remote.port, remote.pp_size)
+            engine = self.engines.use(remote)
+            pull.engine_id = remote.engine_id
             pull.track = self._producer.track(engine, remote, request.request_id, pull.user)
-        except (kvlease.Error, TypeError, ValueError, RecursionError) as e:
+        except (kvlease.Error, TypeError, ValueError, OverflowError, RecursionError) as e:
             self._source.count("kvlease_params_refused")
             self._lose(pull, f"kv_transfer_params: {e}")
             return
@@ -82,55 +89,54 @@ class Reader:
 
     def give_up(self, request_id: str, awaited: bool) -> None:
         """vLLM has taken notice of it: computes the prompt, or waits for a load that fails."""
-        del self._pulls[request_id]
+        self._drop(self._pulls[request_id])
         if awaited:
             self.failed.append(request_id)
 
-    def read(self, request: Request, local: Any) -> None:
+    def read(self, request_id: str, local: Any) -> None:
         """vLLM has blocks: the last of each group's, as many as it lacks."""
-        pull = self._pulls.get(request.request_id)
+        pull = self._pulls.get(request_id)
         if pull is None or pull.state == LOST:
-            self._fail(request.request_id)
+            self._fail(request_id)
             return
         try:
-            theirs = request.kv_transfer_params["remote_block_ids"]
-            if len(local) != len(theirs):
-                raise ValueError(f"remote_block_ids has {len(theirs)} groups, this engine {len(local)}")
+            if len(local) != len(pull.groups):
+                raise ValueError(f"remote_block_ids has {len(pull.groups)} groups, this engine {len(local)}")
             here, there = [], []
-            for group, (ours, other) in enumerate(zip(local, theirs)):
-                first = len(other) - len(ours)
+            for group, (ours, theirs) in enumerate(zip(local, pull.groups)):
+                first = len(theirs) - len(ours)
                 if first < 0:
-                    raise ValueError(f"remote_block_ids[{group}] has {len(other)} blocks, {len(ours)} are needed")
+                    raise ValueError(f"remote_block_ids[{group}] has {len(theirs)} blocks, {len(ours)} are needed")
                 here.append((ours, first))
-                there.append((other[first:], first))
+                there.append((theirs[first:], first))
             began = time.perf_counter()
             self._producer.read(pull.track, here, there)
             pull.posted = time.perf_counter() - began
             pull.descs = sum(len(ours) * n for ours, n in zip(local, self._regions))
             pull.state = READING
         except kvlease.Full:
-            self._again[request.request_id] = request, local
+            self._again[request_id] = local
         except kvlease.Stale:  # its end is told by an event, if it was not
             self._lose(pull, pull.why or "the lease is gone")
-            self._fail(request.request_id)
+            self._fail(request_id)
         except (kvlease.Error, TypeError, ValueError) as e:
             self._untrack(pull)
             self._lose(pull, str(e))
-            self._fail(request.request_id)
+            self._fail(request_id)
 
     def read_again(self) -> None:
         """Reads that found no room in the ring."""
         if self._again:
             again, self._again = self._again, {}
-            for request, local in again.values():
-                self.read(request, local)
+            for request_id, local in again.items():
+                self.read(request_id, local)
 
     def release(self, request_id: str) -> None:
         """Nothing is missing here, or the load is over: tell the owner."""
         pull = self._pulls.get(request_id)
         if pull is not None and pull.state in (TRACKED, LOST):
             self._untrack(pull)
-            del self._pulls[request_id]
+            self._drop(pull)
 
     def stop(self, request_id: str) -> None:
         """The request has finished or was aborted. A read in flight is cancelled; its blocks come back by event."""
@@ -143,7 +149,7 @@ class Reader:
             self.done.add(request_id)
             pull.state = TRACKED
         if pull.state in (TRACKED, LOST):
-            del self._pulls[request_id]
+            self._drop(pull)
 
     def event(self, e: kvlease.Event) -> None:
         pull = self._by_user.get(e.user)
@@ -151,7 +157,7 @@ class Reader:
             return
         if e.kind == kvlease.EV_READ_DONE:
             self._count(pull, e)
-            self._forget(pull)
+            self._drop(pull)
             self.done.add(pull.request_id)
         elif e.kind == kvlease.EV_READ_FAILED:
             self._count(pull, e)
@@ -179,8 +185,8 @@ class Reader:
 
     def _over(self, pull: Pull) -> None:
         """A read ended without data, and no transfer writes into its blocks any more."""
-        self._forget(pull)
         if pull.ended:
+            self._drop(pull)
             self.done.add(pull.request_id)
             return
         logger.warning("kvlease: request %s: %s; the data is not used", pull.request_id, pull.why)
@@ -192,22 +198,24 @@ class Reader:
         logger.warning("kvlease: request %s: %s; it is %s", pull.request_id, why, "computed here" if self._recompute else "failed")
 
     def _fail(self, request_id: str) -> None:
-        self._pulls.pop(request_id, None)
+        if (pull := self._pulls.get(request_id)) is not None:
+            self._drop(pull)
         self.failed.append(request_id)
 
-    def _forget(self, pull: Pull) -> None:
+    def _drop(self, pull: Pull) -> None:
+        """Nothing more is to come of it."""
         self._pulls.pop(pull.request_id, None)
         self._by_user.pop(pull.user, None)
+        if pull.engine_id is not None:
+            self.engines.leave(pull.engine_id)
 
     def _untrack(self, pull: Pull) -> None:
         if not pull.track:
             return
         try:
             self._producer.untrack(pull.track)
-        except kvlease.Stale:
+        except kvlease.Error:  # it has ended, or the context is broken
             pass
-        if pull.state == TRACKED:
-            self._by_user.pop(pull.user, None)
 
     @property
     def tracked(self) -> int:

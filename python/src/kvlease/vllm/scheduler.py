@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
 from vllm.logger import init_logger
 
 import kvlease
-from kvlease.vllm.host import open_host, publish, regions_of_groups
-from kvlease.vllm.meta import Metadata
+from kvlease.vllm.carried import Carried
+from kvlease.vllm.host import Maps, open_host, regions_of_groups
+from kvlease.vllm.meta import Metadata, Stepped
 from kvlease.vllm.owner import Owner
 from kvlease.vllm.reader import Reader
 from kvlease.vllm.stats import HOST, Source, Stats
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.core.kv_cache_manager import KVCacheManager, KVCacheBlocks
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from kvlease.vllm.settings import Settings
 
 logger = init_logger(__name__)
+
+ATTACH_TIMEOUT = 30.0  # s until all ranks are attached; they are registered, so it is a matter of ms
 
 
 class Scheduler(NixlPullConnectorScheduler):
@@ -36,35 +40,56 @@ class Scheduler(NixlPullConnectorScheduler):
     def __init__(self, vllm_config: VllmConfig, settings: Settings, kv_cache_config: KVCacheConfig):
         super().__init__(vllm_config, settings.engine_id, kv_cache_config)
         self._settings = settings
-        self._inline = settings.drive == "inline"
         self._ctx: kvlease.Context | None = None
+        self._maps: Maps | None = None
+        self._carried: Carried | None = None
         self._owner: Owner | None = None
         self._reader: Reader | None = None
         self._source: Source | None = None
         self._manager: KVCacheManager | None = None
         self._made = 0  # steps handed out
-        self._seen = 0  # and answered
+        self._seen = 0  # the last of them that was answered
 
     def set_xfer_handshake_metadata(self, metadata: dict[tuple[int, int], Any]) -> None:
-        """All ranks have registered, at start or at a wake-up: serve their handshakes. vLLM's own listener is not started, since it has
-        one: a thread that has ended."""
+        """All ranks have registered, at start or at a wake-up: serve their handshakes. Ranks whose stream travels with steps tell their
+        map in the next ones."""
         if self._ctx is None:
-            any_rank = next(iter(metadata.values()))
-            self._ctx = open_host(self._settings, any_rank, self.side_channel_host, self.side_channel_port)
-            self._source = Source(self._ctx, HOST)
-            producer = self._ctx.producer()
-            self._owner = Owner(self._ctx, producer, self._source, own_blocks=not self._inline)
-            self._owner.manager = self._manager
-            self._reader = Reader(self._ctx, producer, self._source, regions_of_groups(any_rank), self._settings.recompute)
-            self._nixl_handshake_listener_t = threading.Thread(target=int)
-            self._nixl_handshake_listener_t.start()
-        publish(self._ctx, self._settings.parallel.tensor_parallel_size, metadata)
-        super().set_xfer_handshake_metadata(metadata)  # counts registrations, which stock readers ask about
+            self._open(next(iter(metadata.values())))
+        self._maps.begin(metadata)
+        until = time.monotonic() + ATTACH_TIMEOUT
+        while True:
+            self.poll()
+            if self._carried is not None or not (waiting := self._maps.waiting):
+                return
+            if time.monotonic() > until:
+                raise RuntimeError(f"kvlease: rank {', '.join(map(str, waiting))} is not there after {ATTACH_TIMEOUT:.0f} s")
+            time.sleep(0.005)
+
+    def _open(self, any_rank: Any) -> None:
+        settings = self._settings
+        self._ctx = open_host(settings, any_rank, self.side_channel_host, self.side_channel_port)
+        self._maps = Maps(self._ctx, settings.parallel.tensor_parallel_size)
+        self._source = Source(self._ctx, HOST)
+        self._carried = Carried(self._ctx, settings.ranks) if settings.carrier == "delta" else None
+        producer = self._ctx.producer()
+        self._owner = Owner(self._ctx, producer, self._source, own_blocks=not settings.host_steps)
+        self._owner.manager = self._manager
+        self._reader = Reader(self._ctx, producer, self._source, regions_of_groups(any_rank), settings.recompute, settings.engine_ttl)
+        # vLLM's own listener is not started, since it has one: a thread that has ended.
+        self._nixl_handshake_listener_t = threading.Thread(target=int)
+        self._nixl_handshake_listener_t.start()
 
     def bind_kv_cache_manager(self, manager: KVCacheManager) -> None:
         self._manager = manager
         if self._owner is not None:
             self._owner.manager = manager
+        reset = manager.reset_prefix_cache
+
+        def reset_prefix_cache() -> bool:
+            self.poll()  # an idle loop takes no blocks back, and the cache can be reset only if none is in use
+            return reset()
+
+        manager.reset_prefix_cache = reset_prefix_cache
 
     # Requests
 
@@ -72,6 +97,11 @@ class Scheduler(NixlPullConnectorScheduler):
         self.poll()
         params = request.kv_transfer_params
         if not params:
+            return
+        if not isinstance(params, dict):
+            logger.warning("kvlease: request %s: kv_transfer_params is %s, not an object: not used", request.request_id, type(params).__name__)
+            self._source.count("kvlease_params_refused")
+            request.kv_transfer_params = None
             return
         if params.get("do_remote_decode"):
             self._truncate_request_for_prefill(request)
@@ -125,7 +155,7 @@ class Scheduler(NixlPullConnectorScheduler):
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Metadata:
         for request, local, _, awaited in self._reqs_need_recv.values():
             if awaited:
-                self._reader.read(request, local)
+                self._reader.read(request.request_id, local)
             else:
                 self._reader.release(request.request_id)
         self._reqs_need_recv.clear()
@@ -133,10 +163,14 @@ class Scheduler(NixlPullConnectorScheduler):
         self.poll()
         self._made += 1
         failed, self._reader.failed = tuple(self._reader.failed), []
-        return Metadata(failed)
+        return Metadata(self._made, failed, self._carried.take() if self._carried is not None else ())
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        self._seen += 1
+        stepped = connector_output.kv_connector_worker_meta
+        if isinstance(stepped, Stepped):
+            self._seen = max(self._seen, stepped.step)
+            if self._carried is not None:
+                self._carried.put(stepped.messages)
         self.poll()
         if done := self._reader.done:
             connector_output.finished_recving = (connector_output.finished_recving or set()) | done
@@ -147,12 +181,15 @@ class Scheduler(NixlPullConnectorScheduler):
 
     def poll(self) -> bool:
         """Take what the library has to say. True: blocks came free."""
-        if self._ctx is None:
+        if self._ctx is None or self._ctx.closed:
             return False
-        if self._inline:
-            self._ctx.step()
-        else:
-            self._ctx.beat()
+        try:
+            if self._settings.host_steps:
+                self._ctx.step()
+            else:
+                self._ctx.beat()
+        except (kvlease.Poisoned, kvlease.Busy):  # broken: its events say so and end everything; or it is being closed
+            pass
         while events := self._ctx.poll():
             for e in events:
                 if e.kind == kvlease.EV_FREED:
@@ -161,16 +198,31 @@ class Scheduler(NixlPullConnectorScheduler):
                     self._reader.event(e)
                 else:
                     self._report(e)
+        self._publish()
         return self._owner.give_back(self._seen)
+
+    def _publish(self) -> None:
+        if self._maps.waiting and (published := self._maps.publish()):
+            super().set_xfer_handshake_metadata(published)  # counts registrations, which stock readers ask about
 
     def has_pending_block_frees(self) -> bool:
         return self.poll() or self._owner.pressure(self._made)
 
+    def has_pending_push_work(self) -> bool:
+        """The loop turns on although no request is there: streams that travel with its steps have more to say."""
+        if self._carried is None:
+            return False
+        return self._carried.busy or bool(self._maps.waiting) or time.monotonic() < self._reader.engines.unsettled
+
     def _report(self, e: kvlease.Event) -> None:
         if e.kind == kvlease.EV_POISONED:
             logger.critical("kvlease: broken, no reader accepts blocks of this engine any more: restart it")
-        elif e.kind == kvlease.EV_RANK_DOWN and e.status == 1:
-            logger.critical("kvlease: the process of rank %d is gone: end this engine", e.rank)
+        elif e.kind == kvlease.EV_ENGINE_UP:
+            self._reader.engines.answered(e.handle)
+        elif e.kind == kvlease.EV_RANK_DOWN:
+            self._maps.unregistered(e.handle)
+            if e.status == 1:
+                logger.critical("kvlease: the process of rank %d is gone: end this engine", e.handle)
 
     def get_kv_connector_stats(self) -> Stats | None:
         return self._source.take() if self._source is not None else None

@@ -43,6 +43,11 @@ class Settings:
         self.model = vllm_config.model_config
         self.own = own
         self.drive: str = own.get("drive", "pump")
+        self.ranks: int = self.parallel.tensor_parallel_size * self.parallel.pipeline_parallel_size
+        self.carrier: str = own.get("carrier") or ("delta" if several_nodes(self.parallel) else "shm")
+        # The host context is stepped by the engine's steps: in inline mode, and where its streams travel with them.
+        self.host_steps = self.drive == "inline" or self.carrier == "delta"
+        self.engine_ttl = float(extra.get("engine_ttl", 3600.0))
         self.recompute: bool = transfer.kv_load_failure_policy == "recompute"
         self.bidirectional = bool(extra.get("bidirectional_kv_xfer", False))
         self.same = {k: extra[k] for k in SAME_NAME if k in extra}
@@ -71,10 +76,18 @@ class Settings:
             **self.same,
             **more,
             **self.own,
+            "carrier": self.carrier,
         }
+        if role == "host" and self.host_steps:
+            out["drive"] = "inline"
         if role == "rank" and "nixl_path" not in self.own and not os.environ.get("KVLEASE_NIXL"):
             out["nixl_path"] = nixl_library()
         return out
+
+
+def several_nodes(parallel: Any) -> bool:
+    """May a worker be on another node than the scheduler? Ray decides that by itself."""
+    return parallel.nnodes_within_dp > 1 or (parallel.distributed_executor_backend == "ray" and parallel.world_size > 1)
 
 
 def nixl_library() -> str:

@@ -7,16 +7,18 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlHandshakePayload
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.logger import init_logger
 
 import kvlease
-from kvlease.vllm import standin
-from kvlease.vllm.host import ATTACH_TIMEOUT
+from kvlease.vllm import carried, standin
+from kvlease.vllm.host import RANK_KEY
 from kvlease.vllm.meta import Metadata, Stepped
 from kvlease.vllm.stats import RANK, Source, Stats
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
+ATTACH_TIMEOUT = 30.0  # s that an inline rank steps by itself until the engine does
+QUIET_TIMEOUT = 150.0  # s that a sleep waits for reads in flight; the library gives a read up after 120
+
 
 class Worker(NixlPullConnectorWorker):
     """vLLM's pull worker finds the regions of the KV cache and makes the handshake map; everything after that is ours."""
@@ -37,9 +42,12 @@ class Worker(NixlPullConnectorWorker):
         with standin.installed():
             super().__init__(vllm_config, settings.engine_id, kv_cache_config)
         self._refuse()
-        self.worker_meta = Stepped()
+        self._step = 0
         self._failed: tuple[str, ...] = ()
         self._inline = settings.drive == "inline"
+        self._carried = settings.carrier == "delta"
+        self._registered = 0  # times
+        self._asleep = False
         self._ctx = kvlease.Context(
             settings.context(
                 "rank",
@@ -51,6 +59,7 @@ class Worker(NixlPullConnectorWorker):
                 cpus=",".join(map(str, sorted(cpus))),
             )
         )
+        self._number = get_pp_group().rank_in_group * self.world_size + self.tp_rank
         self._source = Source(self._ctx, RANK)
         self._pass = self._ctx.step if self._inline else self._ctx.beat
 
@@ -93,12 +102,25 @@ class Worker(NixlPullConnectorWorker):
         """vLLM's list of descriptors of the whole cache: nobody reads by it."""
         return 0, np.empty((0, 5), dtype=np.uint64)
 
+    def handshake_payload(self) -> NixlHandshakePayload:
+        """For the scheduler's side: vLLM's map and what host.Maps asks for."""
+        payload = self.xfer_handshake_metadata
+        theirs = msgspec.msgpack.decode(payload.agent_metadata_bytes)
+        theirs[RANK_KEY] = self._registered, self._first_message() if self._carried else b""
+        return NixlHandshakePayload(payload.compatibility_hash, msgspec.msgpack.encode(theirs))
+
     def start_load_kv(self, metadata: Metadata) -> None:
         self._passes = True
+        self._step = metadata.step
         self._failed = metadata.failed
+        if metadata.messages:
+            carried.put(self._ctx, self._number, metadata.messages[self._number])
         self._pass()
         if events := self._ctx.poll():
             self._report(events)
+
+    def worker_meta(self) -> Stepped:
+        return Stepped(self._step, ((self._number, self._ctx.delta_take(self._number)),) if self._carried else ())
 
     def get_transfer_results(self) -> KVConnectorTransferResults:
         failed, self._failed = set(self._failed), ()
@@ -108,15 +130,31 @@ class Worker(NixlPullConnectorWorker):
         return self._source.take()
 
     def unregister_kv_caches(self) -> None:
-        """Sleep: no peer reaches this memory any more once this returns."""
-        self._ctx.unregister()
+        """Sleep: no peer reaches this memory any more once this returns, and no read writes into it."""
+        if self._asleep:
+            return
+        until = time.monotonic() + QUIET_TIMEOUT
+        while True:
+            try:
+                self._ctx.unregister()
+                break
+            except kvlease.Busy:  # a read is in flight, of a request that was aborted
+                if time.monotonic() > until:
+                    raise
+            if self._inline:
+                self._ctx.step()
+            time.sleep(0.005)
+        self._asleep = True
 
     def restore_kv_caches(self) -> None:
         """Wake: the cache lies where it lay; for peers this is another engine."""
-        self._register()
+        if self._asleep:
+            self._register()
+            self._asleep = False
 
     def _register(self) -> None:
         self._ctx.register(self._regions)
+        self._registered += 1
         self._passes = False
         if self._inline:
             threading.Thread(target=self._attach, name="kvlease_attach", daemon=True).start()
@@ -132,6 +170,13 @@ class Worker(NixlPullConnectorWorker):
             except kvlease.Error:
                 return
             time.sleep(0.005)
+
+    def _first_message(self) -> bytes:
+        """What the rank's stream begins with, from its first step after it has registered."""
+        until = time.monotonic() + ATTACH_TIMEOUT
+        while not (message := self._ctx.delta_take(self._number)) and time.monotonic() < until:
+            time.sleep(0.005)
+        return message
 
     def shutdown(self) -> None:
         ctx = getattr(self, "_ctx", None)

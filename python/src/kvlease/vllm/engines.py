@@ -1,0 +1,95 @@
+"""Remote engines that the library knows. It keeps asking each of them as long as it is known, so those that nobody needs go."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import kvlease
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NEVER_UP_TTL = 60.0  # s that an engine is kept which never answered
+SWEEP_EVERY = 5.0  # s
+SETTLE = 5.0  # s in which an engine is expected to answer
+
+
+class Known(NamedTuple):
+    handle: int
+    users: int  # local requests tracked there
+    left: float  # when the last of them ended
+    up: bool  # it has answered
+
+
+class Engines:
+    """By engine_id, in order of last use. `ttl` is vLLM's engine_ttl: s without a request after which an engine is forgotten; 0: never."""
+
+    def __init__(self, ctx: kvlease.Context, ttl: float):
+        self._ctx, self._ttl = ctx, ttl
+        self._known: dict[str, Known] = {}
+        self._ids: dict[int, str] = {}
+        self._next = 0.0
+        self.unsettled = 0.0  # until then an engine may answer that is owed the news of a request that has ended
+
+    def use(self, remote: kvlease.Remote) -> int:
+        """Handle of a request's engine; give it back by leave. kvlease.Full: so many engines have requests here."""
+        self.sweep()
+        try:
+            handle = self._add(remote)
+        except kvlease.Full:
+            if (oldest := next(self._idle(), None)) is None:
+                raise
+            self._forget(oldest)
+            handle = self._add(remote)
+        known = self._known.pop(remote.engine_id, None)
+        up = known is not None and known.handle == handle and known.up
+        users = known.users + 1 if known is not None else 1
+        self._known[remote.engine_id] = Known(handle, users, 0.0, up)
+        self._ids[handle] = remote.engine_id
+        return handle
+
+    def leave(self, engine_id: str) -> None:
+        """One of its requests has ended."""
+        known = self._known.get(engine_id)
+        if known is not None:
+            now = time.monotonic()
+            self._known[engine_id] = known._replace(users=known.users - 1, left=now)
+            if not known.up:
+                self.unsettled = now + SETTLE
+
+    def answered(self, handle: int) -> None:
+        """KVL_EV_ENGINE_UP."""
+        engine_id = self._ids.get(handle)
+        if engine_id is not None:
+            self._known[engine_id] = self._known[engine_id]._replace(up=True)
+
+    def sweep(self) -> None:
+        """Forget those whose time is over. Looks once in some seconds."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + SWEEP_EVERY
+        for engine_id in list(self._idle()):
+            known = self._known[engine_id]
+            if known.up and self._ttl <= 0:
+                continue
+            if now - known.left >= (self._ttl if known.up else NEVER_UP_TTL):
+                self._forget(engine_id)
+
+    def _add(self, remote: kvlease.Remote) -> int:
+        return self._ctx.engine_add(remote.engine_id, remote.tp_size, remote.host, remote.port, remote.pp_size)
+
+    def _idle(self) -> Iterator[str]:
+        return (engine_id for engine_id, known in self._known.items() if known.users == 0)
+
+    def _forget(self, engine_id: str) -> None:
+        known = self._known.pop(engine_id)
+        self._ids.pop(known.handle, None)
+        try:
+            self._ctx.engine_remove(known.handle)
+        except kvlease.Stale:
+            pass
+
+    def __len__(self) -> int:
+        return len(self._known)
