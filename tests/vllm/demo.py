@@ -43,7 +43,7 @@ def tokens(answer, right):
 def crash(mix):
     print("  Crash: three requests wait in D's queue for longer than a lease, then D is killed.")
     for _ in range(3):
-        mix.queue(mix.rig.prompt(600))
+        mix.queue(mix.prompt(600))
     time.sleep(rig.LEASE + 0.5)
     d = mix.d
     began = time.monotonic()
@@ -54,7 +54,7 @@ def crash(mix):
 
 def stop(mix):
     print("\n  Stop: D is stopped while a request waits, P's lease lapses, other prompts use the blocks, and D goes on.")
-    prompt = mix.rig.prompt(600)
+    prompt = mix.prompt(600)
     right = mix.rig.reference(prompt, 12)
     id, d = mix.queue(prompt, 12), mix.d
     time.sleep(1.5 * rig.INTERVAL)
@@ -74,10 +74,10 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     args = p.parse_args()
     table = []
-    with rig.Rig(seed=args.seed) as r:
+    with rig.Rig() as r:
         for kind in args.kinds.split(","):
             print(f"\n{kind} P, {kind} D")
-            mix = Mix(r, kind, kind)
+            mix = Mix(r, kind, kind, args.seed)
             mix.fresh()
             table.append((kind, crash(mix), stop(mix)))
             mix.retire("")

@@ -4,6 +4,7 @@ A promise is a sentence, what was measured, and who must keep it: a scene is wri
 promise the measurement is the stock engine's column in docs/vllm.md.
 """
 
+import random
 import time
 from dataclasses import asdict, dataclass
 
@@ -44,8 +45,9 @@ class Finding:
 class Mix:
     """Engines stay up over scenes; one that has died or does not come to rest is started again."""
 
-    def __init__(self, r, p_kind, d_kind, say=print):
+    def __init__(self, r, p_kind, d_kind, seed, say=print):
         self.rig, self.kinds, self.say = r, (p_kind, d_kind), say
+        self.random = random.Random(seed)
         self.findings, self.scene, self.names = [], "", 0
         self.pairs, self.last_kv = {}, None
 
@@ -108,6 +110,10 @@ class Mix:
 
     # ---- requests ----
 
+    def prompt(self, length, prefix=()):
+        """Bytes of chance after a beginning."""
+        return list(prefix) + [self.random.randrange(256) for _ in range(length - len(prefix))]
+
     def name(self, stem="x"):
         self.names += 1
         return f"{stem}{self.names}"
@@ -126,7 +132,7 @@ class Mix:
         size, blocks = p.spec.get("block_size", 32), p.stat()["free_blocks"]
         each = min(32, max(1, blocks - 1))
         for _ in range(blocks // each + 2):
-            p.generate(self.name("fill"), self.rig.prompt(each * size), 1)
+            p.generate(self.name("fill"), self.prompt(each * size), 1)
 
     def judge(self, answer, prompt, max_tokens):
         """How many tokens are wrong, and the sentence."""
@@ -139,7 +145,7 @@ class Mix:
 
     def fresh(self, p=None, d=None, limit=20):
         """A new request by way of both: (right, sentence)."""
-        p, d, prompt, id = p or self.p, d or self.d, self.rig.prompt(100), self.name("fresh")
+        p, d, prompt, id = p or self.p, d or self.d, self.prompt(100), self.name("fresh")
         try:
             began = time.monotonic()
             answer = d.generate(id, prompt, 8, self.rig.prefill(p, id, prompt, limit=limit), limit=limit)

@@ -12,7 +12,6 @@ KVLEASE_PYTHONPATH where the package kvlease is (build/python, which `make pytho
 
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -257,12 +256,12 @@ class Nursery:
 
 
 class Rig:
-    def __init__(self, out=OUT, seed=1):
+    def __init__(self, out=OUT):
         if not PYTHON.exists():
             sys.exit(f"tests/vllm: no engines in {DEPS}; make deps-vllm installs them, KVLEASE_VLLM names another folder")
-        self.out, self.seed, self.engines, self.known, self.started = Path(out), seed, [], {}, 0
+        self.out, self.engines, self.known, self.started = Path(out), [], {}, 0
         self.out.mkdir(parents=True, exist_ok=True)
-        self.random = random.Random(seed)
+        self.lock = threading.RLock()  # mixes are played at once
         self.nursery = Nursery(self.out)
         self.single = None
 
@@ -270,13 +269,15 @@ class Rig:
         return self
 
     def __exit__(self, *_):
-        for engine in self.engines:
-            engine.kill()
+        for engine in [*self.engines, self.single]:
+            if engine:
+                engine.kill()
         self.nursery.close()
 
     def count(self):
-        self.started += 1
-        return self.started
+        with self.lock:
+            self.started += 1
+            return self.started
 
     def engine(self, name, kind, wait=True, **changes):
         """An engine of this kind. Names that begin with p are prefill engines, others decode engines, unless a role is given."""
@@ -298,16 +299,14 @@ class Rig:
         self.engines.append(new)
         return new.ready() if wait else new
 
-    def prompt(self, length, prefix=()):
-        return list(prefix) + [self.random.randrange(256) for _ in range(length - len(prefix))]
-
     def reference(self, prompt, max_tokens):
         """What a single engine without any connector says."""
         key = (tuple(prompt), max_tokens)
-        if key not in self.known:
+        with self.lock:
             if self.single is None:
-                self.single = self.engine("single", "none", blocks=256)
-            self.known[key] = self.single.generate(f"r{len(self.known)}", prompt, max_tokens).tokens
+                self.single = Engine(self, {"model": str(DEPS / "tiny"), "name": "single", "connector": None, "blocks": 256}, "none")
+        if key not in self.known:
+            self.known[key] = self.single.ready().generate(f"r{self.count()}", prompt, max_tokens).tokens
         return self.known[key]
 
     def prefill(self, p, id, prompt, **how):

@@ -1,15 +1,18 @@
 """Plays the scenes with real engines and prints each promise beside what was measured.
 
-usage: run.py [--mixes P+D,...] [--scenes NAME,...] [--json FILE] [--seed N] [--list]
+usage: run.py [--mixes P+D,...] [--scenes NAME,...] [--at-once N] [--json FILE] [--seed N] [--list]
 
-Kinds are stock and kvlease. All four mixes unless said. Ends with 1 if a promise that must be kept was broken.
+Kinds are stock and kvlease. All four mixes unless said, two at once: engines mostly wait, for leases to end. Ends with 1 if a
+promise that must be kept was broken.
 """
 
 import argparse
 import json
 import sys
 import time
+import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -24,50 +27,82 @@ def arguments():
     p = argparse.ArgumentParser(usage=__doc__)
     p.add_argument("--mixes", default=",".join(MIXES))
     p.add_argument("--scenes", default="")
+    p.add_argument("--at-once", type=int, default=2)
     p.add_argument("--json", type=Path)
     p.add_argument("--seed", type=int, default=int(time.time()))
     p.add_argument("--list", action="store_true")
     return p.parse_args()
 
 
+class Report:
+    """Lines of a mix; those of a scene are printed together when it has ended."""
+
+    def __init__(self, lock):
+        self.lock, self.lines = lock, []
+
+    def say(self, line):
+        self.lines.append(line)
+
+    def flush(self):
+        with self.lock:
+            print("\n".join(self.lines), flush=True)
+        self.lines = []
+
+
 def play(mix, scene):
-    """One scene; a fault of its own is a finding, too."""
+    """One scene; a fault of its own is a finding, too. Its seconds."""
     mix.scene = scene.name
     began = time.monotonic()
-    print(f"\n{mix.kinds[0]} P, {mix.kinds[1]} D: {scene.title}", flush=True)
+    mix.say(f"\n{mix.kinds[0]} P, {mix.kinds[1]} D: {scene.title}")
     try:
         mix.rest()
         scene.play(mix)
     except Exception as why:
-        traceback.print_exc()
+        mix.say(traceback.format_exc().rstrip())
         mix.promise("the scene can be played", False, f"{type(why).__name__}: {why}", by="all")
-    print(f"  {time.monotonic() - began:.1f} s", flush=True)
-    return time.monotonic() - began
+    mix.say(f"  {scene.name}, {time.monotonic() - began:.1f} s")
+    return round(time.monotonic() - began, 1)
+
+
+def play_all(mix, scenes, report, seconds):
+    for scene in scenes:
+        seconds[f"{'+'.join(mix.kinds)} {scene.name}"] = play(mix, scene)
+        report.flush()
+    for label in list(mix.pairs):
+        mix.retire(label)
+    return mix.findings
+
+
+def shared_out(mixes, scenes):
+    """The scenes of each mix: one that is about a side is played once for each kind of that side."""
+    seen, plan = set(), []
+    for name in mixes:
+        kinds, own = name.split("+"), []
+        for scene in scenes:
+            key = (scene.name, kinds["pd".index(scene.about)]) if scene.about != "both" else None
+            if key not in seen or key is None:
+                own.append(scene)
+                seen.add(key)
+        plan.append((kinds, own))
+    return plan
 
 
 def main():
     args = arguments()
-    wanted = [s for s in SCENES if not args.scenes or s.name in args.scenes.split(",")]
     if args.list:
         print("\n".join(f"{s.name:<16}{s.title}" for s in SCENES))
         return 0
+    wanted = [s for s in SCENES if not args.scenes or s.name in args.scenes.split(",")]
     print(f"seed {args.seed}")
-    findings, seconds, seen = [], {}, {"p": set(), "d": set()}
-    began = time.monotonic()
-    with rig.Rig(seed=args.seed) as r:
-        for name in args.mixes.split(","):
-            kinds = name.split("+")
-            mix = Mix(r, *kinds)
-            for scene in wanted:
-                if scene.about != "both":
-                    kind = kinds["pd".index(scene.about)]
-                    if (scene.name, kind) in seen[scene.about]:
-                        continue
-                    seen[scene.about].add((scene.name, kind))
-                seconds[f"{name} {scene.name}"] = round(play(mix, scene), 1)
-            for label in list(mix.pairs):
-                mix.retire(label)
-            findings += mix.findings
+    began, seconds, findings, lock = time.monotonic(), {}, [], threading.Lock()
+    with rig.Rig() as r, ThreadPoolExecutor(args.at_once) as pool:
+        running = []
+        for kinds, scenes in shared_out(args.mixes.split(","), wanted):
+            report = Report(lock)
+            mix = Mix(r, *kinds, f"{args.seed} {kinds}", report.say)
+            running.append(pool.submit(play_all, mix, scenes, report, seconds))
+        for each in running:
+            findings += each.result()
     broken = [f for f in findings if f.verdict == "BROKEN"]
     out = args.json or rig.OUT / "results.json"
     out.write_text(json.dumps({"seed": args.seed, "seconds": seconds, "findings": [f.row() for f in findings]}, indent=1))

@@ -39,7 +39,7 @@ def differing(engine, said, out):
 
 @scene("kvlease attach looks at P, keeps a request and reads its blocks", about="p")
 def attached(mix):
-    p, prompt, id = mix.p, mix.rig.prompt(200), mix.name()
+    p, prompt, id = mix.p, mix.prompt(200), mix.name()
     said, error = attach(p)
     speaks = mix.kinds[0]
     mix.promise(

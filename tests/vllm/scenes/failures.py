@@ -11,7 +11,7 @@ from .waiting import told
 @scene("D is killed while three requests wait in its queue")
 def d_killed(mix):
     for _ in range(3):
-        mix.queue(mix.rig.prompt(200))
+        mix.queue(mix.prompt(200))
     time.sleep(rig.LEASE + 0.5)  # from here on they live by heartbeats
     held = mix.p.stat()["held"]
     mix.d.kill()
@@ -24,7 +24,7 @@ def d_killed(mix):
 
 @scene("D is stopped for longer than the lease and continued, P has used the blocks again")
 def d_stopped(mix):
-    prompts = [mix.rig.prompt(n) for n in (200, 64)]
+    prompts = [mix.prompt(n) for n in (200, 64)]
     ids = [mix.queue(prompt) for prompt in prompts]
     time.sleep(1.5 * rig.INTERVAL)
     mix.d.stop()
@@ -43,7 +43,7 @@ def d_stopped(mix):
 
 @scene("D's loop hangs for longer than an extension and holds Python's lock, P has used the blocks again if it let go")
 def d_blocked(mix):
-    prompt = mix.rig.prompt(200)
+    prompt = mix.prompt(200)
     id = mix.queue(prompt)
     time.sleep(1.5 * rig.INTERVAL)
     mix.d.tell("block", seconds=rig.EXTENSION + 3, gil=True)
@@ -58,7 +58,7 @@ def d_blocked(mix):
 
 @scene("P's loop hangs for longer than the lease")
 def p_blocked(mix):
-    prompt = mix.rig.prompt(200)
+    prompt = mix.prompt(200)
     id = mix.queue(prompt)
     time.sleep(1.5 * rig.INTERVAL)
     mix.p.ask("block", seconds=rig.LEASE + 1)
@@ -72,7 +72,7 @@ def p_blocked(mix):
 
 @scene("P is stopped for longer than the lease and continued, while D beats")
 def p_stopped(mix):
-    prompts = [mix.rig.prompt(40) for _ in range(4)]
+    prompts = [mix.prompt(40) for _ in range(4)]
     ids = [mix.queue(prompt) for prompt in prompts]
     time.sleep(1.5 * rig.INTERVAL)
     mix.p.stop()

@@ -62,7 +62,7 @@ def notifications(mix):
             while todo:
                 name = todo.pop(0)
                 if live is None or p.stat()["held"] == 0:  # ended by time, or by a message
-                    live = mix.rig.prefill(p, mix.name(), mix.rig.prompt(40))["remote_request_id"]
+                    live = mix.rig.prefill(p, mix.name(), mix.prompt(40))["remote_request_id"]
                 rogue.ask("send", message=dict(messages(live.encode()))[name].hex())
                 if p.wait_stat(lambda s: s["held"] == 0, 0.25) is not None:
                     released.append(name)
@@ -71,6 +71,8 @@ def notifications(mix):
         finally:
             rogue.close()
     mix.promise(f"P survives each of {count}", not fell, "all" if not fell else "ended by: " + "; ".join(fell), by="p")
+    if fell:
+        mix.replace(mix.d)  # which would not read from the P that took its place
     mix.promise("and holds its lease", not released, "yes" if not released else "ended by: " + ", ".join(released), by="nobody")
     ok, text = mix.fresh()
     mix.promise("the next request is served", ok, text, by="all")

@@ -57,7 +57,7 @@ def to_d(mix):
         right, refused = right + (not wrong and answer.reason == "length"), refused + (answer.reason not in ("length", "stop"))
 
     for what, spoil in cases:
-        prompt, id = mix.rig.prompt(100), mix.name()
+        prompt, id = mix.prompt(100), mix.name()
         kv, d = spoil(mix.rig.prefill(mix.p, id, prompt)), mix.d
         try:
             d.submit(id, prompt, 8, kv)
@@ -82,7 +82,7 @@ def to_d(mix):
 
 @scene("a second turn's parameters to a P that has no such mode", about="p")
 def to_p(mix):
-    prompt, id = mix.rig.prompt(100), mix.name()
+    prompt, id = mix.prompt(100), mix.name()
     kv = {
         **rig.PREFILL, "remote_block_ids": [[1, 2, 3]], "remote_engine_id": mix.d.spec["engine_id"], "remote_request_id": "turn-1", "remote_host": "127.0.0.1",
         "remote_port": mix.d.spec["port"], "tp_size": 1, "remote_num_tokens": 96, "remote_blocks_expiry_time": None,

@@ -20,12 +20,12 @@ def aborts(mix):
         mine = mix.d.wait_stat(lambda s: s["held"] == 0 and s["requests"] == 0, 10)
         mix.promise(f"{what}: D has its own back", mine is not None, "no" if mine is None else "yes", by="all")
 
-    id = mix.queue(mix.rig.prompt(200))
+    id = mix.queue(mix.prompt(200))
     time.sleep(1.5 * rig.INTERVAL)
     mix.d.ask("abort", id=id)
     gone("queued")
 
-    id, prompt = mix.name("reading"), mix.rig.prompt(1500)
+    id, prompt = mix.name("reading"), mix.prompt(1500)
     kv = mix.rig.prefill(mix.p, id, prompt)
     mix.d.ask("slots", number=None)
     mix.d.ask("abort_in", id=id, status="WAITING_FOR_REMOTE_KVS")
@@ -33,7 +33,7 @@ def aborts(mix):
     mix.d.wait_event("aborted", id)
     gone("reading")
 
-    id, prompt = mix.name(), mix.rig.prompt(200)
+    id, prompt = mix.name(), mix.prompt(200)
     mix.d.ask("pace", seconds=0.02)
     mix.d.submit(id, prompt, 500, mix.rig.prefill(mix.p, id, prompt))
     mix.d.wait_event("first", id)
@@ -41,13 +41,13 @@ def aborts(mix):
     mix.d.ask("pace", seconds=0)
     gone("after reading")
 
-    id, prompt = mix.name(), mix.rig.prompt(200)
+    id, prompt = mix.name(), mix.prompt(200)
     mix.d.submit(id, prompt, 8, mix.rig.prefill(mix.p, id, prompt), abort_at_once=True)
     gone("before the first step")
 
     id = mix.name()
     mix.p.ask("abort_in", id=id, status="RUNNING")
-    mix.p.submit(id, mix.rig.prompt(2500), 1, dict(rig.PREFILL))
+    mix.p.submit(id, mix.prompt(2500), 1, dict(rig.PREFILL))
     mix.p.wait_event("aborted", id)
     gone("in P, while it computes", by="all")
     ok, text = mix.fresh()
@@ -57,7 +57,7 @@ def aborts(mix):
 @scene("an abort on a D that has not met P before and has nothing else to do")
 def abort_unmet(mix):
     mix.replace(mix.d)
-    id, prompt = mix.name(), mix.rig.prompt(200)
+    id, prompt = mix.name(), mix.prompt(200)
     mix.d.submit(id, prompt, 8, mix.rig.prefill(mix.p, id, prompt), abort_at_once=True)
     back = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + rig.EXTENSION + 6)
     mix.promise("P has its blocks back at once", back is not None and back <= SOON, "never" if back is None else f"after {back:.2f} s")
@@ -65,13 +65,13 @@ def abort_unmet(mix):
 
 @scene("n = 2, and the same parameters used twice")
 def several(mix):
-    prompt, id = mix.rig.prompt(200), mix.name()
+    prompt, id = mix.prompt(200), mix.name()
     answer = mix.rig.route(mix.p, mix.d, id, prompt, 8, samples=2)
     wrong = sum(t != mix.rig.reference(prompt, 8) for t in answer.samples)
     mix.promise("n = 2 on D, both at once: never a wrong token", not wrong or answer.reason not in ("length", "stop"),
                 f"{wrong} of 2 samples wrong, finish_reason {answer.reason}")
 
-    prompt, id = mix.rig.prompt(200), mix.name()
+    prompt, id = mix.prompt(200), mix.name()
     kv = mix.rig.prefill(mix.p, id, prompt)
     first = mix.judge(mix.d.generate(id, prompt, 8, kv), prompt, 8)
     mix.overwrite()
@@ -79,7 +79,7 @@ def several(mix):
     again = mix.judge(mix.d.generate(id + "again", prompt, 8, kv), prompt, 8)
     mix.promise("parameters used again when P has used the blocks again: never a wrong token", not first[0] and not again[0], again[1])
 
-    prompt = mix.rig.prompt(200)
+    prompt = mix.prompt(200)
     id = mix.queue(prompt)
     mix.d.submit(id + "again", prompt, 8, mix.last_kv)
     time.sleep(1.5 * rig.INTERVAL)
@@ -93,7 +93,7 @@ def several(mix):
     wrong, text = mix.judge(mix.d.wait(id), prompt, 8)
     mix.promise("and its tokens are never wrong", not wrong, text)
 
-    mix.p.generate(mix.name(), mix.rig.prompt(200), 1, dict(rig.PREFILL), samples=2)
+    mix.p.generate(mix.name(), mix.prompt(200), 1, dict(rig.PREFILL), samples=2)
     back = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + rig.EXTENSION + 4)
     mix.promise("n = 2 on P: blocks that no parameters name come back", back is not None,
                 "never" if back is None else f"after {back:.1f} s", by="all")
@@ -105,7 +105,7 @@ def ids(mix):
         "comma": "tenant,job,7", "500 characters": "x" * 500, "HB:": "HB:job", "colon": "a:b:2", "space and quote": "a b\"c'", "not ASCII": "größe-日本",
         "comma at both ends": ",x,",
     }
-    prompts = {what: mix.rig.prompt(40) for what in names}
+    prompts = {what: mix.prompt(40) for what in names}
     mix.d.ask("slots", number=0)
     for what, id in names.items():
         id = names[what] = f"{id}{mix.name('#')}" if not id.endswith(",") else f",{mix.name('#')},"

@@ -10,7 +10,7 @@ from . import scene
 @scene("P is killed and started again with the same ports and engine id, requests of the old one wait in D's queue")
 def p_restarted(mix):
     mix.fresh()  # D knows the old one
-    prompts = [mix.rig.prompt(n) for n in (200, 64)]
+    prompts = [mix.prompt(n) for n in (200, 64)]
     ids = [mix.queue(prompt) for prompt in prompts]
     time.sleep(1.5 * rig.INTERVAL)
     mix.replace(mix.p)

@@ -13,13 +13,13 @@ TURNED = {"do_remote_decode": True, "do_remote_prefill": False}
 
 def talk(mix, p, d, length=150):
     """A first turn: (its prompt and answer, D's parameters)."""
-    prompt, id = mix.rig.prompt(length), mix.name("turn")
+    prompt, id = mix.prompt(length), mix.name("turn")
     answer = mix.rig.route(p, d, id, prompt, 40)
     return prompt + answer.tokens, mix.judge(answer, prompt, 40), answer.kv
 
 
 def second(mix, p, d, said, kv, max_tokens=8):
-    prompt, id = mix.rig.prompt(len(said) + 50, said), mix.name("turn")
+    prompt, id = mix.prompt(len(said) + 50, said), mix.name("turn")
     try:
         turn = p.generate(id, prompt, 1, {**kv, **TURNED}, limit=ENDS)
     except (TimeoutError, rig.Died) as why:

@@ -9,7 +9,7 @@ from . import scene
 
 @scene("a request waits in D's queue for longer than the lease")
 def queue(mix):
-    prompts = [mix.rig.prompt(n) for n in (200, 33)]
+    prompts = [mix.prompt(n) for n in (200, 33)]
     ids = [mix.queue(prompt) for prompt in prompts]
     first = mix.p.stat()["held"]
     time.sleep(rig.LEASE + rig.EXTENSION)
@@ -24,7 +24,7 @@ def queue(mix):
 
 @scene("D's scheduler is paused while a request waits in its queue")
 def paused(mix):
-    prompt = mix.rig.prompt(200)
+    prompt = mix.prompt(200)
     id = mix.queue(prompt)
     time.sleep(1.5 * rig.INTERVAL)
     mix.d.ask("pause_scheduler", mode="keep")
@@ -40,7 +40,7 @@ def paused(mix):
 
 @scene("the router hands the parameters over after the lease has ended, and P has used the blocks again")
 def handover(mix):
-    prompt, id = mix.rig.prompt(200), mix.name()
+    prompt, id = mix.prompt(200), mix.name()
     kv = mix.rig.prefill(mix.p, id, prompt)
     gone = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
     mix.promise("P takes its blocks back", gone is not None, told(gone, "after {:.1f} s"), by="all")
