@@ -174,6 +174,14 @@ func (l *Link) Sleeping(sleeps bool) { l.carrier.Sleeping(sleeps) }
 // State is what the host is told about this rank.
 func (l *Link) State() record.RankState { return l.state }
 
+// Spent says whether the era that the host has told last is over here: memory that was registered in it, or before the first, is gone.
+func (l *Link) Spent(spent bool) {
+	l.state.Flags &^= record.RankSpent
+	if spent {
+		l.state.Flags |= record.RankSpent
+	}
+}
+
 // MapIn is the handshake map of a rank of a remote engine, or the word that the engine of the maps before is dead (Data is empty).
 type MapIn struct {
 	Engine uint64

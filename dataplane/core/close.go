@@ -81,9 +81,8 @@ func (c *Core) leave() error {
 	c.gone = true
 	c.agent.Transport = transport.Nobody{Of: c.tr.Name(), As: c.tr.Agent()}
 	if c.ranked != nil {
-		c.ranked.blob, c.ranked.mapDue = nil, false
+		c.ranked.leave()
 		if c.handshake != nil {
-			c.ranked.spent = c.ranked.in
 			c.ranked.link.SetMap(nil)
 		}
 	}

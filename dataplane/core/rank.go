@@ -18,7 +18,8 @@ type rankSide struct {
 	link    *dataplane.Link
 	told    record.Era // the last that the host told
 	in      uint64     // the era in which we registered, or are about to; 0: none yet
-	spent   uint64     // the last in which we had a map, and have unregistered
+	spent   uint64     // the last in which memory was registered, and is not any more
+	unheard bool       // memory was registered and is gone before any era was told: that is the first one's
 	blob    []byte     // of the agent; nil: nothing is registered
 	mapDue  bool       // the map is to be made behind this step
 
@@ -45,9 +46,13 @@ func (c *Core) buildCarrier() error {
 
 // eraTold is called within the step that hears of a new era, before any grant of it.
 func (c *Core) eraTold(e record.Era) {
-	c.ranked.told = e
-	if !c.ranked.fits(c.cfg) {
-		c.ranked.link.Refuse()
+	r := c.ranked
+	if r.told = e; r.unheard {
+		r.unheard, r.spent = false, e.Era
+	}
+	r.link.Spent(r.spent == e.Era)
+	if !r.fits(c.cfg) {
+		r.link.Refuse()
 	}
 	c.enterEra()
 }
@@ -66,8 +71,8 @@ func (r *rankSide) waitsFor() string {
 	return "memory is registered: the next kvl_step tells the host"
 }
 
-// enterEra makes the host's era ours. One in which readers have known us is not entered again: it ends with kvl_unregister, and the
-// host begins the next one once every rank has unregistered. If it begins one while we are registered, it had not heard of our
+// enterEra makes the host's era ours. One in which memory of ours has gone is not lived in again: it ends with kvl_unregister, and the
+// host begins the next one once every rank has unregistered, or at once if nobody knew us in it. If it begins one while we are registered, it had not heard of our
 // registration yet, so no reader has: we go on in the new one. Under the lock.
 func (c *Core) enterEra() {
 	r := c.ranked
@@ -90,7 +95,20 @@ func (c *Core) enterEra() {
 	c.mem.Epoch, c.mem.Secret, c.mem.Base = r.told.Epoch, r.told.Secret, base
 	c.mem.Control.BeginEra(r.told.Epoch, r.told.Secret)
 	c.tracker.Wake(r.told.Epoch, max(c.now, c.clock()))
-	r.mapDue = r.blob != nil
+	r.mapDue = r.blob != nil && r.in != r.spent
+}
+
+// leave says that the memory is gone. What was granted for it may still be on its way from the host, so the era is over with it, also
+// if no reader has known us in it, or the host has told none yet.
+func (r *rankSide) leave() {
+	if r.blob == nil {
+		return
+	}
+	r.blob, r.mapDue = nil, false
+	if r.unheard = r.told.Era == 0; !r.unheard {
+		r.spent = r.told.Era
+		r.link.Spent(true)
+	}
 }
 
 // rankStep is a step of a rank context. It allocates only when it has registered and its host is heard.

@@ -178,3 +178,34 @@ func TestARankThatHoldsLeasesBeforeItRegistersEntersTheNextEra(t *testing.T) {
 		t.Errorf("freed %+v", ev)
 	}
 }
+
+// What was granted for memory that has gone may reach its rank after the next memory has come: it must not hold a lease there. No
+// matter whether the host knew of the memory, or had told an era at all, and what the other rank does.
+func TestAGrantForMemoryThatHasGoneIsEndedThoughNobodyKnewOfIt(t *testing.T) {
+	for _, told := range []bool{false, true} {
+		for _, carrier := range []string{stream.KindProcess, stream.KindShm, stream.KindDelta} {
+			t.Run(fmt.Sprint(carrier, ", the era was told ", told), func(t *testing.T) {
+				f := newFleet(t, carrier)
+				p := f.open("P", 2, 1)
+				if told {
+					f.until("it has an era", func() bool { return p.ranks[0].core.ranked.told.Era != 0 && p.ranks[1].core.ranked.told.Era != 0 })
+				}
+				p.register(1)
+				p.register(0)
+				lease, _ := p.grant("r", 7, blocks(3, 4))
+				before := p.epoch()
+				p.unregister(0)
+				p.register(0)
+				f.until("P is up", p.whole)
+				if freed := p.event(record.EvFreed, lease); freed.Status != record.FreedClosed {
+					t.Errorf("freed: %+v, want closed", freed)
+				}
+				if p.epoch() == before {
+					t.Error("parameters from before the memory went are still good")
+				}
+				d := f.team("D", 2, 1)
+				f.exchange(p, d, f.connect(d, p), 100)
+			})
+		}
+	}
+}

@@ -137,6 +137,8 @@ type Group struct {
 	draining   bool
 	poisonTold uint64 // ranks that were told that this host is broken
 	rowsClosed uint64 // of these, those that have said since that their rows are closed
+	allClosed  bool   // no row was open at closedAt
+	closedAt   clock.Instant
 	now        clock.Instant
 	ev         record.Event
 	grant      record.Grant
@@ -309,20 +311,22 @@ func (g *Group) SetEra(e record.Era) {
 }
 
 // EraOver reports that every rank that is left has unregistered since the present era began to be used: the next
-// registration begins another.
+// registration begins another. One whose memory came and went in it before it was ever known ends it alone: no reader has got the
+// maps of all ranks, and what was granted for that memory must not meet the next.
 func (g *Group) EraOver() bool {
-	used := false
+	used, all := false, true
 	for i := range g.ranks {
 		r := &g.ranks[i]
 		if g.dead&r.bit != 0 {
 			continue
 		}
-		if r.state.Flags&record.RankRegistered != 0 {
-			return false
+		if r.state.Flags&record.RankSpent != 0 && r.state.Era == g.era.Era && r.upIn != g.era.Era {
+			return g.era.Era != 0
 		}
+		all = all && r.state.Flags&record.RankRegistered == 0
 		used = used || r.eraUsed == g.era.Era && r.everUp
 	}
-	return used && g.era.Era != 0
+	return used && all && g.era.Era != 0
 }
 
 // Drain has the ranks tell owners what will not be read, and say on their boards that this engine leaves.
@@ -346,29 +350,46 @@ func (g *Group) DrainLeft() int {
 
 // Poison tells the ranks to close every row for ever, each until a stream has taken it and again when that has lost something:
 // kvl_fence_all was called here, or the core broke. No step runs after that; call it again and again. It reports whether all that are
-// attached were told. It touches no slot and no event: C tells the ends from the slots, one lease duration
-// later, when every rank has had the time to hear it.
-func (g *Group) Poison() bool {
-	done := true
+// attached were told.
+//
+// It touches no slot and no event: C tells the ends from the slots. That they may be told is said here, one lease duration after the
+// last row was closed, since a reader that does not check rows may have renewed until then (L12). A rank that stands still has its
+// rows open, so its host tells nothing (L10).
+func (g *Group) Poison(now clock.Instant) bool {
+	told := true
 	for i := range g.ranks {
-		r := &g.ranks[i]
-		g.hearClosed(r)
-		gap := r.carrier.Gap()
-		if g.poisonTold&r.bit != 0 && !gap || r.carrier.State() == stream.Lost {
-			continue
-		}
-		if gap { // a new run of records: the mark alone begins it
-			r.carrier.Begin()
-		}
-		if !r.carrier.Fits(record.PoisonLen) {
-			done = done && r.carrier.State() != stream.Attached
-			continue
-		}
-		record.PutPoison(r.carrier.Reserve(record.TagPoison, record.PoisonLen))
-		r.carrier.Publish()
-		g.poisonTold |= r.bit
+		told = g.tellBroken(&g.ranks[i]) && told
 	}
-	return done
+	switch {
+	case !g.allClosed:
+		if g.RowsClosed(now) {
+			g.allClosed, g.closedAt = true, now
+		}
+	case now.Sub(g.closedAt) >= g.cfg.Duration:
+		// B1: release; pairs with B2 in kvl_poll. Who sees it sees the rows closed, as this thread has by the ranks' words.
+		atomic.StoreUint32(&g.mem.Control.RowsClosed, 1)
+	}
+	return told
+}
+
+// tellBroken has one rank close its rows. What broke may be its very stream: then the others are told all the same.
+func (g *Group) tellBroken(r *rank) (told bool) {
+	defer func() { _ = recover() }()
+	g.hearClosed(r)
+	gap := r.carrier.Gap()
+	if g.poisonTold&r.bit != 0 && !gap || r.carrier.State() == stream.Lost {
+		return true
+	}
+	if gap { // a new run of records: the mark alone begins it
+		r.carrier.Begin()
+	}
+	if !r.carrier.Fits(record.PoisonLen) {
+		return r.carrier.State() != stream.Attached
+	}
+	record.PutPoison(r.carrier.Reserve(record.TagPoison, record.PoisonLen))
+	r.carrier.Publish()
+	g.poisonTold |= r.bit
+	return true
 }
 
 // hearClosed takes of what a rank says to a broken host only the word that its rows are closed.
@@ -390,18 +411,22 @@ func (g *Group) hearClosed(r *rank) {
 func (g *Group) RowsClosed(now clock.Instant) bool {
 	done := true
 	for i := range g.ranks {
-		r := &g.ranks[i]
-		switch state := r.carrier.State(); {
-		case g.rowsClosed&r.bit != 0, g.dead&r.bit != 0, state == stream.Waiting, r.state.Flags&record.RankPoisoned != 0:
-		case state == stream.Lost && r.over():
-		case state == stream.Lost && r.cut:
-			done = done && now.Sub(r.brokenAt) >= g.cfg.Duration
-		case state == stream.Lost:
-			r.cut, r.brokenAt = true, now
-			done = false
-		default:
-			done = false
-		}
+		done = g.closed(&g.ranks[i], now) && done
 	}
 	return done
+}
+
+func (g *Group) closed(r *rank, now clock.Instant) (ok bool) {
+	defer func() { _ = recover() }() // of a stream that is what broke nothing is known
+	switch state := r.carrier.State(); {
+	case g.rowsClosed&r.bit != 0, g.dead&r.bit != 0, state == stream.Waiting, r.state.Flags&record.RankPoisoned != 0:
+		return true
+	case state != stream.Lost:
+		return false
+	case r.over():
+		return true
+	case !r.cut:
+		r.cut, r.brokenAt = true, now
+	}
+	return now.Sub(r.brokenAt) >= g.cfg.Duration
 }

@@ -24,6 +24,7 @@ type rank struct {
 	up       bool // registered, and told
 	everUp   bool
 	eraUsed  uint64 // the era in which it registered last
+	upIn     uint64 // the last in which it was heard to be registered
 	broken   bool   // its core; or it is lost, and nobody knows that its rows are closed
 	brokenAt clock.Instant
 	cut      bool // the latter
@@ -212,6 +213,9 @@ func (g *Group) stateOf(r *rank, s record.RankState, now clock.Instant) {
 	up := s.Flags&record.RankRegistered != 0
 	if up || s.Registrations != before.Registrations { // one that is over already has used its era, too
 		r.everUp, r.eraUsed = true, s.Era
+	}
+	if up {
+		r.upIn = s.Era
 	}
 	switch {
 	case up && (!r.up || s.Registrations != before.Registrations):

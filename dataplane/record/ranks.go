@@ -96,5 +96,6 @@ const (
 	RankRegistered = 1
 	RankPoisoned   = 2
 	RankDrained    = 4
-	RankClosed     = 8 // the context closes: its rows are closed for ever, and nothing writes to blocks any more
+	RankClosed     = 8  // the context closes: its rows are closed for ever, and nothing writes to blocks any more
+	RankSpent      = 16 // memory that was registered in the era it was told, or before it was told any, is gone: that era is over here
 )

@@ -47,6 +47,7 @@ type rankCtx struct {
 	told     record.Era
 	in       uint64 // the era in which we registered
 	spent    uint64 // the last that is over here
+	unheard  bool   // memory came and went before any was told
 	mapDue   bool
 	agents   int
 	poisoned bool

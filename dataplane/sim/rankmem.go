@@ -72,7 +72,10 @@ func (r *rankCtx) describe() *wire.Handshake {
 
 // eraTold is called within the step that hears of a new era, before any grant of it.
 func (r *rankCtx) eraTold(e record.Era) {
-	r.told = e
+	if r.told = e; r.unheard {
+		r.unheard, r.spent = false, e.Era
+	}
+	r.link.Spent(r.spent == e.Era)
 	r.enterEra()
 }
 
@@ -97,7 +100,7 @@ func (r *rankCtx) enterEra() {
 	r.in = r.told.Era
 	r.beginEra(eraOf{r.told.Epoch, r.told.Secret}, base)
 	r.tracker.Wake(r.epoch, r.now())
-	r.mapDue = r.blob != nil
+	r.mapDue = r.blob != nil && r.in != r.spent
 }
 
 // unregister ends the era: core.Unregister. An error: work is in flight, and nothing has changed.
@@ -152,9 +155,14 @@ func (r *rankCtx) leave() error {
 	}
 	r.agent, r.tap.Transport = nil, transport.Nobody{Of: "sim", As: "nobody"}
 	r.blob, r.mapDue = nil, false
-	if r.link != nil && r.ownMap != nil {
-		r.spent = r.in
-		r.link.SetMap(nil)
+	if r.link != nil {
+		if r.unheard = r.told.Era == 0; !r.unheard {
+			r.spent = r.told.Era
+			r.link.Spent(true)
+		}
+		if r.ownMap != nil {
+			r.link.SetMap(nil)
+		}
 	}
 	r.ownMap = nil
 	r.cache.scrub(r.life.w) // the memory is gone, and another's now
