@@ -1,6 +1,10 @@
 package core
 
-import "github.com/kvlease/kvlease/dataplane/clock"
+import (
+	"sync/atomic"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+)
 
 // half is what a context steps: the plane of a rank, or the group of a host.
 type half interface {
@@ -36,7 +40,13 @@ func (c *Core) reading() bool { return c.reads != nil && c.reads.NeedsStep() }
 func (c *Core) tellPoison() bool {
 	switch {
 	case c.hosted != nil:
-		return c.hosted.group.Poison()
+		closed := &c.mem.Control.RowsClosed
+		before := atomic.LoadUint32(closed)
+		told := c.hosted.group.Poison(c.clock())
+		if atomic.LoadUint32(closed) != before { // the host's loop may sleep until the ends can be told
+			c.notify()
+		}
+		return told
 	case c.ranked != nil:
 		return c.ranked.link.Poisoned()
 	}

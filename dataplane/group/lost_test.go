@@ -243,7 +243,7 @@ func TestAPoisonedHostTellsItsRanksOnce(t *testing.T) {
 	l.run(time.Second, 50*time.Millisecond)
 	p.mem.Control.Poisoned = 1
 	for range 3 {
-		if !p.group.Poison() {
+		if !p.group.Poison(l.now) {
 			t.Fatal("not told, although there is room")
 		}
 	}

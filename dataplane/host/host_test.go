@@ -103,8 +103,8 @@ func TestATrackCarriesTheEndOfAFixedLease(t *testing.T) {
 	}
 }
 
-// A broken context's ends: at once where every reader checks the fence, but one duration later for a host context, whose
-// rows are elsewhere; the reason is each rank's.
+// A broken context's ends: at once where every reader checks the fence, but for a host context, whose rows are elsewhere, one
+// duration later and once they are closed; the reason is each rank's.
 func TestEndsOfABrokenContextNameTheReasonOfEachRank(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -127,8 +127,16 @@ func TestEndsOfABrokenContextNameTheReasonOfEachRank(t *testing.T) {
 			}
 			r.mem.Control.DurationNs, r.mem.Control.PoisonNs, r.mem.Control.Poisoned = 100, 1000, 1
 			var out [4]record.Event
+			r.mem.Control.RowsClosed = 1
 			if n := r.host.Poll(out[:], 1099); n != tc.soon {
 				t.Fatalf("%d events before the duration has passed, want %d", n, tc.soon)
+			}
+			if tc.ranks > 0 {
+				r.mem.Control.RowsClosed = 0
+				if n := r.host.Poll(out[tc.soon:], 9999); n != 0 {
+					t.Fatalf("told while rows of a rank are open: %+v", out[tc.soon:][:n])
+				}
+				r.mem.Control.RowsClosed = 1
 			}
 			n := tc.soon + r.host.Poll(out[tc.soon:], clock.Instant(1100))
 			if n != 2 || out[0].Kind != record.EvPoisoned || out[1].Kind != record.EvFreed || out[1].Handle != uint64(l) || out[1].User != 9 {

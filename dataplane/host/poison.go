@@ -18,7 +18,7 @@ type poisonReport struct {
 
 // pollPoisoned fills out behind what the completion ring still held: EvPoisoned once, then the end of each lease whose
 // readers check the fence, and one lease duration later the ends of the others (L12). The rows of a host context are its ranks'
-// own, which close them when they hear of it: all its ends wait.
+// own: all its ends wait until each rank has said that its rows are closed, or is gone, and one duration more (L10, L12).
 func (h *Host) pollPoisoned(out []record.Event, now clock.Instant) int {
 	r, ctl := &h.poison, h.mem.Control
 	n := 0
@@ -29,6 +29,10 @@ func (h *Host) pollPoisoned(out []record.Event, now clock.Instant) int {
 		n++
 	}
 	waited := now.Sub(clock.Instant(ctl.PoisonNs)) >= time.Duration(ctl.DurationNs)
+	if h.ranks > 0 {
+		// B2: acquire; pairs with B1 in Group.Poison. Blocks are given out again only behind the closing of their rows.
+		waited = waited && atomic.LoadUint32(&ctl.RowsClosed) != 0
+	}
 	for n < len(out) {
 		if r.next == uint32(len(h.mem.Slots)) {
 			if r.late || !waited {

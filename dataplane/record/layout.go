@@ -110,7 +110,7 @@ type Control struct {
 	Steps          uint64 // atomic
 	DurationNs     uint64
 	Stepping       uint32 // atomic: 1 while the core is inside a step; set before it looks at Poisoned
-	Zero32         uint32
+	RowsClosed     uint32 // atomic: of a broken host context 1 once no row of any rank has been open for one lease duration
 	Era            uint64 // atomic: eras begun, times two; odd while the words below change
 	Epoch          uint64
 	Secret         [2]uint64

@@ -68,7 +68,7 @@ func goLayout() []field {
 		{"control.poison_ns", unsafe.Offsetof(c.PoisonNs), 8}, {"control.pass_ns", unsafe.Offsetof(c.PassNs), 8},
 		{"control.pause_until_ns", unsafe.Offsetof(c.PauseUntilNs), 8}, {"control.steps", unsafe.Offsetof(c.Steps), 8},
 		{"control.duration_ns", unsafe.Offsetof(c.DurationNs), 8}, {"control.stepping", unsafe.Offsetof(c.Stepping), 4},
-		{"control.zero32", unsafe.Offsetof(c.Zero32), 4}, {"control.era", unsafe.Offsetof(c.Era), 8},
+		{"control.rows_closed", unsafe.Offsetof(c.RowsClosed), 4}, {"control.era", unsafe.Offsetof(c.Era), 8},
 		{"control.epoch", unsafe.Offsetof(c.Epoch), 8}, {"control.secret", unsafe.Offsetof(c.Secret), 16}, {"control.long_at_ns", unsafe.Offsetof(c.LongAtNs), 8},
 		{"rec_expect", 0, unsafe.Sizeof(e)}, {"rec_expect.lease", unsafe.Offsetof(e.Lease), 8}, {"rec_expect.id_len", unsafe.Offsetof(e.IDLen), 4},
 		{"rec_expect.zero", unsafe.Offsetof(e.Zero), 4},

@@ -106,7 +106,7 @@ func (h *hostCtx) beginEra() {
 // turn is one step of the host.
 func (h *hostCtx) turn() {
 	if h.poisoned {
-		h.group.Poison()
+		h.group.Poison(h.life.place.local(h.w.now))
 		h.flush()
 		h.life.app.poll()
 		return
@@ -182,7 +182,7 @@ func (h *hostCtx) poison() {
 	h.mem.Control.PoisonNs = uint64(h.life.place.local(h.w.now))
 	atomic.StoreUint32(&h.mem.Control.Poisoned, 1)
 	h.group.Flush()
-	h.group.Poison()
+	h.group.Poison(h.life.place.local(h.w.now))
 	for _, r := range h.life.ranks {
 		r.wake()
 	}

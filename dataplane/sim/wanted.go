@@ -66,21 +66,14 @@ func (l *ledger) asWanted(s uint32, e *entry) {
 	}
 }
 
-// deaf reports that a rank has not stepped since its host broke: its host tells the ends one duration later all the same, and a rank that
-// stands still for that long has not heard that it has to close its rows. That is a limit (L10).
-func (r *rankCtx) deaf() bool {
-	h := r.life.host
-	return h != nil && h.poisoned && !r.poisoned && r.last < h.brokeAt.Add(carryTime+r.life.place.pass)
-}
-
 // brokenFreed holds the end of a lease of a broken core against the time that readers without a fence have (L12).
 func (l *ledger) brokenFreed(g *grant) {
-	at := l.r.brokeAt
+	at := l.r.brokeAt // of its own, or when it heard that its host's core is broken: a reader may have renewed until then
 	s := g.handle.Slot()
 	e := &l.slots[s]
 	if h := l.r.life.host; h != nil {
 		if h.poisoned {
-			at = h.brokeAt
+			at = max(at, h.brokeAt)
 		}
 	} else if e.use != g.handle.Use() || e.ended != 0 || e.loose == 0 || e.state != record.Granted {
 		return

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define KVL_LAYOUT_VERSION 1u
-#define KVL_CORE_ABI 4u /* of kvl_core_args_t and the kvlgo_* hooks: raised with every change of either */
+#define KVL_CORE_ABI 5u /* of kvl_core_args_t and the kvlgo_* hooks: raised with every change of either */
 #define KVL_NONE 0xFFFFFFFFu /* end of a free list */
 
 /* ---- handles: (use + 1) << 32 | slot, so that 0 is none ---- */
@@ -90,7 +90,7 @@ typedef struct kvl_control {
 	uint64_t steps;      /* atomic: steps run */
 	uint64_t duration_ns; /* lease duration in force, for the poison report of unchecked leases */
 	uint32_t stepping;    /* atomic: 1 while the core is inside a step; set before it looks at poisoned (seq_cst) */
-	uint32_t zero32;
+	uint32_t rows_closed; /* atomic: of a broken host context 1 once no row of any rank has been open for one lease duration */
 	/* The era: who we are to readers until the memory is unregistered. Written by the core while no lease is granted; era is
 	 * odd meanwhile. kvl_params reads it between two equal even values. */
 	uint64_t era;       /* atomic: eras begun, times two */
