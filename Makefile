@@ -192,6 +192,18 @@ test-vllm: vllm-wheel | $(BUILD)/test ## real vLLM engines, stock and kvlease on
 	$(VLLM) tests/vllm/run.py $(if $(MIXES),--mixes $(MIXES)) $(if $(SCENES),--scenes $(SCENES)) 2>&1 | tee $(BUILD)/test/vllm.log
 endif
 
+.PHONY: test-vllm-classes
+ifdef SKIP_VLLM
+test-vllm-classes:
+	@echo "test-vllm-classes: left out, SKIP_VLLM is set"
+else
+test-vllm-classes: vllm-wheel | $(BUILD)/test ## the connector in the real scheduler and worker of vLLM 0.32 and 0.33, without engines; 1 minute
+	tests/vllm/classes/deps.sh .deps/vllm-0.33
+	for python in "" $(CURDIR)/.deps/vllm-0.33; do \
+		KVLEASE_VLLM_PYTHON=$$python PYTHONPATH=$(BUILT)/vllm/wheel $(VLLM) -m unittest discover -s tests/vllm/classes; \
+	done 2>&1 | tee $(BUILD)/test/vllm-classes.log
+endif
+
 .PHONY: test-static
 test-static: ## gofmt, go vet, and the pure packages with cgo off
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w is due: $$unformatted"; exit 1; }

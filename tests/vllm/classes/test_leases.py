@@ -1,5 +1,6 @@
 """Prefill's half and decode's half of one request, at every stage at which it can end."""
 
+import contextlib
 import time
 import unittest
 
@@ -59,10 +60,15 @@ class Pair(unittest.TestCase):
 
     def end_lease(self):
         """P takes all blocks back whatever anybody reads, and gives them to another prompt."""
-        for user in list(self.p.side._owner._held):
-            self.p.side._producer.revoke(self.leases[user])
+        self.end()
         self.p.rest()
         self.overwrite()
+
+    def end(self):
+        """P holds nothing any more, if nobody reads."""
+        for user in list(self.p.side._owner._held):
+            with contextlib.suppress(kvlease.Stale):
+                self.p.side._producer.revoke(self.leases[user])
 
     def overwrite(self):
         """All of P's blocks hold another prompt."""

@@ -1,12 +1,9 @@
 """What clients and routers can put into kv_transfer_params: one request fails or is computed, and nothing else happens."""
 
-import contextlib
 import unittest
 
 from stage import answer, prompt, until
 from test_leases import Pair
-
-import kvlease
 
 NEEDED = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port")
 DEEP = []
@@ -81,12 +78,6 @@ class Wrong:
         out = self.d.run(id, self.p)
         self.assertIn((out.reason, out.tokens), [("length", answer(tokens, 4)), *self.also])
         return out
-
-    def end(self):
-        """P holds nothing any more."""
-        for user in list(self.p.side._owner._held):
-            with contextlib.suppress(kvlease.Stale):
-                self.p.side._producer.revoke(self.leases[user])
 
     def test_each_kind_of_wrong_parameters_costs_one_request_only(self):
         for name, change in WRONG.items():

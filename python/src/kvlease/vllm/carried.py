@@ -26,6 +26,11 @@ class Carried:
             put(self._ctx, rank, message)
             self.busy = self.busy or bool(message)
 
+    def lose(self) -> None:
+        """No step will carry anything any more."""
+        for n in range(self._ranks):
+            self._ctx.delta_lost(n)
+
 
 def put(ctx: kvlease.Context, rank: int, message: bytes) -> None:
     """Hand in one message. One that finds no room is lost, which both ends notice and heal."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 NEVER_UP_TTL = 60.0  # s that an engine is kept which never answered
 SWEEP_EVERY = 5.0  # s
+AT_ONCE = 64  # engines that are forgotten when the table is full
+ROOM_TRIES = 20  # ms that a request then waits for their places
 SETTLE = 5.0  # s in which an engine is expected to answer
 
 
@@ -38,10 +41,7 @@ class Engines:
         try:
             handle = self._add(remote)
         except kvlease.Full:
-            if (oldest := next(self._idle(), None)) is None:
-                raise
-            self._forget(oldest)
-            handle = self._add(remote)
+            handle = self._make_room(remote)
         known = self._known.pop(remote.engine_id, None)
         up = known is not None and known.handle == handle and known.up
         users = known.users + 1 if known is not None else 1
@@ -76,6 +76,19 @@ class Engines:
                 continue
             if now - known.left >= (self._ttl if known.up else NEVER_UP_TTL):
                 self._forget(engine_id)
+
+    def _make_room(self, remote: kvlease.Remote) -> int:
+        """Forget some that have not been used for longest; their places come free in the library's next step."""
+        if not (oldest := list(itertools.islice(self._idle(), AT_ONCE))):
+            raise kvlease.Full("all known engines have requests here")
+        for engine_id in oldest:
+            self._forget(engine_id)
+        for _ in range(ROOM_TRIES):
+            try:
+                return self._add(remote)
+            except kvlease.Full:
+                time.sleep(0.001)
+        return self._add(remote)
 
     def _add(self, remote: kvlease.Remote) -> int:
         return self._ctx.engine_add(remote.engine_id, remote.tp_size, remote.host, remote.port, remote.pp_size)

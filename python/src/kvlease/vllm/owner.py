@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 logger = init_logger(__name__)
 
 PRESSURE_BLOCKS = 64  # asked back at a time
+PATIENCE = 0.02  # s that a request without a block waits for them
+PRESSURE_EVERY = 1.0  # s between two times that nothing comes
 
 
 class Held(NamedTuple):
@@ -42,7 +45,8 @@ class Owner:
         self._held: dict[int, Held] = {}  # by user
         self._next = 0
         self._back: deque[Held] = deque()  # ended, their step not made yet
-        self._asked = -1  # step of the last pressure
+        self._asked = -PRESSURE_EVERY  # when blocks were asked back last
+        self._came = False  # some have come since
         self.manager: KVCacheManager | None = None
         self.finished_sending: set[str] = set()
 
@@ -104,7 +108,7 @@ class Owner:
         some = False
         while self._back and self._back[0].step <= steps_made:
             held = self._back.popleft()
-            some = True
+            some = self._came = True
             if held.blocks is None:
                 self.finished_sending.add(held.request_id)
             else:
@@ -112,12 +116,17 @@ class Owner:
                 self.manager.block_pool.free_blocks(reversed(held.blocks))
         return some
 
-    def pressure(self, step: int) -> bool:
-        """A running request finds no block. True: ask again in the next step, some come back; only once between two steps that
-        freed something, so that vLLM preempts when nothing comes."""
-        if not self._held or self._asked == step - 1:
+    def pressure(self) -> bool:
+        """A running request finds no block. True: ask again in the next step, some may come back. Not for ever: when nothing has come
+        in a while vLLM preempts, as it does without leases."""
+        now = time.monotonic()
+        if not self._held:
             return False
-        self._asked = step
+        if now - self._asked < PATIENCE:
+            return True
+        if now - self._asked < PRESSURE_EVERY and not self._came:
+            return False
+        self._asked, self._came = now, False
         try:
             self._producer.pressure(PRESSURE_BLOCKS)
         except kvlease.Error:

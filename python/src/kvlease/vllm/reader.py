@@ -49,16 +49,16 @@ class Reader:
     """
 
     def __init__(
-        self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, regions: list[int], recompute: bool, engine_ttl: float
+        self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, regions: list[int], whole: list[bool], recompute: bool, engine_ttl: float
     ):
-        """regions: how many of each transfer group."""
+        """Of each transfer group: how many regions, and whether its lists hold all blocks of a request, not a window's."""
         self._producer, self._source = producer, source
-        self._regions, self._recompute = regions, recompute
+        self._regions, self._whole, self._recompute = regions, whole, recompute
         self.engines = Engines(ctx, engine_ttl)
         self._pulls: dict[str, Pull] = {}
         self._by_user: dict[int, Pull] = {}
         self._next = 0
-        self._again: dict[str, Any] = {}  # local blocks of reads that found no room
+        self._again: dict[str, tuple[Any, tuple[int, ...]]] = {}  # reads that found no room
         self.done: set[str] = set()
         self.failed: list[str] = []
 
@@ -93,29 +93,21 @@ class Reader:
         if awaited:
             self.failed.append(request_id)
 
-    def read(self, request_id: str, local: Any) -> None:
-        """vLLM has blocks: the last of each group's, as many as it lacks."""
+    def read(self, request_id: str, local: Any, computed: tuple[int, ...]) -> None:
+        """vLLM has blocks for what it lacks. computed: how many stand before these in each group."""
         pull = self._pulls.get(request_id)
         if pull is None or pull.state == LOST:
             self._fail(request_id)
             return
         try:
-            if len(local) != len(pull.groups):
-                raise ValueError(f"remote_block_ids has {len(pull.groups)} groups, this engine {len(local)}")
-            here, there = [], []
-            for group, (ours, theirs) in enumerate(zip(local, pull.groups)):
-                first = len(theirs) - len(ours)
-                if first < 0:
-                    raise ValueError(f"remote_block_ids[{group}] has {len(theirs)} blocks, {len(ours)} are needed")
-                here.append((ours, first))
-                there.append((theirs[first:], first))
+            here, there = self._match(pull.groups, local, computed)
             began = time.perf_counter()
             self._producer.read(pull.track, here, there)
             pull.posted = time.perf_counter() - began
             pull.descs = sum(len(ours) * n for ours, n in zip(local, self._regions))
             pull.state = READING
         except kvlease.Full:
-            self._again[request_id] = local
+            self._again[request_id] = local, computed
         except kvlease.Stale:  # its end is told by an event, if it was not
             self._lose(pull, pull.why or "the lease is gone")
             self._fail(request_id)
@@ -124,12 +116,25 @@ class Reader:
             self._lose(pull, str(e))
             self._fail(request_id)
 
+    def _match(self, remote: list[list[int]], local: Any, computed: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
+        """Both sides' blocks with the position of the first. A window's list is the end of a request whatever its length."""
+        if len(local) != len(remote):
+            raise ValueError(f"remote_block_ids has {len(remote)} groups, this engine {len(local)}")
+        here, there = [], []
+        for group, (ours, theirs) in enumerate(zip(local, remote)):
+            first = computed[group] if self._whole[group] else len(theirs) - len(ours)
+            if first < 0 or first + len(ours) > len(theirs):
+                raise ValueError(f"remote_block_ids[{group}] has {len(theirs)} blocks, {max(first, 0) + len(ours)} are needed")
+            here.append((ours, first))
+            there.append((theirs[first : first + len(ours)], first))
+        return here, there
+
     def read_again(self) -> None:
         """Reads that found no room in the ring."""
         if self._again:
             again, self._again = self._again, {}
-            for request_id, local in again.items():
-                self.read(request_id, local)
+            for request_id, (local, computed) in again.items():
+                self.read(request_id, local, computed)
 
     def release(self, request_id: str) -> None:
         """Nothing is missing here, or the load is over: tell the owner."""

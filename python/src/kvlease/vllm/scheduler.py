@@ -74,7 +74,9 @@ class Scheduler(NixlPullConnectorScheduler):
         producer = self._ctx.producer()
         self._owner = Owner(self._ctx, producer, self._source, own_blocks=not settings.host_steps)
         self._owner.manager = self._manager
-        self._reader = Reader(self._ctx, producer, self._source, regions_of_groups(any_rank), settings.recompute, settings.engine_ttl)
+        self._reader = Reader(
+            self._ctx, producer, self._source, regions_of_groups(any_rank), [not n for n in self.blocks_per_sw], settings.recompute, settings.engine_ttl
+        )
         # vLLM's own listener is not started, since it has one: a thread that has ended.
         self._nixl_handshake_listener_t = threading.Thread(target=int)
         self._nixl_handshake_listener_t.start()
@@ -153,9 +155,9 @@ class Scheduler(NixlPullConnectorScheduler):
     # Steps
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Metadata:
-        for request, local, _, awaited in self._reqs_need_recv.values():
+        for request, local, computed, awaited in self._reqs_need_recv.values():
             if awaited:
-                self._reader.read(request.request_id, local)
+                self._reader.read(request.request_id, local, self.kv_cache_config.select_transfer_block_ids(computed))
             else:
                 self._reader.release(request.request_id)
         self._reqs_need_recv.clear()
@@ -206,13 +208,14 @@ class Scheduler(NixlPullConnectorScheduler):
             super().set_xfer_handshake_metadata(published)  # counts registrations, which stock readers ask about
 
     def has_pending_block_frees(self) -> bool:
-        return self.poll() or self._owner.pressure(self._made)
+        return self.poll() or self._owner.pressure()
 
     def has_pending_push_work(self) -> bool:
-        """The loop turns on although no request is there: streams that travel with its steps have more to say."""
-        if self._carried is None:
-            return False
-        return self._carried.busy or bool(self._maps.waiting) or time.monotonic() < self._reader.engines.unsettled
+        """The loop turns on although no request is there, where everything happens in its steps: streams have more to say, or an engine
+        that is about to answer is owed the news of a request that has ended."""
+        if self._carried is not None and (self._carried.busy or self._maps.waiting):
+            return True
+        return self._settings.host_steps and self._reader is not None and time.monotonic() < self._reader.engines.unsettled
 
     def _report(self, e: kvlease.Event) -> None:
         if e.kind == kvlease.EV_POISONED:
@@ -231,6 +234,8 @@ class Scheduler(NixlPullConnectorScheduler):
         super().shutdown()
         if self._ctx is not None and not self._ctx.closed:
             try:
+                if self._carried is not None:
+                    self._carried.lose()
                 self._ctx.close(5.0)
             except kvlease.Error as e:
                 logger.warning("kvlease: the host context does not close: %s", e)
