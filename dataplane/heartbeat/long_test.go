@@ -76,6 +76,9 @@ func TestAStepThatLoadsOrDropsAnAgentIsForetold(t *testing.T) {
 	if n := r.k.Gauges().Parked; n != 1 {
 		t.Errorf("%d agents parked, want 1", n)
 	}
+	if at := atomic.LoadUint64(&r.control.LongAtNs); at != 0 {
+		t.Errorf("an agent waits to be dropped and the word is %d, want 0: now", at)
+	}
 	run(sec(40)) // and be abandoned
 	r.d.HoldReads(false)
 	run(sec(80))
