@@ -80,11 +80,26 @@ static int step_runs(kvl_ctx_t *ctx, uint64_t now)
 	return 0;
 }
 
-/* Whether every reader of a lease finds its row closed by now. The rows of a host context are its ranks' own: they close them when
- * they hear of it. */
+/* Whether every reader of a lease finds its row closed by now. The rows of a host context are its ranks' own: see `due`. */
 static int proven(const kvl_ctx_t *ctx, const kvl_slot_t *s)
 {
 	return ctx->sizes.role == KVL_ROLE_ENGINE && (KVL_LOAD(&s->flags, RELAXED) & KVL_SF_UNCHECKED) == 0;
+}
+
+/* Whether all ends may be told: readers that do not check the fence have had their time, and no row is open that a host context has
+ * elsewhere. A rank that stands still, or a core that hangs and hears none, keeps them back for as long as it does. */
+static int due(kvl_ctx_t *ctx, uint64_t now)
+{
+	uint64_t at = KVL_LOAD(&ctx->control->poison_ns, RELAXED) + ctx->control->duration_ns;
+	int elsewhere = ctx->sizes.role != KVL_ROLE_ENGINE;
+	/* B2: acquire; pairs with B1 in Group.Poison. Blocks are given out again only behind the closing of their rows. */
+	if (now >= at && (!elsewhere || KVL_LOAD(&ctx->control->rows_closed, ACQUIRE)))
+		return 1;
+	if (elsewhere && !ctx->sizes.pump)
+		kvl_tick_at(ctx, now + ctx->sizes.idle_tick_ns); /* the next poll, or step, hears the ranks */
+	else
+		kvl_tick_at(ctx, now < at ? at : 0); /* the pump hears them, and says so by the events' descriptor */
+	return 0;
 }
 
 /* One walk over the slots: first the leases whose readers all check the fence, then, a lease's life later, the rest
@@ -114,8 +129,9 @@ static uint32_t scan(kvl_ctx_t *ctx, kvl_event_t *events, uint32_t n, int unchec
 
 static uint32_t report(kvl_ctx_t *ctx, kvl_event_t *events, uint32_t n)
 {
-	uint64_t now = kvl_clock(CLOCK_BOOTTIME), due = KVL_LOAD(&ctx->control->poison_ns, RELAXED) + ctx->control->duration_ns;
+	uint64_t now = kvl_clock(CLOCK_BOOTTIME);
 	uint32_t got = 0;
+	kvl_step_broken(ctx, now);
 	if (ctx->report == KVL_REPORT_NONE) {
 		if (step_runs(ctx, now)) {
 			kvl_tick_at(ctx, now + ctx->sizes.idle_tick_ns);
@@ -137,10 +153,8 @@ static uint32_t report(kvl_ctx_t *ctx, kvl_event_t *events, uint32_t n)
 		ctx->report_slot = 0;
 	}
 	if (ctx->report == KVL_REPORT_UNCHECKED) {
-		if (now < due) {
-			kvl_tick_at(ctx, due);
+		if (!due(ctx, now))
 			return got;
-		}
 		got += scan(ctx, events + got, n - got, 1, now);
 		if (ctx->report_slot == ctx->sizes.leases)
 			ctx->report = KVL_REPORT_DONE;

@@ -299,6 +299,8 @@ static inline uint64_t kvl_slot_key(const kvl_era_t *era, uint32_t slot, uint32_
 enum { KVL_REPORT_NONE = 0, KVL_REPORT_CHECKED, KVL_REPORT_UNCHECKED, KVL_REPORT_DONE };
 enum { KVL_KICK_NONE = 0, KVL_KICK_BEGUN /* its timer is being set */, KVL_KICK_SET };
 void kvl_fence(kvl_ctx_t *ctx);
+/* Of a broken host or rank context in inline mode: what the other ends of its carriers are told, and have said. */
+void kvl_step_broken(kvl_ctx_t *ctx, uint64_t now);
 void kvl_event_signal(kvl_ctx_t *ctx);
 void kvl_wake_heard(kvl_ctx_t *ctx);
 void kvl_tick_before_step(kvl_ctx_t *ctx);

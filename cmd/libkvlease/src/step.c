@@ -27,6 +27,15 @@ static int32_t step_inline(kvl_ctx_t *ctx, uint64_t now)
 	return st == KVL_OK ? KVL_OK : kvl_fail(st, "step: %s", kvl_status_name(st));
 }
 
+void kvl_step_broken(kvl_ctx_t *ctx, uint64_t now)
+{
+	if (ctx->sizes.role == KVL_ROLE_ENGINE || ctx->sizes.pump || !kvl_call_begin(ctx, KVL_CALL_STEP))
+		return;
+	kvl_wake_heard(ctx);
+	kvl_core.step(ctx->core, now);
+	kvl_call_end(ctx, KVL_CALL_STEP);
+}
+
 KVL_API int32_t kvl_step(kvl_ctx_t *ctx)
 {
 	uint64_t now;

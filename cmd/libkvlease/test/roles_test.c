@@ -165,12 +165,77 @@ static void the_rows_of_a_broken_host_close_elsewhere_so_all_its_ends_wait(void)
 	CHECK_STATUS(kvl_fence_all(c), KVL_OK);
 	CHECK_EQ(kvl_poll(c, ev, sizeof ev[0], 4), 1);
 	CHECK_EQ(ev[0].kind, KVL_EV_POISONED);
+	fake_last()->args.control->rows_closed = 1;
 	while ((n = kvl_poll(c, ev, sizeof ev[0], 4)) == 0)
 		CHECK(boot_ns() - since < 20000000000ull);
 	CHECK(boot_ns() - since >= 200000000);
 	CHECK(n == 1 && ev[0].kind == KVL_EV_FREED && ev[0].status == KVL_FREED_POISONED && ev[0].handle == l);
 	CHECK_EQ(ev[0].reasons, 0x55); /* of both ranks */
 	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
+}
+
+static int ready(int fd, int ms)
+{
+	struct pollfd pf = {fd, POLLIN, 0};
+	return poll(&pf, 1, ms) == 1;
+}
+
+/* A rank that stands still has its rows open, however long: its blocks are nobody's else. */
+static void the_ends_of_a_broken_host_wait_for_the_rows_of_a_rank_that_stands_still(void)
+{
+	for (int pump = 0; pump < 2; pump++) {
+		kvl_ctx_t *c = open_ctx(pump ? "{\"role\":1,\"ranks\":2,\"duration_ms\":1,\"idle_tick_ms\":20,\"pump\":1}"
+					     : "{\"role\":1,\"ranks\":2,\"duration_ms\":1,\"idle_tick_ms\":20}");
+		kvl_producer_t *p = open_producer(c);
+		fake_core_t *f = fake_last();
+		kvl_grant_t g = grant_of("r", &blocks, 1, 7);
+		kvl_event_t ev[4];
+		kvl_lease_t l;
+		uint64_t since;
+		int fd;
+		CHECK_STATUS(kvl_wait_fd(c, &fd), KVL_OK);
+		CHECK_STATUS(kvl_grant(p, &g, &l), KVL_OK);
+		fake_step(f);
+		CHECK_STATUS(kvl_fence_all(c), KVL_OK);
+		for (since = boot_ns(); boot_ns() - since < 50000000;) { /* 50 durations */
+			int32_t n = kvl_poll(c, ev, sizeof ev[0], 4);
+			CHECK(n == 0 || (n == 1 && ev[0].kind == KVL_EV_POISONED));
+		}
+		/* Inline the loop is woken to hear the ranks; with a pump it sleeps until that says that it has heard them. */
+		CHECK_EQ(ready(fd, pump ? 0 : 1000), !pump);
+		CHECK_EQ(kvl_poll(c, ev, sizeof ev[0], 4), 0);
+		CHECK(!ready(fd, 0));
+		__atomic_store_n(&f->args.control->rows_closed, 1, __ATOMIC_RELEASE);
+		CHECK_EQ(kvl_poll(c, ev, sizeof ev[0], 4), 1);
+		CHECK(ev[0].kind == KVL_EV_FREED && ev[0].status == KVL_FREED_POISONED && ev[0].handle == l);
+		CHECK_EQ(kvl_poll(c, ev, sizeof ev[0], 4), 0);
+		CHECK(!ready(fd, 0));
+		CHECK_STATUS(kvl_close(c, 0), KVL_OK);
+	}
+}
+
+static void all_ranks_have_closed_their_rows(void) { fake_last()->args.control->rows_closed = 1; }
+
+/* An engine that polls and steps no more: the ranks are told, and heard, by its polls. */
+static void a_poll_of_a_broken_context_steps_what_the_others_are_told_by(void)
+{
+	static const struct {
+		const char *config;
+		int steps;
+	} of[] = {{HOST, 1}, {RANK, 1}, {"{\"role\":1,\"ranks\":2,\"pump\":1}", 0}, {"{}", 0}};
+	for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+		kvl_ctx_t *c = open_ctx(of[i].config);
+		fake_core_t *f = fake_last();
+		kvl_event_t ev[4];
+		CHECK_STATUS(kvl_fence_all(c), KVL_OK);
+		f->inside = all_ranks_have_closed_their_rows;
+		CHECK_EQ(kvl_poll(c, ev, sizeof ev[0], 4), 1);
+		CHECK_EQ(ev[0].kind, KVL_EV_POISONED);
+		CHECK_EQ(f->args.control->rows_closed, of[i].steps);
+		CHECK_EQ(f->overlaps, 0);
+		f->inside = NULL;
+		CHECK_STATUS(kvl_close(c, 0), KVL_OK);
+	}
 }
 
 static void an_engine_of_one_rank_gives_the_status_as_its_reason(void)
@@ -201,12 +266,6 @@ static void a_broken_rank_leaves_the_ends_to_its_host(void)
 	CHECK_EQ(ev[0].kind, KVL_EV_POISONED);
 	CHECK_EQ(kvl_poll(c, ev, sizeof ev[0], 4), 0);
 	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
-}
-
-static int ready(int fd, int ms)
-{
-	struct pollfd pf = {fd, POLLIN, 0};
-	return poll(&pf, 1, ms) == 1;
 }
 
 static void *writes_to_a_carrier(void *control)
@@ -265,6 +324,8 @@ int main(void)
 	RUN(a_host_and_its_ranks_live_in_one_process);
 	RUN(a_child_of_a_fork_is_told_by_hosts_and_ranks);
 	RUN(the_rows_of_a_broken_host_close_elsewhere_so_all_its_ends_wait);
+	RUN(the_ends_of_a_broken_host_wait_for_the_rows_of_a_rank_that_stands_still);
+	RUN(a_poll_of_a_broken_context_steps_what_the_others_are_told_by);
 	RUN(an_engine_of_one_rank_gives_the_status_as_its_reason);
 	RUN(a_broken_rank_leaves_the_ends_to_its_host);
 	RUN(what_a_carrier_brings_wakes_a_loop_that_waits);

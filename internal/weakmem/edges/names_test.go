@@ -100,6 +100,8 @@ func TestEdgesBetweenLanguagesAreNamedInBoth(t *testing.T) {
 		"E2": {"dataplane/record/era.go", "cmd/libkvlease/src/internal.h"},
 		"S1": {"dataplane/core/core.go"},
 		"S2": {"cmd/libkvlease/src/events.c", "cmd/libkvlease/src/fence.c"},
+		"B1": {"dataplane/group/group.go"},
+		"B2": {"cmd/libkvlease/src/events.c", "dataplane/host/poison.go"},
 		"G1": {"cmd/libkvlease/src/owner.c"},
 		"G2": {"cmd/libkvlease/src/events.c", "cmd/libkvlease/src/fence.c"},
 	} {

@@ -131,5 +131,41 @@ func poisonScenes() []Scene {
 				return nil
 			}}
 		},
+	}, {
+		Name: "rows of a broken host",
+		What: "blocks whose end a broken host tells are given out again behind the closing of their row on every rank",
+		Sites: []Site{
+			{"B1", "Group.Poison", wm.Release, wm.Relaxed},
+			{"B2", "due (kvl_poll), pollPoisoned", wm.Acquire, wm.Relaxed},
+		},
+		Shortcuts: []Shortcut{
+			{"one rank's word for all", ""},
+			{"told taken for closed", "a rank that has been told may stand still"},
+		},
+		build: func(b *build) wm.Program {
+			rank := func(n uint64) wm.Thread {
+				return wm.Thread{Name: word("rank", n), Body: func(t *wm.T) {
+					t.Store(word("row", n), 1, wm.Relaxed)
+					t.Store(word("head", n), 1, wm.Release) // of its stream: P1
+				}}
+			}
+			return wm.Program{Threads: []wm.Thread{
+				rank(0), rank(1),
+				{Name: "core", Body: func(t *wm.T) {
+					if !b.takes("told taken for closed") {
+						t.Await("head0", wm.Acquire, nonzero)
+						if !b.takes("one rank's word for all") {
+							t.Await("head1", wm.Acquire, nonzero)
+						}
+					}
+					t.Store("closed", 1, b.at(0))
+				}},
+				{Name: "poll", Body: func(t *wm.T) {
+					if t.Load("closed", b.at(1)) != 0 { // its end is told
+						t.Assert(t.Load("row0", wm.Relaxed) == 1 && t.Load("row1", wm.Relaxed) == 1, "a row is open")
+					}
+				}},
+			}}
+		},
 	}}
 }
