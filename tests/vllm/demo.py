@@ -37,7 +37,8 @@ def watch(p, began, limit):
 def tokens(answer, right):
     if answer.reason not in ("length", "stop"):
         return f"no answer, finish_reason {answer.reason}: the client or the router tries again"
-    return " ".join(f"{t:3}" if t == r else f"\033[31m{t:3}\033[0m" if sys.stdout.isatty() else f"{t:3}!" for t, r in zip(answer.tokens, right))
+    wrong = "\033[31m{:3}\033[0m" if sys.stdout.isatty() else "{:3}!"
+    return " ".join(("{:3}" if t == r else wrong).format(t) for t, r in zip(answer.tokens, right))
 
 
 def crash(mix):
@@ -65,7 +66,7 @@ def stop(mix):
     d.ask("slots", number=None)
     answer = d.wait(id)
     print(f"    right  {' '.join(f'{t:3}' for t in right)}\n    D says {tokens(answer, right)}")
-    return mix.judge(answer, prompt, 12)[1]
+    return mix.judge(answer, prompt, 12).text
 
 
 def main():

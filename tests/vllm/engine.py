@@ -181,8 +181,8 @@ class Engine:
             poll()
         return {
             "steps": self.steps, "requests": len(s.requests), "running": len(s.running), "waiting": s.get_request_counts()[1],
-            "free_blocks": pool.get_num_free_blocks(), "held": pool.num_gpu_blocks - 1 - pool.get_num_free_blocks(), "cpu": time.process_time(),
-            "statuses": {id: r.status.name for id, r in s.requests.items()}, "busy": self.busy(),
+            "free_blocks": pool.get_num_free_blocks(), "held": pool.num_gpu_blocks - 1 - pool.get_num_free_blocks(),
+            "cpu": time.process_time(), "statuses": {id: r.status.name for id, r in s.requests.items()}, "busy": self.busy(),
         }
 
     def do_metrics(self):

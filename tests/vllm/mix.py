@@ -7,6 +7,7 @@ promise the measurement is the stock engine's column in docs/vllm.md.
 import random
 import time
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import rig
 
@@ -19,6 +20,12 @@ KEEPERS = {
     "nobody": lambda p, d: False,
 }
 GONE = rig.LEASE + 2 * rig.EXTENSION + 4  # s after which no lease of any kind can be left
+
+
+class Judged(NamedTuple):
+    right: bool
+    wrong: int  # tokens
+    text: str
 
 
 @dataclass
@@ -55,7 +62,8 @@ class Mix:
         """The pair of a label begins to start, with other settings than the usual ones if they are given."""
         if label not in self.pairs:
             self.pairs[label] = [
-                self.rig.engine(f"{side}{label}", kind, wait=False, **{"blocks": 96, **both, **(own or {})})
+                self.rig.engine(f"{side}{label}", kind, wait=False, **{
+                    "blocks": 96, "engine_id": f"{side}{label}-of-{'-'.join(self.kinds)}", **both, **(own or {})})
                 for side, kind, own in zip("pd", self.kinds, (p, d))
             ]
 
@@ -135,24 +143,25 @@ class Mix:
             p.generate(self.name("fill"), self.prompt(each * size), 1)
 
     def judge(self, answer, prompt, max_tokens):
-        """How many tokens are wrong, and the sentence."""
-        if answer.reason not in ("length", "stop"):
-            wrong = sum(a != b for a, b in zip(answer.tokens, self.rig.reference(prompt, max_tokens)))
-            return wrong, f"finish_reason {answer.reason}, {len(answer.tokens)} tokens"
+        """An answer beside the single engine's. A request that was refused has no wrong token, and is not right."""
         right = self.rig.reference(prompt, max_tokens)
-        wrong = sum(a != b for a, b in zip(answer.tokens, right)) + abs(len(right) - len(answer.tokens))
-        return wrong, f"{wrong} of {len(right)} tokens wrong, finish_reason {answer.reason}" if wrong else f"{len(right)} tokens right"
+        wrong = sum(a != b for a, b in zip(answer.tokens, right))
+        if answer.reason not in ("length", "stop"):
+            return Judged(False, wrong, f"finish_reason {answer.reason}, {len(answer.tokens)} tokens")
+        wrong += abs(len(right) - len(answer.tokens))
+        text = f"{wrong} of {len(right)} tokens wrong, finish_reason {answer.reason}" if wrong else f"{len(right)} tokens right"
+        return Judged(not wrong, wrong, text)
 
     def fresh(self, p=None, d=None, limit=20):
-        """A new request by way of both: (right, sentence)."""
+        """A new request by way of both."""
         p, d, prompt, id = p or self.p, d or self.d, self.prompt(100), self.name("fresh")
         try:
             began = time.monotonic()
             answer = d.generate(id, prompt, 8, self.rig.prefill(p, id, prompt, limit=limit), limit=limit)
-            wrong, text = self.judge(answer, prompt, 8)
-            return answer.reason == "length" and not wrong, f"{text} after {time.monotonic() - began:.2f} s"
+            judged = self.judge(answer, prompt, 8)
+            return judged._replace(text=f"{judged.text} after {time.monotonic() - began:.2f} s")
         except (rig.Died, TimeoutError) as why:
-            return False, str(why)
+            return Judged(False, 0, str(why))
 
     def counters(self, engine, *names):
         """Those of a kvlease engine's own counters that are not zero and contain one of the names."""
@@ -169,3 +178,16 @@ class Mix:
         self.findings.append(finding)
         self.say(f"  {finding.verdict:<7}{text}: {finding.seen}")
         return finding.held
+
+    def all_right(self, text, judged, by="all"):
+        self.promise(text, all(j.right for j in judged), told(judged), by)
+
+    def never_wrong(self, judged, when="", by="both"):
+        self.promise(f"{when}never a wrong token", not any(j.wrong for j in judged), told(judged), by)
+
+
+def told(judged):
+    """What was not right, each; the rest as a number."""
+    judged = list(judged)
+    other = [j.text for j in judged if not j.right]
+    return "; ".join([f"{len(judged) - len(other)} of {len(judged)} right", *other]) if len(judged) > 1 else judged[0].text

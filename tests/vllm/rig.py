@@ -10,8 +10,10 @@ Environment: KVLEASE_VLLM names the folder that `make deps-vllm` filled, KVLEASE
 KVLEASE_PYTHONPATH where the package kvlease is (build/python, which `make python` fills, unless said).
 """
 
+import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -284,7 +286,7 @@ class Rig:
         extra = {"kv_lease_duration": LEASE, **changes.pop("extra", {})}
         role = "kv_producer" if name.startswith("p") else "kv_consumer"
         spec = {
-            "model": str(DEPS / "tiny"), "name": name, "engine_id": f"engine-{name}", "role": role, "port": changes.pop("port", None) or port(),
+            "model": str(DEPS / "tiny"), "name": name, "engine_id": f"engine-{name}", "role": role, "port": port(),
             "connector": None if kind == "none" else "NixlConnector", "module": MODULES[kind], "extra": extra, **changes,
         }
         engine = Engine(self, spec, kind)
@@ -318,8 +320,16 @@ class Rig:
         return d.generate(id, prompt, max_tokens, self.prefill(p, id, prompt), **how)
 
 
+# Below those that the kernel gives to clients, so that none of them takes the port of an engine that is started again.
+PORTS = itertools.chain.from_iterable(itertools.repeat(random.sample(range(15000, 32000), 10000)))
+
+
 def port():
-    """A TCP port that is free now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A TCP port that is free."""
+    for n in PORTS:
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", n))
+            except OSError:
+                continue
+            return n

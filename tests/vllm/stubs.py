@@ -48,7 +48,8 @@ class Library:
 
 def present():
     """Libraries that the loader knows by itself."""
-    listed = subprocess.run(["ldconfig", "-p"], check=True, capture_output=True, text=True, env={**os.environ, "PATH": os.environ["PATH"] + ":/sbin:/usr/sbin"})
+    env = {**os.environ, "PATH": os.environ["PATH"] + ":/sbin:/usr/sbin"}
+    listed = subprocess.run(["ldconfig", "-p"], check=True, capture_output=True, text=True, env=env)
     return set(re.findall(r"^\s+(\S+)", listed.stdout, re.M))
 
 
@@ -74,7 +75,8 @@ def write(path, versions):
         names = sorted(set().union(*versions.values()))
         source.write_text("".join(f"int {n}(void) {{ return {NO_DEVICE}; }}\n" for n in names) or "typedef int nothing;\n")
         script.write_text("".join(f"{v} {{ global: {'; '.join(sorted(n))}; }};\n" for v, n in versions.items() if v and n))
-        command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-nostdlib", "-w", "-fno-builtin", f"-Wl,-soname,{path.name}", "-o", path, source]
+        command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-nostdlib", "-w", "-fno-builtin", f"-Wl,-soname,{path.name}"]
+        command += ["-o", path, source]
         if script.stat().st_size:
             command.append(f"-Wl,--version-script={script}")
         subprocess.run(command, check=True)

@@ -9,6 +9,7 @@ fail and to wait.
 import atexit
 import copy
 import ctypes
+import logging
 import os
 import pathlib
 import shutil
@@ -55,9 +56,12 @@ import kvlease  # noqa: E402
 import kvlease.vllm.worker  # noqa: E402
 
 VERSION = vllm.__version__.split("+")[0]
+logging.getLogger("kvlease").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
 BLOCK, LAYERS, HEADS, HEAD = 32, 2, 2, 32
 SMALL = 1 << 20  # of rolling values: three bits are left for layer and head in a float32
 LEASE = 4.0  # s, the shortest that needs no allow_short_leases
+# For an engine that has to wait for the end of a lease.
+SHORT = {"extra": {"kv_lease_duration": 1.0}, "own": {"allow_short_leases": True, "step_max": 0.2}}
 
 
 class Nixl:

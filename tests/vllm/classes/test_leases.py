@@ -5,7 +5,7 @@ import time
 import unittest
 
 import stage
-from stage import PREFILL, answer, nixl, prompt, until
+from stage import PREFILL, SHORT, answer, nixl, prompt, until
 
 import kvlease
 
@@ -224,7 +224,10 @@ class Failures:
         other.add("q1", tokens, kv=dict(PREFILL))
         kv = other.run("q1").kv
         other.close()
-        self.lost(self.decode(tokens, kv), tokens)
+        d = stage.Engine("d2", policy=self.D["policy"], **SHORT)
+        self.addCleanup(d.close)
+        d.add("a", tokens, 4, kv)
+        self.assertEqual((d.run("a").reason, d.out["a"].tokens), ("error", []) if self.D["policy"] == "fail" else ("length", answer(tokens, 4)))
 
     def test_an_abort_of_a_request_whose_load_has_failed(self):
         tokens = prompt(70)

@@ -30,8 +30,7 @@ WRONG = {
             "an object": {"a": 1}, "a list": [1, "x", None], "true": True, "NaN": float("nan"), "infinite": float("inf"), "negative": -1, "huge": 2**64 - 1, "half": 1.5,
             "a lone surrogate": "\ud800", "with a zero": "a\0b", "empty": "", "long": "x" * 5000, "deep": DEEP,
         }.items()
-        # what is right, or what nobody reads
-        if not (key == "kvlease" and name in ()) and not (key in ("remote_host",) and name in ("long",))
+        if (key, name) != ("remote_host", "long")  # is a name
     },
     "a list for the engine": lambda kv: kv.update(remote_engine_id=[]),
     "no groups": lambda kv: kv.update(remote_block_ids=[]),
@@ -80,7 +79,7 @@ class Wrong:
         return out
 
     def test_each_kind_of_wrong_parameters_costs_one_request_only(self):
-        for name, change in WRONG.items():
+        for name, change in list(WRONG.items())[:: self.every]:
             with self.subTest(name):
                 out = self.one(change)
                 if out.reason == "length" and self.d.config.kv_transfer_config.kv_load_failure_policy == "fail":
@@ -102,8 +101,8 @@ class Wrong:
                     self.assertEqual((engine.run(id).tokens, engine.out[id].kv), (answer(tokens, 2), None))
 
     def test_flags_of_all_kinds(self):
-        for decode in (True, False, None, 1, "x", [], [1]):
-            for prefill in (True, False, None, 1, "x", [], [1]):
+        for decode in (True, None, "x", []):
+            for prefill in (True, None, "x", []):
                 with self.subTest(decode=decode, prefill=prefill):
                     tokens = prompt(70)
                     kv = {**self.prefill(tokens), "do_remote_decode": decode, "do_remote_prefill": prefill}
@@ -118,13 +117,13 @@ class Wrong:
 class Fail(Wrong, Pair):
     P = {"policy": "fail", "own": {"all_peers_check": True}, "blocks": 512}
     D = {"policy": "fail", "own": {"all_peers_check": True}, "blocks": 512}
-    also, right = (("error", []),), []
+    also, right, every = (("error", []),), [], 1
 
 
 class Recompute(Wrong, Pair):
     P = {"policy": "recompute", "own": {"all_peers_check": True}, "blocks": 512}
     D = {"policy": "recompute", "own": {"all_peers_check": True}, "blocks": 512}
-    also, right = (), []
+    also, right, every = (), [], 3
 
 
 if __name__ == "__main__":

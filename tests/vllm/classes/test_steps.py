@@ -6,7 +6,7 @@ import time
 import unittest
 
 import stage
-from stage import PREFILL, answer, nixl, prompt, until
+from stage import PREFILL, SHORT, answer, nixl, prompt, until
 from test_leases import Pair
 
 import kvlease
@@ -146,7 +146,8 @@ class Pressure(unittest.TestCase):
             ("engines_max", {}, {"engines_max": 1}),
         ):
             with self.subTest(name):
-                p, d = stage.Engine("p", own={"all_peers_check": True, **p_own}), stage.Engine("d", policy="recompute", own=d_own)
+                p = stage.Engine("p", extra=SHORT["extra"], own={**SHORT["own"], **p_own})
+                d = stage.Engine("d", extra=SHORT["extra"], own={**SHORT["own"], **d_own}, policy="recompute")
                 try:
                     prompts = {f"r{i}": prompt(70 + i, i) for i in range(5)}
                     for id, tokens in prompts.items():
@@ -324,7 +325,7 @@ class Sleep(Pair):
                 self.check(self.decode(tokens, self.prefill(tokens)), tokens)
 
     def test_leases_of_before_the_sleep_are_void(self):
-        d = stage.Engine("d2", policy="recompute")
+        d = stage.Engine("d2", policy="recompute", **SHORT)
         self.addCleanup(d.close)
         tokens = prompt(100, 3)
         kv = self.prefill(tokens)

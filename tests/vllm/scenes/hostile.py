@@ -12,7 +12,9 @@ from . import scene
 
 class Rogue:
     def __init__(self, engine):
-        self.process = subprocess.Popen([str(rig.PYTHON), str(rig.HERE / "rogue.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self.process = subprocess.Popen(
+            [str(rig.PYTHON), str(rig.HERE / "rogue.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
         self.answer()
         self.at = {"host": "127.0.0.1", "port": engine.spec["port"]}
 
@@ -37,9 +39,9 @@ class Rogue:
 def messages(live):
     """Name, bytes. Live is the id of a request that P holds."""
     return [
-        ("not UTF-8", b"\xff\xfe:1"), ("no colon", b"nothing"), ("no number", live + b":x"), ("empty", b""), ("a live id alone", live + b":"),
-        ("a heartbeat that is not UTF-8", b"HB:\xc3\x28"), ("an empty heartbeat", b"HB:"), ("a number of 5,000 digits", live + b":" + b"9" * 5000),
-        ("a negative number", live + b":-1"), ("none", live + b":0"), ("100,000 commas", b"HB:" + b"," * 100000),
+        ("not UTF-8", b"\xff\xfe:1"), ("no colon", b"nothing"), ("no number", live + b":x"), ("empty", b""),
+        ("a live id alone", live + b":"), ("a heartbeat that is not UTF-8", b"HB:\xc3\x28"), ("an empty heartbeat", b"HB:"),
+        ("a number of 5,000 digits", live + b":" + b"9" * 5000), ("a negative number", live + b":-1"), ("none", live + b":0"), ("100,000 commas", b"HB:" + b"," * 100000),
         ("1 MiB of one id", b"HB:" + b"x" * (1 << 20)), ("a push registration", b"PUSH_REG:\x81\xa1"),
         ("ours, cut off", b"\xff\x01\x01"), ("ours, of random bytes", b"\xff" + bytes(range(200))), ("an unknown id", b"nobody:1"),
     ]
@@ -74,8 +76,7 @@ def notifications(mix):
     if fell:
         mix.replace(mix.d)  # which would not read from the P that took its place
     mix.promise("and holds its lease", not released, "yes" if not released else "ended by: " + ", ".join(released), by="nobody")
-    ok, text = mix.fresh()
-    mix.promise("the next request is served", ok, text, by="all")
+    mix.all_right("the next request is served", [mix.fresh()])
 
 
 REQUESTS = [
@@ -100,7 +101,7 @@ def handshakes(mix):
                 if not mix.p.alive:
                     break
                 mix.replace(mix.p)
-        for name, data in (("HTTP", b"GET / HTTP/1.1\r\n\r\n"), ("a TLS hello", bytes.fromhex("160301020001000201")), ("zeros", bytes(4096))):
+        for data in (b"GET / HTTP/1.1\r\n\r\n", bytes.fromhex("160301020001000201"), bytes(4096)):  # HTTP, TLS, zeros
             with socket.create_connection(("127.0.0.1", mix.p.spec["port"])) as s:
                 s.sendall(data)
                 time.sleep(0.05)
@@ -111,7 +112,7 @@ def handshakes(mix):
             s.close()
     finally:
         rogue.close()
-    mix.promise(f"P answers the next asker after each of {len(requests) + 1}", not deaf, "yes" if not deaf else "silent for good after: " + ", ".join(deaf), by="p")
+    mix.promise(f"P answers the next asker after each of {len(requests) + 1}", not deaf,
+                "yes" if not deaf else "silent for good after: " + ", ".join(deaf), by="p")
     mix.replace(mix.d)
-    ok, text = mix.fresh()
-    mix.promise("a D that has not met it is served", ok, text, by="p")
+    mix.all_right("a D that has not met it is served", [mix.fresh()], by="p")

@@ -16,23 +16,30 @@ def with_(**changes):
 
 
 BAD = [
-    ("no block ids", without("remote_block_ids")), ("no host", without("remote_host")), ("no request id", without("remote_request_id")),
-    ("no engine id", without("remote_engine_id")), ("no tp_size", without("tp_size")),
-    ("block ids of text", with_(remote_block_ids=[["a", "b"]])), ("block ids that are no lists", with_(remote_block_ids=[1, 2])),
-    ("blocks that P does not have", with_(remote_block_ids=[[100000, 100001]])), ("negative blocks", with_(remote_block_ids=[[-1, -2]])),
+    ("no block ids", without("remote_block_ids")), ("no host", without("remote_host")),
+    ("no request id", without("remote_request_id")), ("no engine id", without("remote_engine_id")),
+    ("no tp_size", without("tp_size")), ("block ids of text", with_(remote_block_ids=[["a", "b"]])),
+    ("block ids that are no lists", with_(remote_block_ids=[1, 2])),
+    ("blocks that P does not have", with_(remote_block_ids=[[100000, 100001]])),
+    ("negative blocks", with_(remote_block_ids=[[-1, -2]])),
     ("more blocks than the prompt has", with_(remote_block_ids=[list(range(1, 60))])), ("fewer", with_(remote_block_ids=[[1]])),
-    ("two groups", with_(remote_block_ids=[[1, 2], [3, 4]])), ("no group", with_(remote_block_ids=[])), ("a port of text", with_(remote_port="high")),
-    ("port 0", with_(remote_port=0)), ("a port that nobody listens on", with_(remote_port=1, remote_engine_id="nobody")),
-    ("a host that does not resolve", with_(remote_host="no.such.host.invalid", remote_engine_id="nowhere")), ("another engine's id", with_(remote_engine_id="someone-else")),
-    ("tp_size 0", with_(tp_size=0)), ("tp_size 64", with_(tp_size=64)), ("tp_size of text", with_(tp_size="one")), ("an id of 2,000 characters", with_(remote_request_id="i" * 2000)),
-    ("an id that is a number", with_(remote_request_id=7)), ("all keys null", lambda kv: {k: None for k in kv} | {"do_remote_prefill": True}),
-    ("only the flag", lambda kv: {"do_remote_prefill": True}), ("both flags", with_(do_remote_decode=True)), ("a list", lambda kv: [kv]), ("text", lambda kv: "kv"),
-    ("unknown keys", with_(tomorrow={"a": [1]})),
+    ("two groups", with_(remote_block_ids=[[1, 2], [3, 4]])), ("no group", with_(remote_block_ids=[])),
+    ("a port of text", with_(remote_port="high")), ("port 0", with_(remote_port=0)),
+    ("a port that nobody listens on", with_(remote_port=1, remote_engine_id="nobody")),
+    ("a host that does not resolve", with_(remote_host="no.such.host.invalid", remote_engine_id="nowhere")),
+    ("another engine's id", with_(remote_engine_id="someone-else")), ("tp_size 0", with_(tp_size=0)),
+    ("tp_size 64", with_(tp_size=64)), ("tp_size of text", with_(tp_size="one")),
+    ("an id of 2,000 characters", with_(remote_request_id="i" * 2000)), ("an id that is a number", with_(remote_request_id=7)),
+    ("all keys null", lambda kv: {k: None for k in kv} | {"do_remote_prefill": True}),
+    ("only the flag", lambda kv: {"do_remote_prefill": True}), ("both flags", with_(do_remote_decode=True)),
+    ("a list", lambda kv: [kv]), ("text", lambda kv: "kv"), ("unknown keys", with_(tomorrow={"a": [1]})),
 ]
 # What ends stock engines is known; each costs a start, so of the others a stock D is shown only these.
 STOCK = ("no block ids", "no host", "blocks that P does not have", "a port that nobody listens on", "unknown keys")
 
 
+# Blocks that P has and that are another request's.
+UNKNOWABLE = ("more blocks than the prompt has", "fewer", "two groups")
 SLOW = ("a port that nobody listens on", "a host that does not resolve")  # D tries for a while: begun first, waited for last
 
 
@@ -51,10 +58,10 @@ def to_d(mix):
             parked.append(what)
             d.ask("abort", id=id)
             return
-        wrong, text = mix.judge(answer, prompt, 8)
-        if wrong and what not in ("more blocks than the prompt has", "fewer", "two groups"):  # nobody can know that they are not the request's
-            odd.append(f"{what}: {text}")
-        right, refused = right + (not wrong and answer.reason == "length"), refused + (answer.reason not in ("length", "stop"))
+        judged = mix.judge(answer, prompt, 8)
+        if judged.wrong and what not in UNKNOWABLE:
+            odd.append(f"{what}: {judged.text}")
+        right, refused = right + judged.right, refused + (answer.reason not in ("length", "stop"))
 
     for what, spoil in cases:
         prompt, id = mix.prompt(100), mix.name()
@@ -74,18 +81,18 @@ def to_d(mix):
         except rig.Died:
             refused += 1  # with the engine
     mix.promise(f"D survives each of {len(cases)}", not fell, "all" if not fell else "ended by: " + "; ".join(fell), by="d")
-    mix.promise(f"each request ends within {ENDS} s", not parked, f"{right} with right tokens, {refused} refused" + (f", parked: {', '.join(parked)}" if parked else ""), by="d")
+    text = f"{right} with right tokens, {refused} refused" + (f", parked: {', '.join(parked)}" if parked else "")
+    mix.promise(f"each request ends within {ENDS} s", not parked, text, by="d")
     mix.promise("never a wrong token", not odd, "; ".join(odd) or "none", by="d")
-    ok, text = mix.fresh()
-    mix.promise("the next request is served", ok, text, by="all")
+    mix.all_right("the next request is served", [mix.fresh()])
 
 
 @scene("a second turn's parameters to a P that has no such mode", about="p")
 def to_p(mix):
     prompt, id = mix.prompt(100), mix.name()
     kv = {
-        **rig.PREFILL, "remote_block_ids": [[1, 2, 3]], "remote_engine_id": mix.d.spec["engine_id"], "remote_request_id": "turn-1", "remote_host": "127.0.0.1",
-        "remote_port": mix.d.spec["port"], "tp_size": 1, "remote_num_tokens": 96, "remote_blocks_expiry_time": None,
+        **rig.PREFILL, "remote_block_ids": [[1, 2, 3]], "remote_engine_id": mix.d.spec["engine_id"], "remote_request_id": "turn-1",
+        "remote_host": "127.0.0.1", "remote_port": mix.d.spec["port"], "tp_size": 1, "remote_num_tokens": 96, "remote_blocks_expiry_time": None,
     }
     p, free = mix.p, mix.p.stat()["free_blocks"]
     try:

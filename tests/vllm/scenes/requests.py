@@ -50,8 +50,7 @@ def aborts(mix):
     mix.p.submit(id, mix.prompt(2500), 1, dict(rig.PREFILL))
     mix.p.wait_event("aborted", id)
     gone("in P, while it computes", by="all")
-    ok, text = mix.fresh()
-    mix.promise("and the next request is served", ok, text, by="all")
+    mix.all_right("and the next request is served", [mix.fresh()])
 
 
 @scene("an abort on a D that has not met P before and has nothing else to do")
@@ -77,7 +76,8 @@ def several(mix):
     mix.overwrite()
     mix.d.ask("forget_prefixes")
     again = mix.judge(mix.d.generate(id + "again", prompt, 8, kv), prompt, 8)
-    mix.promise("parameters used again when P has used the blocks again: never a wrong token", not first[0] and not again[0], again[1])
+    mix.all_right("parameters are used", [first])
+    mix.never_wrong([again], "and again, when P has used the blocks again: ")
 
     prompt = mix.prompt(200)
     id = mix.queue(prompt)
@@ -90,8 +90,7 @@ def several(mix):
     if gone is not None:
         mix.overwrite()
     mix.d.ask("slots", number=None)
-    wrong, text = mix.judge(mix.d.wait(id), prompt, 8)
-    mix.promise("and its tokens are never wrong", not wrong, text)
+    mix.never_wrong([mix.judge(mix.d.wait(id), prompt, 8)], "and of the other: ")
 
     mix.p.generate(mix.name(), mix.prompt(200), 1, dict(rig.PREFILL), samples=2)
     back = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + rig.EXTENSION + 4)
@@ -102,8 +101,8 @@ def several(mix):
 @scene("ids with commas, of 500 characters, that begin with HB:, and others that clients send")
 def ids(mix):
     names = {
-        "comma": "tenant,job,7", "500 characters": "x" * 500, "HB:": "HB:job", "colon": "a:b:2", "space and quote": "a b\"c'", "not ASCII": "größe-日本",
-        "comma at both ends": ",x,",
+        "comma": "tenant,job,7", "500 characters": "x" * 500, "HB:": "HB:job", "colon": "a:b:2", "space and quote": "a b\"c'",
+        "not ASCII": "größe-日本", "comma at both ends": ",x,",
     }
     prompts = {what: mix.prompt(40) for what in names}
     mix.d.ask("slots", number=0)
@@ -117,13 +116,10 @@ def ids(mix):
     if held < first:
         mix.overwrite()
     mix.d.ask("slots", number=None)
-    results = {what: mix.judge(mix.d.wait(id), prompts[what], 8) for what, id in names.items()}
-    bad = {what: text for what, (wrong, text) in results.items() if wrong or "right" not in text}
-    mix.promise("never a wrong token", not any(w for w, _ in results.values()), told(bad, len(names)))
+    judged = {what: mix.judge(mix.d.wait(id), prompts[what], 8) for what, id in names.items()}
+    judged = [j._replace(text=f"{what}: {j.text}") for what, j in judged.items()]
+    mix.never_wrong(judged)
+    mix.all_right("and all are answered", judged, by="both")
     back = mix.p.wait_stat(lambda s: s["held"] == 0, 3 + rig.LEASE + rig.EXTENSION)
     mix.promise("P has the blocks back when D has read", back is not None and back <= SOON,
                 "never" if back is None else f"after {back:.2f} s")
-
-
-def told(bad, n):
-    return f"{n - len(bad)} of {n} right" + "".join(f"; {what}: {text}" for what, text in bad.items())

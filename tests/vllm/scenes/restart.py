@@ -3,6 +3,7 @@
 import time
 
 import rig
+from mix import Judged
 
 from . import scene
 
@@ -22,13 +23,15 @@ def p_restarted(mix):
             results.append(mix.judge(mix.d.wait(id, 15), prompt, 8))
         except (TimeoutError, rig.Died) as why:
             late += 1
-            results.append((0, str(why)))
-    mix.promise("never a wrong token", not any(w for w, _ in results), "; ".join(t for _, t in results))
+            results.append(Judged(False, 0, str(why)))
+    mix.never_wrong(results)
     mix.promise("the old one's requests end", not late, f"{len(ids) - late} of {len(ids)} within 15 s", by="d")
-    ok, text = mix.fresh(limit=15)
-    mix.promise("the new P is read from", ok, text, by="d")
-    if not ok:
+    judged = mix.fresh(limit=15)
+    mix.all_right("the new P is read from", [judged], by="d")
+    if not judged.right:
         began = time.monotonic()
-        while not ok and time.monotonic() - began < 15:
-            ok, text = mix.fresh(limit=15)
-        mix.promise("the pair heals by itself", ok, f"{text}, tried for {time.monotonic() - began:.0f} s", by="d")
+        while not judged.right and time.monotonic() - began < 15:
+            judged = mix.fresh(limit=15)
+        mix.promise("the pair heals by itself", judged.right, f"{judged.text}, tried for {time.monotonic() - began:.0f} s", by="d")
+    if not judged.right:
+        mix.replace(mix.d)

@@ -10,20 +10,17 @@ LENGTHS = (31, 32, 65, 200, 400)
 
 
 def several(mix, p, d, max_tokens=16):
-    """Some requests at once: how many have wrong tokens, and the sentence."""
+    """Some requests at once."""
     prompts = {mix.name(): mix.prompt(n) for n in LENGTHS}
     for id, prompt in prompts.items():
         d.submit(id, prompt, max_tokens, mix.rig.prefill(p, id, prompt))
-    results = [mix.judge(d.wait(id), prompt, max_tokens) for id, prompt in prompts.items()]
-    other = [text for _, text in results if "right" not in text]
-    return not other, "; ".join([f"{len(results) - len(other)} of {len(results)} prompts", *other])
+    mix.all_right("tokens are those of a single engine", [mix.judge(d.wait(id), prompt, max_tokens) for id, prompt in prompts.items()])
 
 
 def meet(mix, p, d):
     """The first request of engines that have not met: processes of ranks make room for each other, and it may take its time."""
     prompt, id = mix.prompt(200), mix.name()
-    wrong, text = mix.judge(mix.rig.route(p, d, id, prompt, 8, limit=120), prompt, 8)
-    mix.promise("the first request: never a wrong token", not wrong, text)
+    mix.never_wrong([mix.judge(mix.rig.route(p, d, id, prompt, 8, limit=120), prompt, 8)], "the first request: ")
 
 
 def waits_and_dies(mix, p, d):
@@ -33,8 +30,9 @@ def waits_and_dies(mix, p, d):
     time.sleep(rig.LEASE + 1.5)
     held = p.stat()["held"]
     d.ask("slots", number=None)
-    wrong, text = mix.judge(d.wait(id), prompt, 8)
-    mix.promise("a request waits longer than the lease: P holds it, tokens are right", held == 7 and not wrong, f"{held} of 7 blocks, {text}", by="all")
+    judged = mix.judge(d.wait(id), prompt, 8)
+    mix.promise("a request waits longer than the lease: P holds it, tokens are right", held == 7 and judged.right,
+                f"{held} of 7 blocks, {judged.text}", by="all")
     mix.queue(mix.prompt(200), p=p, d=d)
     time.sleep(1.5 * rig.INTERVAL)
     d.kill()
@@ -46,8 +44,7 @@ def waits_and_dies(mix, p, d):
 def tp_2_to_1(mix):
     p, d = mix.pair("tp21", p={"tp": 2})
     meet(mix, p, d)
-    ok, text = several(mix, p, d)
-    mix.promise("tokens are those of a single engine", ok, text, by="all")
+    several(mix, p, d)
     waits_and_dies(mix, p, d)
     mix.retire("tp21")
 
@@ -56,8 +53,7 @@ def tp_2_to_1(mix):
 def tp_1_to_2(mix):
     p, d = mix.pair("tp12", d={"tp": 2})
     meet(mix, p, d)
-    ok, text = several(mix, p, d)
-    mix.promise("tokens are those of a single engine", ok, text, by="all")
+    several(mix, p, d)
     waits_and_dies(mix, p, d)
     mix.retire("tp12")
 
@@ -65,14 +61,14 @@ def tp_1_to_2(mix):
 @scene("asynchronous scheduling on both sides")
 def asynchronous(mix):
     p, d = mix.pair("async", async_scheduling=True)
-    ok, text = several(mix, p, d)
-    mix.promise("tokens are those of a single engine", ok, text, by="all")
+    several(mix, p, d)
     id, prompt = mix.name(), mix.prompt(200)
     d.ask("abort_in", id=id, status="WAITING_FOR_REMOTE_KVS")
     d.submit(id, prompt, 8, mix.rig.prefill(p, id, prompt))
     d.wait_event("aborted", id)
     back = p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + rig.EXTENSION + 2)
-    mix.promise("an abort while it reads: P has its blocks back", back is not None, "never" if back is None else f"after {back:.2f} s", by="all")
+    mix.promise("an abort while it reads: P has its blocks back", back is not None,
+                "never" if back is None else f"after {back:.2f} s", by="all")
     mix.retire("async")
 
 
@@ -82,9 +78,9 @@ def preemption(mix):
     prompts = {mix.name(): mix.prompt(300) for _ in range(6)}  # ten blocks each, and four more while they decode
     for id, prompt in prompts.items():
         d.submit(id, prompt, 220, mix.rig.prefill(p, id, prompt))
-    results = [mix.judge(d.wait(id), prompt, 220) for id, prompt in prompts.items()]
+    mix.all_right("tokens are right although D preempts", [mix.judge(d.wait(id), prompt, 220) for id, prompt in prompts.items()])
     preempted = d.metrics().get("vllm:num_preemptions_total", 0)
-    mix.promise("tokens are right although D preempts", not any(w for w, _ in results), f"{sum('right' in t for _, t in results)} of {len(results)}, {preempted:g} preemptions", by="all")
+    mix.promise("D does preempt", preempted > 0, f"{preempted:g} times", by="all")
     ids = [mix.queue(mix.prompt(300)) for _ in range(9)]
     began = time.monotonic()
     mix.p.submit("last", prompt := mix.prompt(300), 1, dict(rig.PREFILL))
@@ -95,8 +91,8 @@ def preemption(mix):
     for id in ids:
         d.wait(id)
     answer = d.generate("last", prompt, 8, mix.p.wait("last").kv)
-    wrong, text = mix.judge(answer, prompt, 8)
-    mix.promise("and is served when D has read", not wrong and answer.reason == "length", f"{text} after {time.monotonic() - began:.1f} s", by="all")
+    judged = mix.judge(answer, prompt, 8)
+    mix.promise("and is served when D has read", judged.right, f"{judged.text} after {time.monotonic() - began:.1f} s", by="all")
 
 
 @scene("a read that may not be used is computed again, if the policy says so")
@@ -106,8 +102,8 @@ def recompute(mix):
     kv = mix.rig.prefill(p, id, prompt)
     p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
     mix.overwrite(p)
-    wrong, text = mix.judge(d.generate(id, prompt, 8, kv), prompt, 8)
-    mix.promise("handed over after the lease, P has used the blocks again: tokens are right", not wrong and "right" in text, text)
+    judged = mix.judge(d.generate(id, prompt, 8, kv), prompt, 8)
+    mix.all_right("handed over after the lease, P has used the blocks again: tokens are right", [judged], by="both")
     mix.retire("again")
 
 
@@ -125,5 +121,4 @@ def sleep(mix):
     mix.rest()
     mix.p.ask("sleep", level=1)
     mix.p.ask("wake")
-    ok, text = mix.fresh()
-    mix.promise("without leases it sleeps, wakes and serves", ok, text, by="all")
+    mix.all_right("without leases it sleeps, wakes and serves", [mix.fresh()])

@@ -1,8 +1,7 @@
 """Two turns: D keeps what it has decoded, P reads it for the next prompt of the same talk."""
 
-import time
-
 import rig
+from mix import Judged
 
 from . import scene
 
@@ -23,9 +22,9 @@ def second(mix, p, d, said, kv, max_tokens=8):
     try:
         turn = p.generate(id, prompt, 1, {**kv, **TURNED}, limit=ENDS)
     except (TimeoutError, rig.Died) as why:
-        return 0, str(why)
+        return Judged(False, 0, str(why))
     if not turn.kv:
-        return 0, f"P gave no parameters, finish_reason {turn.reason}"
+        return Judged(False, 0, f"P gave no parameters, finish_reason {turn.reason}")
     return mix.judge(d.generate(id, prompt, max_tokens, turn.kv), prompt, max_tokens)
 
 
@@ -33,27 +32,26 @@ def second(mix, p, d, said, kv, max_tokens=8):
 def two_turns(mix):
     both = {"extra": {"bidirectional_kv_xfer": True, "decoder_kv_blocks_ttl": KEPT}, "policy": "recompute", "prefix_caching": False}
     p, d = mix.pair("2", **both)
-    said, (wrong, text), kv = talk(mix, p, d)
-    mix.promise("first turn: tokens are right", not wrong, text, by="all")
+    said, first, kv = talk(mix, p, d)
+    mix.all_right("first turn: tokens are right", [first])
     before = p.metrics().get("vllm:external_prefix_cache_hits_total", 0)
-    wrong, text = second(mix, p, d, said, kv)
+    mix.all_right("second turn: tokens are right", [second(mix, p, d, said, kv)])
     read = p.metrics().get("vllm:external_prefix_cache_hits_total", 0) - before
-    mix.promise("second turn: tokens are right", not wrong, f"{text}; P read {read:g} tokens from D", by="all")
+    mix.promise("P has read D's blocks for it", read > 0, f"{read:g} tokens", by="all")
 
     said, _, kv = talk(mix, p, d)
     back = d.wait_stat(lambda s: s["held"] == 0, KEPT + rig.EXTENSION + 4)
-    mix.promise(f"what is not used is D's own again after {KEPT} s", back is not None, "never" if back is None else f"after {back:.1f} s", by="all")
+    mix.promise(f"what is not used is D's own again after {KEPT} s", back is not None,
+                "never" if back is None else f"after {back:.1f} s", by="all")
     mix.overwrite(d)
-    wrong, text = second(mix, p, d, said, kv)
-    mix.promise("a second turn after that, D has used the blocks again: never a wrong token", not wrong, text, by="both")
-    mix.promise("and it is answered", "right" in text, text, by="both")
+    judged = second(mix, p, d, said, kv)
+    mix.never_wrong([judged], "a second turn after that, D has used the blocks again: ")
+    mix.all_right("and it is answered", [judged], by="both")
 
     said, _, kv = talk(mix, p, d)
-    d.stop()
-    time.sleep(1)
     d.kill()
     d = mix.replace(d, "2")
-    wrong, text = second(mix, p, d, said, kv)
-    mix.promise("D is killed and started again between the turns: never a wrong token", not wrong, text, by="both")
-    mix.promise("and it is answered, too", "right" in text, text, by="both")
+    judged = second(mix, p, d, said, kv)
+    mix.never_wrong([judged], "D is killed and started again between the turns: ")
+    mix.all_right("and it is answered, too", [judged], by="both")
     mix.retire("2")

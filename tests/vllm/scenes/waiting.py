@@ -16,8 +16,7 @@ def queue(mix):
     held = mix.p.stat()["held"]
     mix.promise(f"P holds its blocks after {rig.LEASE + rig.EXTENSION} s", held == first, f"{held} of {first}", by="all")
     mix.d.ask("slots", number=None)
-    results = [mix.judge(mix.d.wait(id), prompt, 8) for id, prompt in zip(ids, prompts)]
-    mix.promise("and the tokens are right", not any(w for w, _ in results), "; ".join(t for _, t in results), by="all")
+    mix.all_right("and the tokens are right", [mix.judge(mix.d.wait(id), prompt, 8) for id, prompt in zip(ids, prompts)])
     back = mix.p.wait_stat(lambda s: s["held"] == 0, 3)
     mix.promise("P has its blocks back when D has read", back is not None, "at once" if back is not None else "no", by="all")
 
@@ -34,8 +33,7 @@ def paused(mix):
         mix.overwrite()
     mix.d.ask("resume_scheduler")
     mix.d.ask("slots", number=None)
-    wrong, text = mix.judge(mix.d.wait(id), prompt, 8)
-    mix.promise("never a wrong token", not wrong, text)
+    mix.never_wrong([mix.judge(mix.d.wait(id), prompt, 8)])
 
 
 @scene("the router hands the parameters over after the lease has ended, and P has used the blocks again")
@@ -45,13 +43,10 @@ def handover(mix):
     gone = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
     mix.promise("P takes its blocks back", gone is not None, told(gone, "after {:.1f} s"), by="all")
     mix.overwrite()
-    answer = mix.d.generate(id, prompt, 8, kv)
-    wrong, text = mix.judge(answer, prompt, 8)
-    mix.promise("never a wrong token", not wrong, text)
+    mix.never_wrong([mix.judge(mix.d.generate(id, prompt, 8, kv), prompt, 8)])
     late = mix.counters(mix.p, "late", "expired", "after_expiry")
     mix.promise("P counts the late read", "late" in late or "after_expiry" in late, late or "nothing", by="p of a stock d")
-    ok, text = mix.fresh()
-    mix.promise("and the next request is served", ok, text, by="all")
+    mix.all_right("and the next request is served", [mix.fresh()])
 
 
 def told(seconds, text):
