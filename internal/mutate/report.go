@@ -143,7 +143,7 @@ func (r *Run) Save(path string) error {
 }
 
 // tally counts drawn mutations.
-type tally struct{ all, caught, timedOut, own, equal, left int }
+type tally struct{ all, caught, timedOut, own, late, equal, left int }
 
 func (c *tally) add(d *DrawnResult, equal bool) {
 	c.all++
@@ -152,6 +152,9 @@ func (c *tally) add(d *DrawnResult, equal bool) {
 		c.caught++
 		if d.Verdict == TimedOut {
 			c.timedOut++
+		}
+		if d.Late {
+			c.late++
 		}
 		if d.Result.Package == d.Site.Package {
 			c.own++
@@ -198,10 +201,11 @@ func (r *Run) Page(named []Mutation, equal []Equal) string {
 
 Does a test notice when the code is wrong? Each line below is a small mistake, made in a copy of one source file that only the
 build sees (`+"`go test -overlay`"+`). A mistake that no longer compiles counts for nothing. One whose tests run out of time
-(twice what they take of the processor otherwise, and 5 s) counts as caught and says so. %s, %s.
+(twice what they take of the processor otherwise, and 5 s) counts as caught and says so.
+%s, %s.
 
-**%d of %d named mistakes were caught by the test that is named for them. Of %d drawn ones (seed %d, %d more did not compile) %d were caught: %.1f %%;
-%d more change nothing that can be seen, and %d were not noticed.**
+**%d of %d named mistakes were caught by the test that is named for them. Of %d drawn ones (seed %d, %d more did not compile) %d were caught: %.1f %%
+(at least %d of them by tests that were written because of them); %d more change nothing that can be seen, and %d were not noticed.**
 
 ## Named
 
@@ -209,7 +213,7 @@ What would go wrong, and the test that must see it. They stand in [internal/muta
 
 | mistake | in | would mean | caught by |
 |---|---|---|---|
-`, r.commits(), r.Date, caught, len(r.Named), all.all, r.Seed, broken, all.caught, share(all.caught, all.all), all.equal, all.left)
+`, r.commits(), r.Date, caught, len(r.Named), all.all, r.Seed, broken, all.caught, share(all.caught, all.all), all.late, all.equal, all.left)
 	results := make(map[string]*NamedResult)
 	for i := range r.Named {
 		results[r.Named[i].Name] = &r.Named[i]

@@ -23,10 +23,11 @@ func TestThePageCountsWhatCompiledAndNamesWhatWasNotNoticed(t *testing.T) {
 			drawnResult("ringbuf", Dropped, "e()", Broken, ""),
 		},
 	}
+	r.Drawn[0].Late = true
 	named := []Mutation{{Name: "first", Caught: Caught{Test: "TestOne"}}, {Name: "second", Caught: Caught{Test: "TestTwo"}}, {Name: "third"}, {Name: "fourth"}}
 	page := r.Page(named, []Equal{{File: "ringbuf/x.go", Func: "f", Kind: Constant, Old: "8", Why: "it is | the same"}})
 	for _, want := range []string{
-		"**2 of 3 named mistakes were caught by the test that is named for them. Of 4 drawn ones (seed 5, 1 more did not compile) 2 were caught: 50.0 %;\n1 more change nothing that can be seen, and 1 were not noticed.**",
+		"**2 of 3 named mistakes were caught by the test that is named for them. Of 4 drawn ones (seed 5, 1 more did not compile) 2 were caught: 50.0 %\n(at least 1 of them by tests that were written because of them); 1 more change nothing that can be seen, and 1 were not noticed.**",
 		"TestOne |", "TestTwo (time-out) |", "| **survived** |", "| not run |",
 		"| `ringbuf` | 4 | 2 | 50.0 % | 1 | 1 | 1 | 1 |",
 		"| condition negated | 2 | 1 | 50.0 % | 1 | 0 | 0 | 1 |",
@@ -62,7 +63,7 @@ func TestARunIsReadAsItWasSaved(t *testing.T) {
 func TestThePageSaysOfWhichCommitsItsResultsAre(t *testing.T) {
 	drawn := drawnResult("ringbuf", Negated, "a", WasCaught, "ringbuf")
 	r := Run{Commit: "first", Date: "2026-01-02", Named: []NamedResult{{"n", Result{Verdict: WasCaught}}}, Drawn: []DrawnResult{drawn, drawn}}
-	if page := r.Page(nil, nil); !strings.Contains(page, "Of commit first, 2026-01-02.") {
+	if page := r.Page(nil, nil); !strings.Contains(page, "\nOf commit first, 2026-01-02.\n") {
 		t.Errorf("all of one commit:\n%s", page)
 	}
 	path := filepath.Join(t.TempDir(), "run.json")

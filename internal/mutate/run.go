@@ -38,6 +38,7 @@ type Result struct {
 	Test    string        `json:"test,omitempty"`      // the first that did; empty: the process ended
 	Took    time.Duration `json:"took"`
 	Commit  string        `json:"commit,omitempty"` // of the tree that was mutated
+	Late    bool          `json:"late,omitempty"`   // it had survived before: a test was written for it
 }
 
 // NamedResult is that of a named mutation.

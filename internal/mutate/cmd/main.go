@@ -127,6 +127,7 @@ func run(ctx context.Context) error {
 		for _, g := range got {
 			g.Commit = now
 			if at := find(last.Drawn, &g.Site); at >= 0 {
+				g.Late = last.Drawn[at].Late || last.Drawn[at].Verdict == mutate.Survived && g.Verdict.Caught()
 				last.Drawn[at] = g
 			} else {
 				last.Drawn = append(last.Drawn, g)
