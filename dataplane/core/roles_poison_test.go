@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,8 +11,9 @@ import (
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
-// brokenTeam is an engine of two ranks that hold a lease, whose host breaks while rank 1 stands still, with its rows open.
-func brokenTeam(f *fleet) (p *team, lease record.Handle) {
+// brokenTeam is an engine of two ranks that hold a lease, whose host breaks while rank 1 stands still, with its rows open, until it goes
+// on.
+func brokenTeam(f *fleet) (p *team, lease record.Handle, goesOn func()) {
 	f.t.Helper()
 	p = f.team("P", 2, 1)
 	lease, _ = p.grant("r", 7, blocks(3, 4))
@@ -19,6 +21,8 @@ func brokenTeam(f *fleet) (p *team, lease record.Handle) {
 	f.turns(20)
 	p.ranks[1].stopped = true
 	p.ranks[1].core.mu.Lock() // its pump, too
+	letGo := sync.OnceFunc(p.ranks[1].core.mu.Unlock)
+	f.t.Cleanup(letGo)
 	ctl := p.core.mem.Control
 	ctl.PoisonNs = uint64(f.now())
 	atomic.StoreUint32(&ctl.Poisoned, 1)
@@ -32,7 +36,7 @@ func brokenTeam(f *fleet) (p *team, lease record.Handle) {
 	if n := p.of(record.EvFreed, lease); n != 0 || p.ranks[1].core.fenced() {
 		f.t.Fatalf("%d ends were told while a rank's rows are open", n)
 	}
-	return p, lease
+	return p, lease, func() { letGo(); p.ranks[1].stopped = false }
 }
 
 // freedInTime takes the end of the lease, which must come one duration after since: until then a reader that does not check rows may
@@ -57,9 +61,8 @@ func TestABrokenHostTellsNoEndBeforeARankThatStandsStillHasClosedItsRows(t *test
 		t.Run(fmt.Sprint(w), func(t *testing.T) {
 			f := newFleet(t, w.carrier)
 			f.drive = w.drive
-			p, lease := brokenTeam(f)
-			p.ranks[1].core.mu.Unlock()
-			p.ranks[1].stopped = false
+			p, lease, goesOn := brokenTeam(f)
+			goesOn()
 			p.freedInTime(lease, p.ranks[1].core.fenced, "it goes on, and closes its rows")
 			for _, r := range p.ranks {
 				if err := r.core.Close(0); err != nil {
@@ -76,8 +79,7 @@ func TestABrokenHostTellsNoEndBeforeARankThatStandsStillHasClosedItsRows(t *test
 // One that never goes on keeps the blocks, until it is certain that its process is gone.
 func TestABrokenHostTellsTheEndsOnceAProcessThatStoodStillIsGone(t *testing.T) {
 	f := newFleet(t, stream.KindDelta)
-	p, lease := brokenTeam(f)
-	defer p.ranks[1].core.mu.Unlock()
+	p, lease, _ := brokenTeam(f)
 	if err := p.core.DeltaLost(1); err != nil {
 		t.Fatal(err)
 	}
@@ -87,9 +89,8 @@ func TestABrokenHostTellsTheEndsOnceAProcessThatStoodStillIsGone(t *testing.T) {
 // The word of a rank that its rows are closed is lost on its way, like any other.
 func TestABrokenHostIsToldAgainThatRowsAreClosed(t *testing.T) {
 	f := newFleet(t, stream.KindDelta)
-	p, lease := brokenTeam(f)
-	p.ranks[1].core.mu.Unlock()
-	p.ranks[1].stopped = false
+	p, lease, goesOn := brokenTeam(f)
+	goesOn()
 	carry, lost := f.carry, 0
 	f.carry = func(from, to *Core, rank uint32) {
 		var buf [stream.MessageBytesMin]byte

@@ -77,7 +77,8 @@ enum {
 	KVL_EV_AT_RISK = 6,     /* handle = track: beats go out, the row does not move; value0 = ns left to the certain end */
 	KVL_EV_ENGINE_UP = 7,   /* handle = engine: connected */
 	KVL_EV_ENGINE_DOWN = 8, /* handle = engine: sends fail, or it was replaced; value0 = tracked requests touched */
-	KVL_EV_POISONED = 9,    /* the context is broken; reads not reported must be taken as failed with blocks held */
+	KVL_EV_POISONED = 9,    /* the context is broken; reads not reported must be taken as failed with blocks held, leases as held until
+				 * KVL_EV_FREED, which of a host context comes only when no rank's row is open (kvl_fence_all) */
 	KVL_EV_EXPECT_LAPSED = 10, /* handle = lease of kvl_expect: no grant within expect_max, early messages are dropped */
 	KVL_EV_RANK_UP = 11,    /* host context: handle = rank: it is attached and has registered its memory */
 	KVL_EV_RANK_DOWN = 12,  /* host context: handle = rank: its process is gone, or it has unregistered (status 0: unregistered, 1: gone) */
@@ -487,7 +488,10 @@ KVL_API int32_t kvl_wait_fd(kvl_ctx_t *ctx, int *fd_out);
 
 /**
  * Close every row for ever: no reader will accept data of this context any more. The context is poisoned. A host context has no rows:
- * its ranks close theirs when they hear of it. Async-signal-safe, any thread; leaves no text for kvl_last_error.
+ * its ranks close theirs when they hear of it, and its ends are told one lease duration after the last of them has said so, or has
+ * ended. A rank that stands still, or that the host's core cannot tell since it hangs, keeps all blocks held: end its process, and with
+ * carrier delta say so (kvl_delta_lost). Called on rank contexts, in their processes, it closes their rows at once.
+ * Async-signal-safe, any thread; leaves no text for kvl_last_error.
  */
 KVL_API int32_t kvl_fence_all(kvl_ctx_t *ctx);
 
