@@ -41,7 +41,7 @@ func (l *life) openHost() error {
 	p := l.place
 	h := &hostCtx{life: l, mem: memory(p.slots(), 1, 1<<14, false)}
 	h.mem.Epoch, h.mem.Secret = l.era.epoch, l.era.secret
-	name := fmt.Sprintf("sim-%d-%s-%d", l.w.run, l.id, l.number) // contexts of a process meet by name
+	name := fmt.Sprintf("sim-%d-%s-%d", l.w.run, l.place.spec.ID, l.number) // contexts of a process meet by name; two places may run one engine id
 	sc := stream.Config{EngineID: name, TP: p.shape().TP, PP: p.shape().PP, WakeFd: -1, RingBytes: stream.RingBytesMin}
 	var err error
 	if h.streams, err = stream.OpenHost(l.kind(), sc); err != nil {

@@ -82,6 +82,7 @@ func (p *place) start(id string) error {
 	l := newLife(p, id)
 	p.life = l
 	if err := l.open(); err != nil {
+		l.dead = true
 		return fmt.Errorf("engine %q: %w", p.spec.ID, err)
 	}
 	return nil

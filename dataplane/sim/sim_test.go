@@ -38,6 +38,23 @@ func TestNoRandomRunBreaksARule(t *testing.T) {
 	t.Logf("%d leases, %d reads done, failed by status %v, freed by reason %v, %d blocks compared, %d wrong at stock peers", sum.Granted, sum.Done, sum.Failed, sum.Freed, sum.Compared, sum.StockWrong)
 }
 
+// TestSeedsThatOnceBrokeARule runs again what random runs have found.
+func TestSeedsThatOnceBrokeARule(t *testing.T) {
+	for seed, what := range map[uint64]string{
+		77000618:            "a grant for memory that had gone stood over the next",
+		77001444:            "slots whose expectation ended unheard",
+		88000851:            "two places that run one engine id",
+		1796025606195244930: "a rank that missed the end of an expectation",
+	} {
+		r, err := Run(Random(seed, nil), Options{})
+		if err != nil {
+			t.Errorf("seed %d (%s): %v", seed, what, err)
+		} else if !r.OK() {
+			t.Errorf("seed %d (%s): %v", seed, what, r.Violations[0])
+		}
+	}
+}
+
 func TestTheSameScheduleGivesTheSameLog(t *testing.T) {
 	for seed := range uint64(10) {
 		var logs [2]bytes.Buffer
