@@ -200,8 +200,9 @@ else
 test-vllm-classes: vllm-wheel | $(BUILD)/test ## the connector in the real scheduler and worker of vLLM 0.32 and 0.33, without engines; 1 minute
 	tests/vllm/classes/deps.sh .deps/vllm-0.33
 	for python in "" $(CURDIR)/.deps/vllm-0.33; do \
-		KVLEASE_VLLM_PYTHON=$$python PYTHONPATH=$(BUILT)/vllm/wheel $(VLLM) -m unittest discover -s tests/vllm/classes; \
-	done 2>&1 | tee $(BUILD)/test/vllm-classes.log
+		KVLEASE_VLLM_PYTHON=$$python PYTHONPATH=$(BUILT)/vllm/wheel $(VLLM) tests/vllm/classes/run.py & \
+	done 2>&1 | tee $(BUILD)/test/vllm-classes.log; \
+	[ "$$(grep -c '^test-vllm-classes: .* OK$$' $(BUILD)/test/vllm-classes.log)" = 2 ]
 endif
 
 .PHONY: test-static

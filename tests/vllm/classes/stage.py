@@ -59,6 +59,7 @@ VERSION = vllm.__version__.split("+")[0]
 logging.getLogger("kvlease").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
 BLOCK, LAYERS, HEADS, HEAD = 32, 2, 2, 32
 SMALL = 1 << 20  # of rolling values: three bits are left for layer and head in a float32
+IDLE = 0.001  # s that the core sleeps after a step without tokens
 LEASE = 4.0  # s, the shortest that needs no allow_short_leases
 # For an engine that has to wait for the end of a lease.
 SHORT = {"extra": {"kv_lease_duration": 1.0}, "own": {"allow_short_leases": True, "step_max": 0.2}}
@@ -94,7 +95,7 @@ def free_port():
         return s.getsockname()[1]
 
 
-def until(what, *engines, seconds=20.0):
+def until(what, *engines, seconds=60.0):
     """Turns engines until something has come about, and answers it."""
     end = time.monotonic() + seconds
     while not (got := what()):
@@ -352,7 +353,8 @@ class Engine:
                 self.schedule()
                 if len(self.pending) < self.depth and self.pending[-1][1]:
                     return True
-            self.answer()
+            if not self.answer():
+                time.sleep(IDLE)
         except Exception as e:
             raise Died(f"{self.name}: {type(e).__name__}: {e}") from e
         return True
@@ -375,7 +377,7 @@ class Engine:
         }
 
     def answer(self):
-        """Execute the oldest step that was scheduled, and tell the scheduler."""
+        """Execute the oldest step that was scheduled, and tell the scheduler. False: no token was in it."""
         output, scheduled = self.pending.popleft()
         work, ends = {}, {}
         for id, (prompt, first, n, tables) in scheduled.items():
@@ -398,8 +400,9 @@ class Engine:
                 self.out[o.request_id].take(o)
             if outputs.scheduler_stats is not None and outputs.scheduler_stats.kv_connector_stats:
                 self.stats = outputs.scheduler_stats.kv_connector_stats
+        return bool(work)
 
-    def run(self, id, *others, seconds=20.0):
+    def run(self, id, *others, seconds=60.0):
         """Turns until a request is over."""
         return until(lambda: self.out[id] if self.out[id].over else None, self, *others, seconds=seconds)
 
@@ -408,7 +411,7 @@ class Engine:
     def free(self):
         return self.pool.get_num_free_blocks()
 
-    def rest(self, *others, seconds=20.0):
+    def rest(self, *others, seconds=60.0):
         """Turns until nothing is left of any request: no block, no lease, no table entry. Says what is left if that does not come."""
         def still():
             self.side.poll()
