@@ -26,6 +26,7 @@ DEPS = pathlib.Path(os.environ.get("KVLEASE_VLLM", HERE.parents[2] / ".deps" / "
 # Another vLLM than the environment's: its Python files over this one's torch.
 if other := os.environ.get("KVLEASE_VLLM_PYTHON"):
     sys.path.insert(0, other)
+    os.environ["PYTHONPATH"] = os.pathsep.join([other, *filter(None, [os.environ.get("PYTHONPATH")])])  # vLLM looks at models in a process of its own
 os.environ.update({
     "VLLM_TARGET_DEVICE": "cpu",
     "VLLM_NO_USAGE_STATS": "1",
