@@ -191,7 +191,7 @@ class Engine:
 
         samples = (sample for metric in prometheus_client.REGISTRY.collect() for sample in metric.samples)
         return {"metrics": {
-            s.name: s.value for s in samples
+            ".".join([s.name, *(v for k, v in s.labels.items() if k not in ("engine", "model_name"))]): s.value for s in samples
             if s.name.startswith(("vllm:nixl_", "vllm:external_prefix", "vllm:prefix_cache", "vllm:num_preemptions", "kvlease"))
             and not s.name.endswith(("_bucket", "_created"))
         }}

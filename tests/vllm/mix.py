@@ -19,6 +19,7 @@ KEEPERS = {
     "p of a stock d": lambda p, d: p == "kvlease" and d == "stock",
     "nobody": lambda p, d: False,
 }
+STATISTICS = 8  # s within which P must have said what it counted
 GONE = rig.LEASE + 2 * rig.EXTENSION + 4  # s after which no lease of any kind can be left
 
 
@@ -163,13 +164,17 @@ class Mix:
         except (rig.Died, TimeoutError) as why:
             return Judged(False, 0, str(why))
 
-    def counters(self, engine, *names):
-        """Those of a kvlease engine's own counters that are not zero and contain one of the names."""
-        try:
-            found = {k: v for k, v in engine.metrics().items() if v and any(n in k for n in names)}
-        except (rig.Died, TimeoutError):
-            return ""
-        return ", ".join(f"{k} {v:g}" for k, v in sorted(found.items()))
+    def late(self):
+        """Completions that P has had after the lease had ended, as it tells Prometheus."""
+        return self.p.metrics().get("vllm:nixl_num_notifications_after_expiry_total", 0)
+
+    def counts_late(self, before, expected, by="p of a stock d"):
+        """Statistics leave an engine with its steps, those of kvlease every few seconds: requests are sent until the number is there."""
+        until = time.monotonic() + (STATISTICS if KEEPERS[by](*self.kinds) else 0)
+        while (got := self.late() - before) < expected and time.monotonic() < until:
+            self.fresh()
+            time.sleep(0.5)
+        self.promise("P counts each late read", got == expected, f"{got:g} of {expected}", by)
 
     # ---- findings ----
 

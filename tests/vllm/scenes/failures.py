@@ -23,7 +23,7 @@ def d_killed(mix):
 
 @scene("D is stopped for longer than the lease and continued, P has used the blocks again")
 def d_stopped(mix):
-    prompts = [mix.prompt(n) for n in (200, 64)]
+    before, prompts = mix.late(), [mix.prompt(n) for n in (200, 64)]
     ids = [mix.queue(prompt) for prompt in prompts]
     time.sleep(1.5 * rig.INTERVAL)
     mix.d.stop()
@@ -34,8 +34,7 @@ def d_stopped(mix):
     mix.d.ask("slots", number=None)
     mix.never_wrong([mix.judge(mix.d.wait(id), prompt, 8) for id, prompt in zip(ids, prompts)])
     mix.all_right("and the next request is served", [mix.fresh()])
-    late = mix.counters(mix.p, "late", "after_expiry")  # after a step of P's, which is when vLLM takes statistics
-    mix.promise("P counts the late reads", late, late or "nothing", by="p of a stock d")
+    mix.counts_late(before, 2)
 
 
 @scene("D's loop hangs for longer than an extension and holds Python's lock, P has used the blocks again if it let go")

@@ -38,15 +38,14 @@ def paused(mix):
 
 @scene("the router hands the parameters over after the lease has ended, and P has used the blocks again")
 def handover(mix):
-    prompt, id = mix.prompt(200), mix.name()
+    prompt, id, before = mix.prompt(200), mix.name(), mix.late()
     kv = mix.rig.prefill(mix.p, id, prompt)
     gone = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
     mix.promise("P takes its blocks back", gone is not None, told(gone, "after {:.1f} s"), by="all")
     mix.overwrite()
     mix.never_wrong([mix.judge(mix.d.generate(id, prompt, 8, kv), prompt, 8)])
     mix.all_right("and the next request is served", [mix.fresh()])
-    late = mix.counters(mix.p, "late", "after_expiry")  # after a step of P's, which is when vLLM takes statistics
-    mix.promise("P counts the late read", late, late or "nothing", by="p of a stock d")
+    mix.counts_late(before, 1)
 
 
 def told(seconds, text):
