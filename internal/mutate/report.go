@@ -56,6 +56,7 @@ type Run struct {
 	Seed   uint64        `json:"seed"`
 	Commit string        `json:"commit"`
 	Date   string        `json:"date"`
+	Stages int           `json:"stages"` // packages whose tests were asked about a drawn mutation, at most
 	Named  []NamedResult `json:"named"`
 	Drawn  []DrawnResult `json:"drawn"`
 
@@ -172,6 +173,13 @@ func (c *tally) row(name string) string {
 
 func share(n, of int) float64 { return 100 * float64(n) / float64(max(of, 1)) }
 
+func whoIsAsked(stages int) string {
+	if stages == 1 {
+		return "The package's own tests are\nasked (short ones), and no others."
+	}
+	return "First the package's own tests\nare asked (short ones), then those of the packages that use it."
+}
+
 // Page makes docs/mutations.md.
 func (r *Run) Page(named []Mutation, equal []Equal) string {
 	var b strings.Builder
@@ -235,12 +243,12 @@ What would go wrong, and the test that must see it. They stand in [internal/muta
 	fmt.Fprintf(&b, `
 ## Drawn
 
-A condition negated, a statement dropped, a number one more or one less, anywhere in the files of these packages. First the package's own tests
-are asked (short ones), then those of the packages that use it. A test that fails must fail again by itself, so that a busy machine catches nothing.
+A condition negated, a statement dropped, a number one more or one less, anywhere in the files of these packages. %s
+A test that fails must fail again by itself, so that a busy machine catches nothing.
 
 | package | drawn | caught | | by its own tests | by time-out | change nothing | not noticed |
 |---|---|---|---|---|---|---|---|
-`)
+`, whoIsAsked(r.Stages))
 	for _, p := range Packages {
 		if t := byPackage[p.Name]; t != nil {
 			b.WriteString(t.row("`" + p.Name + "`"))

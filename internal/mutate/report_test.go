@@ -26,7 +26,13 @@ func TestThePageCountsWhatCompiledAndNamesWhatWasNotNoticed(t *testing.T) {
 	r.Drawn[0].Late = true
 	named := []Mutation{{Name: "first", Caught: Caught{Test: "TestOne"}}, {Name: "second", Caught: Caught{Test: "TestTwo"}}, {Name: "third"}, {Name: "fourth"}}
 	page := r.Page(named, []Equal{{File: "ringbuf/x.go", Func: "f", Kind: Constant, Old: "8", Why: "it is | the same"}})
+	if strings.Contains(page, "no others") {
+		t.Error("the page says that other packages were not asked")
+	}
+	r.Stages = 1
+	page = r.Page(named, []Equal{{File: "ringbuf/x.go", Func: "f", Kind: Constant, Old: "8", Why: "it is | the same"}})
 	for _, want := range []string{
+		"asked (short ones), and no others.",
 		"**2 of 3 named mistakes were caught by the test that is named for them. Of 4 drawn ones (seed 5, 1 more did not compile) 2 were caught: 50.0 %\n(at least 1 of them by tests that were written because of them); 1 more change nothing that can be seen, and 1 were not noticed.**",
 		"TestOne |", "TestTwo (time-out) |", "| **survived** |", "| not run |",
 		"| `ringbuf` | 4 | 2 | 50.0 % | 1 | 1 | 1 | 1 |",

@@ -123,7 +123,7 @@ func run(ctx context.Context) error {
 			last.Drawn = nil
 		}
 		got, err := r.Drawn(ctx, want, count, *stages)
-		last.Normal = r.Normal
+		last.Normal, last.Stages = r.Normal, *stages
 		for _, g := range got {
 			g.Commit = now
 			if at := find(last.Drawn, &g.Site); at >= 0 {
