@@ -316,9 +316,9 @@ func (l *ledger) freed(g *grant, reason int) {
 	if reason == record.FreedPoisoned {
 		l.brokenFreed(g)
 	}
-	// L10: whoever reads the row now must see that the lease is over.
+	// L10: whoever reads the row now must see that the lease is over. Of a rank that has made no map nobody knows where the rows are.
 	_, rows := record.Board(l.r.mem.Board)
-	if l.r.agent != nil && l.r.epoch == g.epoch && rows[s].Fence == l.r.base+uint64(g.handle.Use()) {
+	if l.r.agent != nil && l.r.ownMap != nil && l.r.epoch == g.epoch && rows[s].Fence == l.r.base+uint64(g.handle.Use()) {
 		l.w.broke("L10", l.r.who(), g.name, "freed as %s while the row of rank %d says that it may be read", freedNames[reason&15], l.r.n)
 	}
 	if l.r.poisoned || l.r.life.app.broken {

@@ -44,6 +44,7 @@ func TestSeedsThatOnceBrokeARule(t *testing.T) {
 		77000618:            "a grant for memory that had gone stood over the next",
 		77001444:            "slots whose expectation ended unheard",
 		88000851:            "two places that run one engine id",
+		500000950:           "a host that breaks before a rank has heard of it",
 		1796025606195244930: "a rank that missed the end of an expectation",
 	} {
 		r, err := Run(Random(seed, nil), Options{})
