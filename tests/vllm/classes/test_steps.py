@@ -271,6 +271,34 @@ class Turns(Pair):
         self.again(tokens + prompt(50, 6), {**kv, "remote_port": None})
         self.release()
 
+    def test_a_second_turn_whose_read_fails_is_computed_if_the_policy_says_so_and_failed_else(self):
+        for policy in ("recompute", "fail"):
+            with self.subTest(policy):
+                q = stage.Engine("q", policy=policy, caching=False, **self.P)
+                self.addCleanup(q.close)
+                tokens = prompt(100, 4 + len(policy))
+                kv = self.first(tokens, 40)
+                self.release()
+                self.d.rest(self.p)
+                longer = tokens + answer(tokens, 40) + prompt(50, 6)
+                q.add("a", longer, kv={**kv, **PREFILL})
+                out = q.run("a", self.d)
+                self.assertEqual((out.tokens, out.reason), (answer(longer, 1), "length") if policy == "recompute" else ([], "error"))
+                if policy == "recompute":
+                    self.assertIsNotNone(out.kv)
+
+    def test_a_prefill_of_a_second_turn_that_is_preempted_is_computed(self):
+        q = stage.Engine("q", blocks=24, tokens=64, caching=False, **self.P)
+        self.addCleanup(q.close)
+        tokens = prompt(100, 9)
+        kv = self.first(tokens, 40)
+        longer = tokens + answer(tokens, 40) + prompt(32 * 12, 6)
+        q.add("a", longer, kv={**kv, **PREFILL})
+        q.add("b", prompt(32 * 14, 7), 40)
+        self.assertEqual(q.run("a", self.d).tokens, answer(longer, 1))
+        self.assertEqual(q.run("b", self.d).tokens, answer(prompt(32 * 14, 7), 40))
+        self.release()
+
     def release(self):
         self.end()
         for lease in self.d_leases:

@@ -111,7 +111,13 @@ class Scheduler(NixlPullConnectorScheduler):
             self._reader.track(request)
 
     def _second_turn(self, params: dict[str, Any]) -> bool:
-        return bool(self.is_bidirectional_kv_xfer_enabled and params.get("do_remote_decode") and params.get("remote_block_ids"))
+        """There is something to read from the decoder; after one try there is not: vLLM would wait for a load that nobody starts."""
+        return bool(
+            self.is_bidirectional_kv_xfer_enabled
+            and params.get("do_remote_decode")
+            and params.get("remote_block_ids")
+            and not params.get("_remote_blocks_processed")
+        )
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
         params = request.kv_transfer_params
