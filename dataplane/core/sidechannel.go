@@ -216,6 +216,7 @@ func (s *sideChannel) run() {
 			s.keepClocks()
 			s.retryRefused()
 			s.dropMisfits()
+			s.doubtAgain()
 		}
 	}
 }

@@ -328,6 +328,29 @@ func (s *sideChannel) lookAtPeers() {
 		if uint32(seen) != uint32(was) || seen&^was&seenBroken != 0 { // it may have come back as another one
 			s.retry(p.engine)
 		}
+		if seen&^was&seenStrange != 0 {
+			s.doubt(p)
+		}
+	}
+}
+
+// doubt asks an engine anew at which requests of another boot are tracked: it may have slept and woken, or started again, with nothing
+// tracked there, so that nothing broke. Anybody who can name a request can make up an epoch, so it is no more than a doubt. Under
+// the lock.
+func (s *sideChannel) doubt(p *sidePeer) {
+	if p.wanted && !p.misfit {
+		s.client.Doubt(p.engine)
+	}
+}
+
+// doubtAgain doubts for as long as such requests are there.
+func (s *sideChannel) doubtAgain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.peers {
+		if s.watch.of(p.engine)&seenStrange != 0 {
+			s.doubt(p)
+		}
 	}
 }
 

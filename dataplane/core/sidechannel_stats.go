@@ -35,6 +35,7 @@ type ClientCounters struct {
 	Parkings        uint64
 	Cut             uint64
 	Replaced        uint64
+	Doubts          uint64
 }
 
 // ServedCounters are handshake.ServerStats without what lies below.
@@ -64,7 +65,7 @@ func (s *sideChannel) stats(all map[string]any) {
 	flatten(all, "side_client_", ClientCounters{
 		Engines: c.Engines, Failing: c.Failing, Active: c.Active, Parked: c.Parked, Pending: c.Pending, Attempts: c.Attempts,
 		Fetched: c.Fetched, Failures: c.Failures, Refreshes: c.Refreshes, RefreshFailures: c.RefreshFailures,
-		Parkings: c.Parkings, Cut: c.Cut, Replaced: c.Replaced,
+		Parkings: c.Parkings, Cut: c.Cut, Replaced: c.Replaced, Doubts: c.Doubts,
 	})
 	if s.server != nil {
 		st := s.server.Stats()

@@ -29,6 +29,7 @@ const (
 	seenTracked = 1 << 32
 	seenFixed   = 1 << 33
 	seenBroken  = 1 << 34
+	seenStrange = 1 << 35
 )
 
 const (
@@ -99,6 +100,9 @@ func (s *sideChannel) Note(engine uint64, v heartbeat.EngineView) {
 	}
 	if v.State == heartbeat.Broken {
 		seen |= seenBroken
+	}
+	if v.Strange {
+		seen |= seenStrange
 	}
 	if p.engine.Load() != engine || p.seen.Load() == seen {
 		return

@@ -24,6 +24,8 @@ type engine struct {
 	fixed   uint64 // of these, requests of fixed leases
 	breaks  uint32 // times that it was up on all ranks, and then not
 	offset  clock.Offset
+	strange uint64        // epoch of the last request of another boot than the maps, while no maps of it are known; 0: none
+	since   clock.Instant // when it came
 	inNews  list.Links
 }
 
@@ -81,6 +83,9 @@ func (g *Group) takeNews() bool {
 	}
 	if s.mapsNew {
 		e.maps, e.epoch, e.died = s.maps, s.epoch, len(s.maps) == 0
+		if !e.died && e.strange == e.epoch {
+			e.strange = 0
+		}
 		for n := range g.ranks {
 			g.needMaps(&g.ranks[n], e)
 		}
@@ -293,6 +298,9 @@ func (g *Group) View(engine uint64) heartbeat.EngineView {
 		return heartbeat.EngineView{}
 	}
 	v := heartbeat.EngineView{State: heartbeat.Idle, Tracked: int(e.tracked), Fixed: int(e.fixed), Breaks: e.breaks}
+	if e.strange != 0 && len(e.maps) > 0 && e.tracked > 0 { // the ranks keep it apart for one duration
+		v.Strange = g.now.Before(e.since.Add(g.cfg.Duration))
+	}
 	switch {
 	case e.isUp:
 		v.State = heartbeat.Connected

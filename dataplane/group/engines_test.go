@@ -8,6 +8,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane"
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/group"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
@@ -74,6 +75,64 @@ func TestAPeerThatDiesIsReadNoMoreUntilItComesBack(t *testing.T) {
 	l.until("lost", func() bool { return d.count(record.EvReadFailed) > 0 })
 	if failed := d.take(record.EvReadFailed); failed[0].Status != record.ReadLost {
 		t.Errorf("status %d", failed[0].Status)
+	}
+}
+
+func TestAnEngineIsSeenAsStrangeForADurationAfterARequestOfABootThatNobodyKnows(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	strange := func() bool { return d.group.View(peer).Strange }
+	_, remote := p.grant("a", 1, 0, 4)
+	d.track(peer, remote, 9)
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	if strange() {
+		t.Fatal("with a request of the boot that is known")
+	}
+	const next = 4711
+	other := *remote
+	other.ID, other.Epoch = []byte("b"), next
+	first := d.track(peer, &other, 10)
+	l.step(10 * time.Millisecond)
+	_, remote = p.grant("c", 1, 4, 4)
+	d.track(peer, remote, 11)
+	l.step(10 * time.Millisecond)
+	if !strange() {
+		t.Fatal("a request of another boot is not seen, as one of the boot that is known came after it")
+	}
+	must(t, d.group.LoadEngine(peer, p.maps())) // asked anew, it is the same
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	if v := d.group.View(peer); !v.Strange || v.State != heartbeat.Connected || v.Breaks != 0 {
+		t.Fatalf("after the same maps: %+v", v)
+	}
+	l.until("its ranks have given it up", func() bool { return d.count(record.EvLeaseGone) > 0 })
+	if gone := d.take(record.EvLeaseGone); len(gone) != 1 || gone[0].Handle != uint64(first) {
+		t.Errorf("gone: %+v", gone)
+	}
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	if strange() {
+		t.Error("the request is over")
+	}
+	d.track(peer, &other, 12)
+	l.step(10 * time.Millisecond)
+	if !strange() {
+		t.Error("a second request of another boot is not seen")
+	}
+	var maps []group.PeerMap
+	for _, m := range p.maps() {
+		h := new(wire.Handshake)
+		must(t, wire.ParseHandshake(m.Data, h))
+		h.Lease.Epoch = next
+		maps = append(maps, group.PeerMap{Rank: m.Rank, Data: wire.AppendHandshake(nil, h)})
+	}
+	must(t, d.group.LoadEngine(peer, maps))
+	l.step(10 * time.Millisecond)
+	if strange() {
+		t.Error("its maps are there")
+	}
+	l.until("what was known before is lost", func() bool { return d.count(record.EvLeaseGone) > 0 })
+	for _, e := range d.take(record.EvLeaseGone) {
+		if e.User == 12 {
+			t.Errorf("gone: %+v", e)
+		}
 	}
 }
 

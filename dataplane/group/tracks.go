@@ -102,6 +102,9 @@ func (x *said) Track(in *record.TrackReq, remote, _ []byte, now clock.Instant) {
 	if in.ExpiresNs != 0 {
 		e.fixed++
 	}
+	if in.Native != 0 && (in.Epoch != e.epoch || len(e.maps) == 0) {
+		e.strange, e.since = in.Epoch, now
+	}
 	if !g.remotes.set(&t.id, &t.idLen, remote) { // a rank that has to hear of it again could not be told
 		g.Counters.LongIDsFull++
 		g.orphan(u, t)

@@ -114,6 +114,8 @@ type engine struct {
 	failing  time.Time   // the first of them
 	err      error       // last failure
 	fetched  time.Time   // last success
+	doubted  time.Time   // last attempt that a Doubt began
+	doubts   int         // such attempts, each within backoffMax of the one before
 	late     int         // refreshes failed in a row
 	notYet   time.Time   // no refresh before
 
@@ -225,6 +227,29 @@ func (c *Client) Retry(handle uint64) error {
 		if e.queue == nil || e.state == Ready { // or a refresh was due
 			c.later(e, c.gap(e))
 		}
+	})
+}
+
+// Doubt asks an engine that is known anew, because of a word that anybody could have made up: a request names another boot of
+// it. The first doubt is followed at once, those after it with the waits that follow failures; what comes sooner is dropped, so who
+// still doubts says so again. It does nothing while the maps are asked for or failed.
+func (c *Client) Doubt(handle uint64) error {
+	return c.with(handle, func(e *engine) {
+		if e.full || e.attempt != nil {
+			return
+		}
+		now := time.Now()
+		since := now.Sub(e.doubted)
+		if since >= backoffMax {
+			e.doubts = 0
+		}
+		if e.doubts > 0 && since < c.failWait(e, e.doubts) {
+			return
+		}
+		e.doubts++
+		e.doubted, e.full = now, true
+		c.counts.doubts++
+		c.later(e, c.gap(e))
 	})
 }
 

@@ -126,14 +126,20 @@ func backoff(failures int) time.Duration {
 	return min(backoffMin<<min(failures-1, 10), backoffMax)
 }
 
+// failWait is backoff, for a tracked engine at the longest an interval.
+func (c *Client) failWait(e *engine, failures int) time.Duration {
+	in := backoff(failures)
+	if e.tracked {
+		in = min(in, c.cfg.Interval)
+	}
+	return in
+}
+
 // wait sets the time of the next attempt after a failure.
 func (c *Client) wait(e *engine) {
-	in := backoff(e.failures)
-	switch {
-	case e.state == Refused: // nothing that the next heartbeat would change
+	in := c.failWait(e, e.failures)
+	if e.state == Refused { // nothing that the next heartbeat would change
 		in = backoffMax
-	case e.tracked:
-		in = min(in, c.cfg.Interval)
 	}
 	c.later(e, time.Until(e.ended.Add(in)))
 }

@@ -88,6 +88,73 @@ func TestWaitsBetweenAttempts(t *testing.T) {
 	}
 }
 
+func TestDoubtsAreFollowedAtOnceAndThenWithTheWaitsOfFailures(t *testing.T) {
+	const far = 10 * time.Minute
+	for _, tc := range []struct {
+		name    string
+		tracked bool
+		peer    func(l *lab) peer // from the first doubt on
+		want    []time.Duration
+	}{
+		{"of an engine that nobody waits for", false, func(l *lab) peer { return l.engine("P", 0) },
+			[]time.Duration{0, far, far + time.Second, far + 3*time.Second, far + 7*time.Second, far + 15*time.Second, far + 31*time.Second}},
+		{"of a tracked engine, an interval apart at the longest", true, func(l *lab) peer { return l.engine("P", 0) },
+			[]time.Duration{0, far, far + time.Second, far + 3*time.Second, far + 7*time.Second, far + 12*time.Second, far + 17*time.Second}},
+		{"of an engine that answers no more, as of any other that fails", true, func(*lab) peer { return refuses },
+			[]time.Duration{0, far, far + time.Second, far + 3*time.Second, far + 7*time.Second, far + 12*time.Second, far + 17*time.Second}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inLab(t, Config{}, func(l *lab) {
+				l.put("P", l.engine("P", 0))
+				l.want(1, "P", 1)
+				l.Track(1, tc.tracked)
+				l.sleep(far)
+				l.put("P", tc.peer(l))
+				last := tc.want[len(tc.want)-1]
+				for time.Since(l.start) <= last {
+					if err := l.Doubt(1); err != nil {
+						t.Fatal(err)
+					}
+					l.sleep(10 * ms)
+				}
+				if diff := cmp.Diff(tc.want, l.dialed("P")); diff != "" {
+					t.Errorf("attempts at (-want +got):\n%s", diff)
+				}
+				n := len(tc.want)
+				l.put("P", l.engine("P", 0))
+				l.sleep(2 * time.Minute) // nobody doubts: nobody asks, but for what had failed
+				if s, now := l.status(1), len(l.dialed("P")); s.State != Ready || now > n+1 {
+					t.Errorf("%d attempts after %d, status %+v", now, n, s)
+				}
+				n = len(l.dialed("P"))
+				l.Doubt(1)
+				l.sleep(0)
+				if got := len(l.dialed("P")); got != n+1 {
+					t.Errorf("after a pause a doubt was followed by %d attempts", got-n)
+				}
+			})
+		})
+	}
+}
+
+func TestAWordOfAChangeIsNotHeldUpByDoubtsBeforeIt(t *testing.T) {
+	inLab(t, Config{}, func(l *lab) {
+		l.put("P", l.engine("P", 0))
+		l.want(1, "P", 1)
+		l.sleep(time.Minute)
+		for range 100 {
+			l.Doubt(1)
+			l.sleep(100 * ms)
+		}
+		n := len(l.dialed("P"))
+		l.Retry(1)
+		l.sleep(retryGap)
+		if got := len(l.dialed("P")); got != n+1 {
+			t.Errorf("%d attempts, want 1", got-n)
+		}
+	})
+}
+
 func TestAPeerThatComesUpIsKnownWithinAnIntervalIfRequestsAreTracked(t *testing.T) { // C52
 	inLab(t, Config{}, func(l *lab) {
 		l.want(1, "P", 1)

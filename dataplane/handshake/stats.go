@@ -8,9 +8,9 @@ import (
 
 // counts are the client's counters, under its lock.
 type counts struct {
-	attempts, fetched, refreshes, parked, cut, replaced uint64
-	failures, refreshFailures                           [Classes]uint64
-	last                                                time.Time
+	attempts, fetched, refreshes, parked, cut, replaced, doubts uint64
+	failures, refreshFailures                                   [Classes]uint64
+	last                                                        time.Time
 }
 
 // Stats are the client's gauges, and its counters since NewClient.
@@ -29,6 +29,7 @@ type Stats struct {
 	Parkings        uint64    // attempts ever parked
 	Cut             uint64    // attempts cut short for others
 	Replaced        uint64    // results that a later one replaced before they were taken
+	Doubts          uint64    // attempts that a Doubt asked for
 	Last            time.Time // of the last success; zero: none
 }
 
@@ -40,7 +41,7 @@ func (c *Client) Stats() Stats {
 	s := Stats{
 		Active: len(c.active), Parked: c.parked.Len(), Pending: c.results.Len(),
 		Attempts: n.attempts, Fetched: n.fetched, Failures: n.failures, Refreshes: n.refreshes, RefreshFailures: n.refreshFailures,
-		Parkings: n.parked, Cut: n.cut, Replaced: n.replaced, Last: n.last,
+		Parkings: n.parked, Cut: n.cut, Replaced: n.replaced, Doubts: n.doubts, Last: n.last,
 	}
 	for _, e := range c.engines {
 		s.Engines[e.state]++

@@ -200,6 +200,59 @@ func TestAReadForABootThatIsNotTheOneFoundDoesNotStandInTheWayOfOthers(t *testin
 	r.wantRest()
 }
 
+func TestAnEngineIsSeenAsStrangeWhileRequestsOfABootThatNobodyKnowsWaitThere(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.add(o)
+	early := r.track(e, o, 1, 0)
+	r.step(r.now.Add(10 * time.Millisecond))
+	if v := r.k.View(e); v.Strange {
+		t.Errorf("before its handshake: %+v", v)
+	}
+	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+	r.run(sec(2), 10*time.Millisecond)
+	if v := r.k.View(e); v.Strange || v.State != Connected {
+		t.Errorf("with requests of its boot: %+v", v)
+	}
+	r.k.Untrack(early, r.now)
+	o.reboot()
+	next := r.track(e, o, 2, 0)
+	r.step(sec(2.1))
+	if v := r.k.View(e); !v.Strange {
+		t.Errorf("with a request of the next boot: %+v", v)
+	}
+	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+	for range 200 {
+		if r.step(r.now.Add(10 * time.Millisecond)); r.k.View(e).Strange {
+			t.Fatal("it is strange though the maps are there")
+		}
+	}
+	r.read(next, record.Run{N: 1})
+	r.run(sec(6), 100*time.Millisecond)
+	r.wantSaid(next, "done")
+
+	never := r.slot()
+	req := o.req(never, e, 3, 0, r.now)
+	req.Epoch = 4711
+	r.k.Track(req, []byte("of no boot"), nil, r.now)
+	breaks := r.k.View(e).Breaks
+	for range 3 {
+		must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+		r.run(r.now.Add(time.Second), 100*time.Millisecond)
+		if v := r.k.View(e); !v.Strange || v.Breaks != breaks || v.State != Connected {
+			t.Errorf("with a request of no boot, and the same maps once more: %+v", v)
+		}
+	}
+	r.run(r.now.Add(40*time.Second), 100*time.Millisecond)
+	if v := r.k.View(e); v.Strange {
+		t.Errorf("when it is over: %+v", v)
+	}
+	r.wantSaid(never, "gone")
+	r.k.Untrack(never, r.now)
+	r.run(r.now.Add(40*time.Second), 100*time.Millisecond)
+	r.wantRest()
+}
+
 // A pump that sleeps until NextDue loses nothing.
 func TestStepsOnlyAtNextDueKeepEveryHeartbeatOnTime(t *testing.T) {
 	r := newRig(t, nil)

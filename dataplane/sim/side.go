@@ -40,7 +40,8 @@ type sidePeer struct {
 
 	asking   bool
 	again    bool
-	asked    int // numbers attempts; those of before are void
+	known    bool // the last attempt succeeded, and no other one is due
+	asked    int  // numbers attempts; those of before are void
 	failures int
 	refused  bool   // its last answer was of an engine that does not fit
 	epoch    uint64 // of the maps handed on last
@@ -48,6 +49,9 @@ type sidePeer struct {
 	broken   bool
 	tracked  bool
 	fixed    bool
+	strange  bool
+	doubts   int
+	doubted  clock.Instant // true time of the last one
 	offset   clock.Offset
 	jumped   time.Duration // suspends of ours that the offset knows of
 	fresh    clock.Instant // true time of the last refresh
@@ -228,7 +232,10 @@ func (s *side) step(now clock.Instant) {
 				}
 			})
 		}
-		p.breaks, p.broken = v.Breaks, broken
+		if p.wanted && v.Strange && !p.strange {
+			s.w.after(20*time.Millisecond, p.doubt)
+		}
+		p.breaks, p.broken, p.strange = v.Breaks, broken, v.Strange
 	}
 }
 
@@ -240,6 +247,9 @@ func (s *side) tick() {
 	for _, p := range s.peers {
 		if p.refused && p.wanted && p.tracked {
 			s.engineDead(p)
+		}
+		if p.strange {
+			p.doubt()
 		}
 		if p.jumped != s.life.place.suspended {
 			p.jumped = s.life.place.suspended

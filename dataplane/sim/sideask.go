@@ -35,12 +35,31 @@ func (p *sidePeer) ask(in time.Duration) {
 		return
 	}
 	p.asked++
+	p.known = false
 	n := p.asked
 	p.s.w.after(in, func() {
 		if p.asked == n && p.wanted && !p.s.life.dead {
 			p.attempt()
 		}
 	})
+}
+
+// doubt asks a known engine anew at which requests of another boot are tracked, with the waits that follow failures.
+func (p *sidePeer) doubt() {
+	s := p.s
+	if !p.wanted || p.refused || p.asking || !p.known || s.life.dead {
+		return
+	}
+	since := s.w.now.Sub(p.doubted)
+	if since >= backoffMax {
+		p.doubts = 0
+	}
+	if p.doubts > 0 && since < p.backoff(p.doubts) {
+		return
+	}
+	p.doubts++
+	p.doubted = s.w.now
+	p.ask(0)
 }
 
 // attempt asks the owner's listener.
@@ -150,7 +169,7 @@ func (p *sidePeer) answered(sent clock.Instant, l *life) {
 		}
 		ranks = append(ranks, heartbeat.PeerRank{Rank: p.ranks[i], Map: h})
 	}
-	p.asking, p.failures, p.refused = false, 0, false
+	p.asking, p.known, p.failures, p.refused = false, true, 0, false
 	first := ranks[0].Map
 	p.epoch = first.Lease.Epoch
 	if err := s.load(p, ranks); err != nil {
@@ -191,17 +210,23 @@ func (s *side) own() *wire.Handshake {
 func (p *sidePeer) failed() {
 	p.asking = false
 	p.failures++
-	in := min(backoffMin<<min(p.failures-1, 10), backoffMax)
-	switch {
-	case p.refused:
+	in := p.backoff(p.failures)
+	if p.refused {
 		in = backoffMax
-	case p.tracked:
-		in = min(in, p.s.life.place.lease()/6)
 	}
 	if p.again {
 		in = askGap
 	}
 	p.ask(in)
+}
+
+// backoff is the wait after so many failures in a row.
+func (p *sidePeer) backoff(failures int) time.Duration {
+	in := min(backoffMin<<min(failures-1, 10), backoffMax)
+	if p.tracked {
+		in = min(in, p.s.life.place.lease()/6)
+	}
+	return in
 }
 
 func (s *side) load(p *sidePeer, ranks []heartbeat.PeerRank) error {
