@@ -47,7 +47,7 @@ func TestEverySceneKeepsItsPromisesOverLoopback(t *testing.T) {
 		}
 	}
 	for k := range timeline.Crash + 1 {
-		if kinds[k] == 0 {
+		if kinds[k] == 0 && k != timeline.Sent { // the simulation's: a demo sees what arrives
 			t.Errorf("the picture has no mark of kind %d", k)
 		}
 	}
