@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/internal/child"
 )
 
 // waitMax bounds every wait of these tests.
@@ -208,14 +209,7 @@ func startPeer(t *testing.T, setup peerSetup) *remote {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "KVLEASE_TEST_PEER="+string(b))
 	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdin, stdout := child.Pipes(t, cmd)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

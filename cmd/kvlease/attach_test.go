@@ -18,6 +18,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
+	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
@@ -66,14 +67,7 @@ func startNode(t *testing.T, args ...string) *engineProcess {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // the death signal comes with the end of the thread that started the process
 	t.Cleanup(runtime.UnlockOSThread)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in, out := child.Pipes(t, cmd)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
@@ -77,14 +78,7 @@ func TestStrangeRequestsToAContextEndNothing(t *testing.T) { // S19
 func vllmListens(t *testing.T, engine, hash string) (port int) {
 	t.Helper()
 	cmd := vllm(t, "listen", "127.0.0.1", engine, hash, "1", "1")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in, out := child.Pipes(t, cmd)
 	if err := cmd.Start(); err != nil {
 		require.Skip(t, "pyzmq", err.Error())
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvlease/kvlease/dataplane/zmtp"
+	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
@@ -78,14 +79,7 @@ func vllm(t testing.TB, args ...string) *exec.Cmd {
 func vllmListens(t testing.TB, host, engine, hash string, pp, tp int) (addr string) {
 	t.Helper()
 	cmd := vllm(t, "listen", host, engine, hash, strconv.Itoa(pp), strconv.Itoa(tp))
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in, out := child.Pipes(t, cmd)
 	if err := cmd.Start(); err != nil {
 		require.Skip(t, "pyzmq", err.Error())
 	}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
@@ -155,14 +156,7 @@ func helper(t *testing.T, part, socket string, rank, ranks int, change ...func(*
 	for _, c := range change {
 		c(cmd)
 	}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in, out := child.Pipes(t, cmd)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

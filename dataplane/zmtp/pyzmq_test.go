@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
@@ -72,14 +73,7 @@ func python(t testing.TB, script string, args ...string) *exec.Cmd {
 func theirs(t testing.TB, kind, host, mechanism string, heartbeatMs int) (addr string) {
 	t.Helper()
 	cmd := python(t, "router.py", kind, host, mechanism, strconv.Itoa(heartbeatMs))
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in, out := child.Pipes(t, cmd)
 	if err := cmd.Start(); err != nil {
 		require.Skip(t, "pyzmq", err.Error())
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
@@ -188,14 +189,7 @@ func openFar(t *testing.T, name string, env ...string) *far {
 	f.cmd.Env = append(append(os.Environ(), sideEnv+"="+name), env...)
 	var errs strings.Builder
 	f.cmd.Stderr = &errs
-	in, err := f.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := f.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in, out := child.Pipes(t, f.cmd)
 	if err := f.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
