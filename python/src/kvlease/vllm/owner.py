@@ -132,7 +132,3 @@ class Owner:
         except kvlease.Error:
             return False
         return True
-
-    @property
-    def leases(self) -> int:
-        return len(self._held)

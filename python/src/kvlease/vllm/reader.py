@@ -221,7 +221,3 @@ class Reader:
             self._producer.untrack(pull.track)
         except kvlease.Error:  # it has ended, or the context is broken
             pass
-
-    @property
-    def tracked(self) -> int:
-        return len(self._pulls)

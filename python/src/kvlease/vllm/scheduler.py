@@ -11,7 +11,7 @@ from vllm.logger import init_logger
 
 import kvlease
 from kvlease.vllm.carried import Carried
-from kvlease.vllm.host import Maps, open_host, regions_of_groups
+from kvlease.vllm.host import ATTACH_TIMEOUT, Maps, open_host, regions_of_groups
 from kvlease.vllm.meta import Metadata, Stepped
 from kvlease.vllm.owner import Owner
 from kvlease.vllm.reader import Reader
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from kvlease.vllm.settings import Settings
 
 logger = init_logger(__name__)
-
-ATTACH_TIMEOUT = 30.0  # s until all ranks are attached; they are registered, so it is a matter of ms
-
 
 class Scheduler(NixlPullConnectorScheduler):
     """vLLM's pull scheduler decides what is sent, read and kept, as ever; what it notes for its workers is taken out of its lists

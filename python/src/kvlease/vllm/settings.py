@@ -49,7 +49,6 @@ class Settings:
         self.host_steps = self.drive == "inline" or self.carrier == "delta"
         self.engine_ttl = float(extra.get("engine_ttl", 3600.0))
         self.recompute: bool = transfer.kv_load_failure_policy == "recompute"
-        self.bidirectional = bool(extra.get("bidirectional_kv_xfer", False))
         self.same = {k: extra[k] for k in SAME_NAME if k in extra}
         self._refuse(transfer, extra)
 

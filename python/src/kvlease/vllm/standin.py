@@ -1,7 +1,7 @@
 """The object that vLLM's worker gets in place of its NIXL agent.
 
-The rank's one agent belongs to the library, so what vLLM still does with an agent is collected or answered here: registering
-memory: kvl_register does it, after vLLM has found the regions.
+The rank's one agent belongs to the library. What vLLM still asks of an agent is answered here, and nothing done: kvl_register
+registers the memory, after vLLM has found the regions.
 """
 
 from __future__ import annotations

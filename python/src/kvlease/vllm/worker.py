@@ -18,7 +18,7 @@ from vllm.logger import init_logger
 
 import kvlease
 from kvlease.vllm import carried, standin
-from kvlease.vllm.host import RANK_KEY
+from kvlease.vllm.host import ATTACH_TIMEOUT, RANK_KEY
 from kvlease.vllm.meta import Metadata, Stepped
 from kvlease.vllm.stats import RANK, Source, Stats
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-ATTACH_TIMEOUT = 30.0  # s that an inline rank steps by itself until the engine does
 QUIET_TIMEOUT = 150.0  # s that a sleep waits for reads in flight; the library gives a read up after 120
 
 
