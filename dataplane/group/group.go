@@ -314,6 +314,9 @@ func (g *Group) SetEra(e record.Era) {
 // registration begins another. One whose memory came and went in it before it was ever known ends it alone: no reader has got the
 // maps of all ranks, and what was granted for that memory must not meet the next.
 func (g *Group) EraOver() bool {
+	if g.era.Era == 0 {
+		return false
+	}
 	used, all := false, true
 	for i := range g.ranks {
 		r := &g.ranks[i]
@@ -321,12 +324,12 @@ func (g *Group) EraOver() bool {
 			continue
 		}
 		if r.state.Flags&record.RankSpent != 0 && r.state.Era == g.era.Era && r.upIn != g.era.Era {
-			return g.era.Era != 0
+			return true
 		}
 		all = all && r.state.Flags&record.RankRegistered == 0
 		used = used || r.eraUsed == g.era.Era && r.everUp
 	}
-	return used && all && g.era.Era != 0
+	return used && all
 }
 
 // Drain has the ranks tell owners what will not be read, and say on their boards that this engine leaves.

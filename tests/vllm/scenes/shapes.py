@@ -40,22 +40,22 @@ def waits_and_dies(mix, p, d):
     mix.promise("D is killed: P takes its blocks back", back is not None, "never" if back is None else f"after {back:.2f} s", by="all")
 
 
-@scene("P with two ranks, D with one")
-def tp_2_to_1(mix):
-    p, d = mix.pair("tp21", p={"tp": 2})
+def sizes(mix, pair, **ranks):
+    p, d = mix.pair(pair, **ranks)
     meet(mix, p, d)
     several(mix, p, d)
     waits_and_dies(mix, p, d)
-    mix.retire("tp21")
+    mix.retire(pair)
+
+
+@scene("P with two ranks, D with one")
+def tp_2_to_1(mix):
+    sizes(mix, "tp21", p={"tp": 2})
 
 
 @scene("P with one rank, D with two")
 def tp_1_to_2(mix):
-    p, d = mix.pair("tp12", d={"tp": 2})
-    meet(mix, p, d)
-    several(mix, p, d)
-    waits_and_dies(mix, p, d)
-    mix.retire("tp12")
+    sizes(mix, "tp12", d={"tp": 2})
 
 
 @scene("asynchronous scheduling on both sides")
