@@ -68,7 +68,7 @@ KVL_API int32_t kvl_expect(kvl_producer_t *p, kvl_bytes_t id, kvl_lease_t *lease
 	rec->zero = 0;
 	kvl_copy(rec + 1, id.data, id.len);
 	KVL_STORE(&p->ctx->slots[slot].state, (uint64_t)KVL_HANDLE_USE(lease) << 32 | KVL_S_EXPECTED, RELEASE);
-	kvl_publish(p);
+	kvl_publish(p, KVL_REC_EXPECT);
 	*lease_out = lease;
 	return KVL_OK;
 }
@@ -193,7 +193,7 @@ KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease
 	rec->flags = grant->flags;
 	rec->id_len = (uint32_t)grant->id.len;
 	kvl_copy(rec + 1, grant->id.data, grant->id.len);
-	kvl_publish(p);
+	kvl_publish(p, KVL_REC_GRANT);
 	if (KVL_UNLIKELY(__atomic_load_n(&ctx->control->poisoned, __ATOMIC_SEQ_CST)) &&
 	    (st = settle_poisoned(ctx, slot, lease)) != KVL_OK)
 		return st;
@@ -239,6 +239,6 @@ KVL_API int32_t kvl_pressure(kvl_producer_t *p, uint32_t blocks_wanted)
 		return kvl_fail(KVL_ERR_FULL, "the submission ring is full");
 	rec->blocks = blocks_wanted;
 	rec->zero = 0;
-	kvl_publish(p);
+	kvl_publish(p, KVL_REC_PRESSURE);
 	return KVL_OK;
 }

@@ -54,9 +54,11 @@ void *kvl_control_reserve(kvl_producer_t *p, uint32_t tag, uint32_t n, int *over
 	return entry + 1;
 }
 
-void kvl_control_publish(kvl_producer_t *p, int overflow)
+void kvl_control_publish(kvl_producer_t *p, uint32_t tag, int overflow)
 {
 	uint32_t nudge = KVL_LOAD(&p->ctx->nudge, RELAXED);
+	if (kvl_site_on(KVL_SITE_hook__submit))
+		kvl_trace_submit(p, tag);
 	if (KVL_UNLIKELY(overflow)) {
 		p->overflowing = 1;
 		kvl_ring_publish(&p->overflow);
@@ -94,7 +96,7 @@ int32_t kvl_say(kvl_producer_t *p, uint64_t *state, uint64_t handle, uint32_t bi
 		if (__atomic_compare_exchange_n(state, &seen, seen | bit, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 			break;
 	}
-	kvl_control_publish(p, overflow);
+	kvl_control_publish(p, tag, overflow);
 	return KVL_OK;
 }
 
