@@ -2,6 +2,7 @@ package read
 
 import (
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -37,13 +38,15 @@ func (m *Machine) leftToPost(i int32) bool {
 
 // dataDone goes on from a source whose data has all landed.
 func (m *Machine) dataDone(i int32, s *source) {
+	s.arrived = m.now
 	if s.fence.Native {
 		s.stage = fenceDue
 		m.enlist(fenceList, i)
-		return
+	} else {
+		s.stage = sound
+		m.jobs[i].sound++
 	}
-	s.stage = sound
-	m.jobs[i].sound++
+	m.traceArrived(i)
 }
 
 func (m *Machine) dataFailed(t *xfer) {
@@ -58,6 +61,7 @@ func (m *Machine) fenceFailed(t *xfer) {
 	j := &m.jobs[t.owner]
 	j.fences--
 	j.fencesAside++
+	m.traceFence(t, trace.FenceUnproven)
 	m.fail(t.owner, record.ReadUnproven, t.peer)
 }
 
@@ -71,7 +75,9 @@ func (m *Machine) fenceEnded(t *xfer) {
 		if loadRow(&m.landing[m.fenceRow(i, t.source)]).Fence == s.fence.Want {
 			s.stage = sound
 			j.sound++
+			m.traceFence(t, trace.FenceEqual)
 		} else {
+			m.traceFence(t, trace.FenceStale)
 			m.fail(i, record.ReadStale, t.peer)
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/trace/tracetest"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -43,7 +44,10 @@ func newQuiet(t testing.TB, cfg Config, blocks uint32, regions int) (*bench, *qu
 }
 
 func TestNoCallAfterNewAllocates(t *testing.T) {
-	b, q := newQuiet(t, Config{RowTimeout: time.Second}, 1024, 4)
+	var attached tracetest.Recorder
+	attached.AttachAll()
+	attached.Room()
+	b, q := newQuiet(t, Config{RowTimeout: time.Second, Sites: attached.Sites()}, 1024, 4)
 	f := b.source(1, 0, 4)
 	f.Remote = layoutAt(kvBase, 4, 1024, 16384)
 	s := b.mapped(f)[0]

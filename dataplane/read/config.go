@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/topology"
+	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -34,6 +35,8 @@ type Config struct {
 	QuarantineErrorWait time.Duration // how long memory stays aside after a transfer's error; 30 s
 	FenceSpin           time.Duration // the longest wait for fences in a step where the peer's software answers; 300 µs (1 ns: none)
 	FenceSpinFast       time.Duration // the same where its NIC does (transport.FastFence); 50 µs
+
+	Sites *trace.Sites // nil: nobody can attach
 }
 
 func (c Config) withDefaults() Config {

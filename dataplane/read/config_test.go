@@ -29,6 +29,9 @@ func TestEachBoundOfAMachineIsHeldAgainstItsLimits(t *testing.T) {
 	fields := reflect.TypeFor[Config]()
 	for i := range fields.NumField() {
 		name := fields.Field(i).Name
+		if name == "Sites" {
+			continue // no bound
+		}
 		with := func(v int64) error {
 			cfg := Config{}.withDefaults()
 			reflect.ValueOf(&cfg).Elem().Field(i).SetInt(v)

@@ -22,7 +22,8 @@ type Fence struct {
 // Source is one source rank of a read.
 type Source struct {
 	Peer  transport.Peer
-	Map   *Map // of NewMaps; a read has one source for each map that came with it
+	Owner uint64 // wire.EngineHash of its engine, for trace sites
+	Map   *Map   // of NewMaps; a read has one source for each map that came with it
 	Fence Fence
 	// Notif leaves with the last part of the read (stock completions) and is copied. Only for a source that is not
 	// native: the completion of a native source goes out after its fence.
@@ -48,6 +49,7 @@ type source struct {
 	left     [memPairs]uint64 // descriptors not yet posted
 	leftAll  uint64
 	cur      cursor
+	arrived  clock.Instant // when all its data had landed
 }
 
 type jobState uint8
@@ -76,6 +78,7 @@ type job struct {
 	nextSrc  int32 // posting goes round the sources
 	notifLen int32
 	badPeer  transport.Peer
+	owner    uint64 // of the sources
 
 	inFlight    int32 // data parts pending
 	aside       int32 // data parts without DONE that may still write: after an error, or abandoned
@@ -186,6 +189,7 @@ func (m *Machine) AddSource(h Job, s Source) Status {
 		return m.invalid("notifications longer than NotifMax")
 	}
 	j.sources++
+	j.owner = s.Owner
 	j.mapped |= s.Map.bit
 	m.sourcesOf(i)[j.sources-1] = source{peer: s.Peer, fence: s.Fence, how: s.Map, notif: notif, cur: startOfPlan()}
 	for g, n := range s.Map.limit {

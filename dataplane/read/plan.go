@@ -18,12 +18,17 @@ type cursor struct {
 
 func startOfPlan() cursor { return cursor{piece: none} }
 
+// groupsOf are the groups whose blocks one pair of regions takes: from lo on, up to hi.
+func groupsOf(p *pair) (lo, hi int) {
+	if p.group >= 0 {
+		return int(p.group), int(p.group) + 1
+	}
+	return 0, GroupsMax
+}
+
 // descsOf is the number of descriptors that one pair of regions takes.
 func (j *job) descsOf(p *pair) (descs uint64) {
-	lo, hi := 0, GroupsMax
-	if p.group >= 0 {
-		lo, hi = int(p.group), int(p.group)+1
-	}
+	lo, hi := groupsOf(p)
 	for g := lo; g < hi; g++ {
 		if p.dense {
 			descs += uint64(j.groups[g].runs)
@@ -32,6 +37,15 @@ func (j *job) descsOf(p *pair) (descs uint64) {
 		}
 	}
 	return descs
+}
+
+// blocksOf is the number of blocks that one pair of regions takes.
+func (j *job) blocksOf(p *pair) (blocks uint64) {
+	lo, hi := groupsOf(p)
+	for g := lo; g < hi; g++ {
+		blocks += j.groups[g].blocks
+	}
+	return blocks
 }
 
 // plan counts the descriptors of a source.

@@ -154,6 +154,7 @@ func (m *Machine) postSource(i, k int32, s *source, share int) (int, bool) {
 	j.inFlight++
 	if !j.posted {
 		j.posted, j.began = true, m.now
+		m.tracePosted(i)
 	}
 	j.deadline = m.now.Add(m.cfg.ReadTimeout)
 	m.push(timerList, i)

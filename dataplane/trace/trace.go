@@ -22,11 +22,12 @@ const (
 	// StepEnd: ctx, the now of its StepBegin, work done (records, notifications, events), notifications known of but not applied.
 	StepEnd
 	// BatchPosted: sender, receiver, sender's rank << 32 | receiver's rank, number << 32 | requests named. One message of
-	// heartbeats was handed to the transport. To a peer that speaks kvlease: engines, and the number in the low byte of the message's flags. In
-	// stock text: EngineHash of both agents' names, ranks 0, and it is the number-th message (from 1) of that connection.
+	// heartbeats was handed to the transport for one rank of the receiver. To a peer that speaks kvlease: sender and receiver are engines, and the
+	// number is that in the low byte of the message's flags. In stock text the sender is EngineHash of its agent's name, its
+	// rank 0, and the number says that it is the number-th heartbeat, from 1, that this agent has sent to that rank.
 	BatchPosted
-	// NotificationSeen: as in BatchPosted, at the receiver, when the step begins to apply it. Requests named is 0 in stock text: they
-	// are counted while they are applied.
+	// NotificationSeen: as in BatchPosted, at the receiver, when the step begins to apply the message. Requests named is 0 in stock
+	// text: they are counted while they are applied.
 	NotificationSeen
 	// BatchExtended: sender, receiver, number << 32 | requests that named a lease or an expected one, least slack. The message
 	// has been applied. Slack is a lease's time left when the heartbeat came; MaxInt64 if it moved none.
@@ -39,7 +40,7 @@ const (
 	ReadPosted
 	// DataArrived: ctx, track, owner, time since ReadPosted. Every part has landed; the fence is asked next.
 	DataArrived
-	// FenceChecked: ctx, track, verdict (Fence*), time since DataArrived.
+	// FenceChecked: ctx, track, verdict (Fence*), time since the data of this source rank had landed. Once a source rank.
 	FenceChecked
 	// ReadReported: ctx, track, status of the event, time since ReadPosted (0: nothing was posted).
 	ReadReported
