@@ -31,8 +31,12 @@ func (c *Core) Close(timeout time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endAll()
-	if err := c.leave(); err != nil || c.ranked == nil {
+	if err := c.leave(); err != nil {
 		return err
+	}
+	c.closePage()
+	if c.ranked == nil {
+		return nil
 	}
 	return c.ranked.close()
 }

@@ -60,6 +60,7 @@ type Config struct {
 	CPUs          string
 	PumpPriority  string
 	CoreMemoryMax int
+	StatsPage     string
 
 	BlockSize, DeviceID     int
 	KVCacheLayout, AttnName string

@@ -35,6 +35,9 @@ var (
 	ErrState       = errors.New("not in this state yet") // KVL_ERR_INVALID
 )
 
+// Version is that of this source tree; kvl_version of the C library says the same.
+const Version = "0.1.0"
+
 // OpenTransport makes a transport agent for a context.
 type OpenTransport func(cfg *Config, agent string) (transport.Transport, error)
 
@@ -71,6 +74,9 @@ type Core struct {
 
 	hosted *hostSide // role host; then all of tr to reads are nil
 	ranked *rankSide // role rank
+
+	page    *statsPage // nil: there is no memory for one
+	pageErr error      // why nobody else sees it, or why there is none
 
 	pump    *pump
 	sources []source // what the pump listens to beside the producers' rings; set before it starts
@@ -141,6 +147,9 @@ func (c *Core) openParts() error {
 	}
 	if err == nil && c.cfg.Drive == "pump" {
 		c.pump, err = startPump(c)
+	}
+	if err == nil {
+		c.openPage()
 	}
 	return err
 }
@@ -265,6 +274,9 @@ func (c *Core) stepAt(now clock.Instant) (err error) {
 		c.plane.Step(c.now)
 	}
 	c.listen()
+	if c.page != nil && c.now >= c.page.at.Add(pageEvery) {
+		c.show(c.now)
+	}
 	return nil
 }
 

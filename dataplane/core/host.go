@@ -220,6 +220,7 @@ func (c *Core) closeHost(timeout time.Duration) error {
 		return fmt.Errorf("%w: %d leases have not ended on every rank: close the rank contexts first", ErrBusy, n)
 	}
 	c.closed = true
+	c.closePage()
 	c.mu.Unlock()
 	if c.pump != nil {
 		c.pump.halt()

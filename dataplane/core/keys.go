@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
 func entry(name, doc string, set func(*Config, json.RawMessage) error, get func(*Config) any) key {
@@ -105,6 +106,8 @@ var keys = []key{
 	str("pump_priority", "of the pump's thread: `off`: as it is; `rr`: SCHED_RR, `nice`: -10, `auto`: the first of these that is permitted; what is not is counted. Above ordinary the pump waits, spinning, for locks whose holders in the transport it keeps from running: measure with `make soak` first", func(c *Config) *string { return &c.PumpPriority }, "auto", "rr", "nice", "off"),
 	num("core_memory_max", "bytes of Go heap at which the core collects whatever happens", func(c *Config) *int { return &c.CoreMemoryMax }, 16<<20, 1<<40),
 
+	str("stats_page", "folder in memory for the file in which this context shows itself to the tools of its user, named kvlease-stats.<uid>.<pid>.<n>; empty: none", func(c *Config) *string { return &c.StatsPage }),
+
 	num("block_size", "tokens of a block", func(c *Config) *int { return &c.BlockSize }, 1, 1<<20),
 	num("device_id", "device that the handshake names", func(c *Config) *int { return &c.DeviceID }, 0, 1<<16),
 	str("kv_cache_layout", "layout name that the handshake carries; equal on both sides", func(c *Config) *string { return &c.KVCacheLayout }),
@@ -123,7 +126,7 @@ func defaults() *Config {
 		RingBytes: 1 << 20, EventsMax: 1 << 16,
 		BatchBytesMax: 16 << 10, UnheardBytesMax: 16 << 20, ParseMax: 4 << 20,
 		NotifsStepMax: 1024, SweepMax: 256, DescsStepMax: 4096, RowsStepMax: 256,
-		Threads: 4, PumpPriority: "off", CoreMemoryMax: 1 << 30,
+		Threads: 4, PumpPriority: "off", CoreMemoryMax: 1 << 30, StatsPage: watch.DefaultDir,
 		BlockSize: 16, KVCacheLayout: "LBHNC", AttnName: "FLASH_ATTN",
 	}
 }

@@ -48,7 +48,7 @@ type sideChannel struct {
 	readers *deathwire.Server // nil: no death wires
 	owners  *deathwire.Client // likewise
 
-	watch watch
+	watch peerWatch
 	epoch atomic.Uint64 // of the era in which readers may come; 0: nothing is registered
 	life  atomic.Pointer[life]
 

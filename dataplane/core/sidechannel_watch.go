@@ -9,8 +9,8 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
-// watch is where steps note how peers stand, for the goroutine that asks them.
-type watch struct {
+// peerWatch is where steps note how peers stand, for the goroutine that asks them.
+type peerWatch struct {
 	places  []watched // by the slot of an engine's handle
 	used    atomic.Uint32
 	changed atomic.Bool
@@ -37,9 +37,9 @@ const (
 	looksGap = time.Millisecond // between two looks, so that a loop of empty steps does not pay for them
 )
 
-func (w *watch) init(engines int) { w.places = make([]watched, engines) }
+func (w *peerWatch) init(engines int) { w.places = make([]watched, engines) }
 
-func (w *watch) add(engine uint64) {
+func (w *peerWatch) add(engine uint64) {
 	slot := record.Handle(engine).Slot()
 	if int(slot) >= len(w.places) {
 		return
@@ -51,14 +51,14 @@ func (w *watch) add(engine uint64) {
 	}
 }
 
-func (w *watch) remove(engine uint64) {
+func (w *peerWatch) remove(engine uint64) {
 	if slot := record.Handle(engine).Slot(); int(slot) < len(w.places) {
 		w.places[slot].engine.CompareAndSwap(engine, 0)
 	}
 }
 
 // of gives what was seen last of an engine.
-func (w *watch) of(engine uint64) uint64 {
+func (w *peerWatch) of(engine uint64) uint64 {
 	if slot := record.Handle(engine).Slot(); int(slot) < len(w.places) && w.places[slot].engine.Load() == engine {
 		return w.places[slot].seen.Load()
 	}

@@ -208,6 +208,9 @@ func (t *Tracker) DrainLeft() int {
 // Counters gives a copy. Stepping thread.
 func (t *Tracker) Counters() Counters { return t.counters }
 
+// CountersAt gives where they lie.
+func (t *Tracker) CountersAt() *Counters { return &t.counters }
+
 // Gauges gives what there is now. Stepping thread; it walks the engines once.
 func (t *Tracker) Gauges() Gauges {
 	g := t.gauges

@@ -12,12 +12,13 @@ func Each(s any, visit func(name string, v reflect.Value)) {
 	v := reflect.ValueOf(s)
 	for i := range v.NumField() {
 		if f := v.Type().Field(i); f.IsExported() {
-			visit(snake(f.Name), v.Field(i))
+			visit(Name(f.Name), v.Field(i))
 		}
 	}
 }
 
-func snake(name string) string {
+// Name is the snake case name of a field.
+func Name(name string) string {
 	name = strings.ReplaceAll(name, "IDs", "Ids") // else the plural s would be a word
 	var b strings.Builder
 	for i, r := range name {

@@ -1,0 +1,63 @@
+package watch
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// identity is what tells a process from a later one of the same number.
+type identity struct {
+	pid, uid  int
+	started   uint64 // clock ticks after boot
+	namespace uint64 // in which the number is its
+}
+
+func self() (identity, error) {
+	me := identity{pid: os.Getpid(), uid: os.Geteuid()}
+	var ok bool
+	if me.started, ok = startOf(me.pid); !ok {
+		return me, fmt.Errorf("/proc/%d/stat: not readable, the stats page needs it", me.pid)
+	}
+	me.namespace = ownNamespace()
+	return me, nil
+}
+
+func ownNamespace() uint64 {
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/ns/pid", &st) != nil {
+		return 0
+	}
+	return st.Ino
+}
+
+// startOf gives when a process was started; false: there is none of that number.
+func startOf(pid int) (ticks uint64, ok bool) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, false
+	}
+	// The name in brackets may hold anything; behind it come the fields from the third on, and the 22nd is the start.
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 20 || fields[0][0] == 'Z' || fields[0][0] == 'X' {
+		return 0, false
+	}
+	ticks, err = strconv.ParseUint(string(fields[19]), 10, 64)
+	return ticks, err == nil
+}
+
+// alive says whether the process of a page lives. In another namespace its number means nothing: its lock on the file tells.
+func alive(pid int, started, namespace uint64, fd int) bool {
+	if namespace != 0 && namespace == ownNamespace() {
+		at, ok := startOf(pid)
+		return ok && at == started
+	}
+	if err := unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		return true
+	}
+	unix.Flock(fd, unix.LOCK_UN)
+	return false
+}
