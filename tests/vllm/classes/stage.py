@@ -61,7 +61,9 @@ logging.getLogger("kvlease").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
 BLOCK, LAYERS, HEADS, HEAD = 32, 2, 2, 32
 SMALL = 1 << 20  # of rolling values: three bits are left for layer and head in a float32
 IDLE = 0.001  # s that the core sleeps after a step without tokens
-LEASE = 4.0  # s, the shortest that needs no allow_short_leases
+LEASE = 30.0  # s, vLLM's own. No test takes as long, on a busy machine either: what ends a lease is what the test does
+# Extra config for what comes once an interval, and for leases that end by the clock: 4 s is the least without allow_short_leases.
+BRIEF = {"kv_lease_duration": 4.0}
 # For an engine that has to wait for the end of a lease.
 SHORT = {"extra": {"kv_lease_duration": 1.0}, "own": {"allow_short_leases": True, "step_max": 0.2}}
 
@@ -430,7 +432,7 @@ class Engine:
         stats = self.side._ctx.stats()
         return {k: v for k, v in {
             "requests": len(self.scheduler.requests), "blocks": self.blocks - 1 - self.free(), "pulls": len(reader._pulls), "users": len(reader._by_user),
-            "again": len(reader._again), "failed": len(reader.failed), "done": len(reader.done), "held": len(owner._held), "back": len(owner._back),
+            "again": len(reader.again), "failed": len(reader.failed), "done": len(reader.done), "held": len(owner._held), "back": len(owner.back),
             "expected": len(owner._expected), "sent": len(owner.finished_sending), "leases": stats["held"], "tracked": stats["group_tracked"],
             "refs": sum(b.ref_cnt for b in self.pool.blocks if not b.is_null),
             "noted": len(self.side._reqs_need_recv) + len(self.side._reqs_need_send) + len(self.side._reqs_in_batch) + len(self.side._reqs_not_processed),

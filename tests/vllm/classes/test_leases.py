@@ -5,9 +5,10 @@ import time
 import unittest
 
 import stage
-from stage import PREFILL, SHORT, answer, nixl, prompt, until
+from stage import BRIEF, PREFILL, SHORT, answer, nixl, prompt, until
 
 import kvlease
+from kvlease.vllm.reader import HELD
 
 
 class Pair(unittest.TestCase):
@@ -220,7 +221,7 @@ class Failures:
 
     def test_an_engine_that_is_gone(self):
         tokens = prompt(70)
-        other = stage.Engine("q")
+        other = stage.Engine("q", **SHORT)
         other.add("q1", tokens, kv=dict(PREFILL))
         kv = other.run("q1").kv
         other.close()
@@ -240,29 +241,30 @@ class Failures:
         self.p.side._producer.revoke(self.leases.popitem()[1])
 
     def test_a_read_that_times_out_gives_its_blocks_out_only_when_the_transfer_has_ended(self):
-        d = stage.Engine("slow", policy=self.D["policy"], own={"read_timeout": 1.0, "quarantine_error_wait": 30})
-        self.addCleanup(d.close)
-        tokens = prompt(70)
-        kv = self.prefill(tokens)
-        nixl.tell(f"hold {d.agent()} 1")
-        for id, aborted in (("t1", False), ("t2", True)):
-            d.add(id, tokens, 4, dict(kv))
-            until(lambda: d.side._reader._pulls[id].state == 2, d)
-            if aborted:
-                d.abort(id)
-            for _ in range(20):
-                d.turn()
-                time.sleep(0.002)
-            self.assertEqual((d.left()["blocks"] % 3, d.out[id].over, len(d.scheduler.requests) > 0), (0, False, True))
-        nixl.tell(f"hold {d.agent()} 0")
-        got = d.run("t1", self.p)
-        self.assertEqual(got.reason, "error" if self.D["policy"] == "fail" else "length")
-        d.rest(self.p)
+        for aborted in (False, True):
+            with self.subTest(aborted=aborted):
+                d = stage.Engine("slow", policy=self.D["policy"], extra=BRIEF, own={"read_timeout": 1.0, "quarantine_error_wait": 600})
+                self.addCleanup(d.close)
+                tokens = prompt(70)
+                d.add("t", tokens, 4, self.prefill(tokens))
+                nixl.tell(f"hold {d.agent()} 1")
+                until(lambda: d.side._reader._pulls["t"].state == HELD, d)
+                if aborted:
+                    d.abort("t")
+                for _ in range(20):
+                    d.turn()
+                    time.sleep(0.002)
+                self.assertEqual((d.left()["blocks"], d.out["t"].over, len(d.scheduler.requests)), (3, False, 1))
+                nixl.tell(f"hold {d.agent()} 0")
+                if not aborted:
+                    self.assertEqual(d.run("t", self.p).reason, "error" if self.D["policy"] == "fail" else "length")
+                d.rest(self.p)
+                self.end()
 
 
 class Fail(Failures, Pair):
     P = {"own": {"all_peers_check": True}}
-    D = {"policy": "fail"}
+    D = {"policy": "fail", "extra": BRIEF}
 
     def lost(self, id, tokens):
         self.assertEqual((self.d.run(id, self.p).reason, self.d.out[id].tokens), ("error", []))
@@ -270,7 +272,7 @@ class Fail(Failures, Pair):
 
 class Recompute(Failures, Pair):
     P = {"own": {"all_peers_check": True}}
-    D = {"policy": "recompute"}
+    D = {"policy": "recompute", "extra": BRIEF}
 
     def lost(self, id, tokens):
         self.check(id, tokens)
@@ -288,6 +290,7 @@ class Sharing(Pair):
         tokens = prompt(70)
         kv = self.prefill(tokens)
         first, second = self.decode(tokens, dict(kv)), self.decode(tokens, dict(kv))
+        until(lambda: self.p.left().get("leases") == 1)
         self.d.abort(first)
         time.sleep(0.05)
         self.p.side.poll()

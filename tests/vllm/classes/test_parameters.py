@@ -2,7 +2,7 @@
 
 import unittest
 
-from stage import answer, prompt, until
+from stage import BRIEF, answer, prompt, until
 from test_leases import Pair
 
 NEEDED = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port")
@@ -116,13 +116,13 @@ class Wrong:
 
 class Fail(Wrong, Pair):
     P = {"policy": "fail", "own": {"all_peers_check": True}, "blocks": 512}
-    D = {"policy": "fail", "own": {"all_peers_check": True}, "blocks": 512}
+    D = {"policy": "fail", "own": {"all_peers_check": True}, "extra": BRIEF, "blocks": 512}
     also, right, every = (("error", []),), [], 1
 
 
 class Recompute(Wrong, Pair):
     P = {"policy": "recompute", "own": {"all_peers_check": True}, "blocks": 512}
-    D = {"policy": "recompute", "own": {"all_peers_check": True}, "blocks": 512}
+    D = {"policy": "recompute", "own": {"all_peers_check": True}, "extra": BRIEF, "blocks": 512}
     also, right, every = (), [], 3
 
 

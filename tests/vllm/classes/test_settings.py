@@ -17,6 +17,8 @@ from kvlease.vllm import NixlConnector, settings, standin, stats
 from kvlease.vllm.engines import Engines
 from kvlease.vllm.worker import Worker
 
+CLOSE = 5.0  # s that the connector gives a context to close
+
 
 class Refusals(unittest.TestCase):
     def refused(self, error, text, **settings):
@@ -216,21 +218,25 @@ class Lives(unittest.TestCase):
 
     def test_an_engine_goes_with_requests_and_leases_and_more_than_once(self):
         for own in ({}, {"drive": "inline"}, {"carrier": "delta"}):
-            with self.subTest(own=own):
-                p, d = stage.Engine("p", tp=2, own=own), stage.Engine("d", own=own)
-                p.add("a", prompt(70), kv=dict(PREFILL))
-                kv = p.run("a").kv
-                p.add("b", prompt(80), kv=dict(PREFILL))
-                p.run("b")
-                d.add("a", prompt(70), 30, kv)
-                until(lambda: d.out["a"].tokens, d, p)
-                began = time.monotonic()
-                for e in (p, d):
-                    e.close()
-                    self.assertTrue(e.side._ctx.closed and all(r.connector.connector_worker._ctx.closed for r in e.ranks))
-                    e.closed = False
-                    e.close()
-                self.assertLess(time.monotonic() - began, 4, "nobody waits for the time that a close may take")
+            with self.subTest(own=own):  # a close that waits does so each time, a busy machine does not
+                self.assertTrue(any(self.goes(own) < CLOSE for _ in range(5)), "nobody waits for the time that a close may take")
+
+    def goes(self, own):
+        """Seconds that two engines need to go, with leases held and a request under way."""
+        p, d = stage.Engine("p", tp=2, own=own), stage.Engine("d", own=own)
+        p.add("a", prompt(70), kv=dict(PREFILL))
+        kv = p.run("a").kv
+        p.add("b", prompt(80), kv=dict(PREFILL))
+        p.run("b")
+        d.add("a", prompt(70), 30, kv)
+        until(lambda: d.out["a"].tokens, d, p)
+        began = time.monotonic()
+        for e in (p, d):
+            e.close()
+            self.assertTrue(e.side._ctx.closed and all(r.connector.connector_worker._ctx.closed for r in e.ranks))
+            e.closed = False
+            e.close()
+        return time.monotonic() - began
 
     def test_a_scheduler_that_goes_before_its_workers_does_not_hinder_them(self):
         e = stage.Engine("x", tp=2)
