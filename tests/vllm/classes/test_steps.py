@@ -61,7 +61,7 @@ class Overlapping(Pair):
             self.p.turn()
         (user, held), = owner._held.items()
         self.p.side._producer.cancel(self.leases[user])
-        until(lambda: self.p.side.poll() is not None and (owner.back or not owner._held))
+        until(lambda: self.p.side.poll() is not None and (owner._back or not owner._held))
         if held.step > self.p.side._seen:  # a step is under way that was handed out before
             self.assertTrue(all(b.ref_cnt for b in held.blocks))
         self.p.rest()
