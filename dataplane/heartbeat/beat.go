@@ -122,7 +122,7 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 		t.counters.BeatBatches += uint64(len(e.links))
 		t.counters.BeatBytes += uint64(len(e.links) * len(t.buf))
 		t.counters.Beats += uint64(n)
-		if full := t.sendAll(i, now); e.state != Connected {
+		if full := t.sendAll(i, n, now); e.state != Connected {
 			return budget
 		} else if full {
 			if e.beatEnd = saved; e.beatList == roundStock {
@@ -186,12 +186,13 @@ func (t *Tracker) awaitLife(i uint32, now clock.Instant) bool {
 	return all
 }
 
-// sendAll sends t.buf over all links of an engine. full: one of them had no room. One that is unreachable breaks the engine.
-func (t *Tracker) sendAll(i uint32, now clock.Instant) (full bool) {
+// sendAll sends t.buf, in which so many requests have their heartbeats, over all links of an engine. full: one of them had no
+// room. One that is unreachable breaks the engine.
+func (t *Tracker) sendAll(i uint32, beats int, now clock.Instant) (full bool) {
 	e := &t.engines[i]
 	e.sent += uint64(len(t.buf)) + NotifOverhead
 	for k := range e.links {
-		if !t.sendTo(i, uint32(k), now) && !e.links[k].broken {
+		if !t.sendTo(i, uint32(k), beats, now) && !e.links[k].broken {
 			full = true
 		}
 	}
@@ -199,14 +200,27 @@ func (t *Tracker) sendAll(i uint32, now clock.Instant) (full bool) {
 }
 
 // sendTo sends t.buf over one link. On failure that link is broken, or has no room now.
-func (t *Tracker) sendTo(i, k uint32, now clock.Instant) bool {
+func (t *Tracker) sendTo(i, k uint32, beats int, now clock.Instant) bool {
 	e := &t.engines[i]
 	l := &e.links[k]
 	if l.broken {
 		return false
 	}
+	native := t.buf[0] == wire.NativeMagic
+	if native {
+		wire.SetNumber(t.buf, l.number)
+	}
+	if beats > 0 {
+		t.tracePosted(e, l, native, beats)
+	}
 	err := t.tr.Send(l.peer, t.buf)
 	if err == nil {
+		switch {
+		case native:
+			l.number++
+		case beats > 0:
+			l.stock++
+		}
 		return true
 	}
 	t.counters.SendFailed++

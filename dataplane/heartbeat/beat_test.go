@@ -307,9 +307,9 @@ func TestMessagesSayWhoSpeaks(t *testing.T) {
 	r.k.Untrack(b, r.now)
 	r.run(sec(4), time.Second)
 	want := map[string]wire.Header{
-		"renew":    {Kind: wire.Renew, Engine: wire.EngineHash([]byte("D")), Epoch: 77, Count: 2},
-		"complete": {Kind: wire.Complete, Engine: wire.EngineHash([]byte("D")), Epoch: 77, Count: 1, Readers: 1},
-		"release":  {Kind: wire.Release, Engine: wire.EngineHash([]byte("D")), Epoch: 77, Count: 1},
+		"renew":    {Kind: wire.Renew, Engine: wire.EngineHash([]byte("D")), Epoch: 77, Count: 2, Flags: 1}, // the hello was number 0
+		"complete": {Kind: wire.Complete, Engine: wire.EngineHash([]byte("D")), Epoch: 77, Count: 1, Flags: 2, Readers: 1},
+		"release":  {Kind: wire.Release, Engine: wire.EngineHash([]byte("D")), Epoch: 77, Count: 1, Flags: 3},
 	}
 	got := map[string]wire.Header{}
 	for _, m := range o.heard {

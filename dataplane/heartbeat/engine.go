@@ -29,7 +29,9 @@ func (s State) String() string { return stateNames[s] }
 type engine struct {
 	use   uint32
 	state State
+	since clock.Instant // in state
 	user  uint64
+	hash  uint64 // wire.EngineHash of its id
 
 	facts *facts // in force; nil: none yet
 	links []link // to the ranks of facts
@@ -111,19 +113,23 @@ func (t *Tracker) engineOf(handle uint64) uint32 {
 // adopt starts the step's side of an engine that AddEngine has made.
 func (t *Tracker) adopt(i, use uint32) {
 	t.engines[i] = engine{
-		use: use, state: Idle, user: t.reg.seats[i].now.desc.User,
+		use: use, user: t.reg.seats[i].now.desc.User, hash: t.reg.seats[i].now.hash,
 		native: emptyDense(), stock: emptyDense(), fixed: emptyDense(),
 		strange: emptyList(), aside: emptyList(), waiting: emptyList(),
 		owed:    [owedKinds]list{emptyList(), emptyList(), emptyList()},
 		beatEnd: cursor{chunk: none}, rowEnd: cursor{chunk: none}, walkEnd: cursor{chunk: none},
-		offAt: t.now,
+		offAt: t.now, since: t.now,
 	}
-	t.gauges.Idle++
+	t.setState(i, Idle)
 }
 
 func (t *Tracker) setState(i uint32, s State) {
 	e := &t.engines[i]
 	*t.stateGauge(e.state)--
+	if e.state != s {
+		t.traceState(e, s)
+		e.since = t.now
+	}
 	switch {
 	case s == Connected:
 		e.offAt = 0

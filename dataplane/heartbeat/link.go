@@ -13,6 +13,9 @@ type link struct {
 	hello  bool           // it has still to be told who we are
 	seen   bool           // a one-sided read from it was posted since the last round
 
+	number uint8  // of the next native message of this connection
+	stock  uint32 // heartbeats in stock text that this agent was sent
+
 	heard     uint64 // of the engine's sent, what is known to have been taken in
 	probing   bool
 	probes    uint32 // posted so far: the serial of the last one

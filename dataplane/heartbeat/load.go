@@ -183,6 +183,7 @@ func (t *Tracker) loadNext(i uint32, now clock.Instant) bool {
 			return true
 		}
 		l.peer, l.broken = peer, false
+		l.number = 0
 		l.hello = e.facts.native
 		e.conn++
 		if left--; left > 0 {

@@ -9,6 +9,8 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/trace"
+	"github.com/kvlease/kvlease/dataplane/trace/tracetest"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
@@ -74,7 +76,7 @@ func newBulkOf(t testing.TB, engines, requests, ranks int, stock, fixed bool) *b
 	m, err := read.New(rc, b.tr, landing, local)
 	must(t, err)
 	b.ctl.TrackFree = record.None
-	b.k, err = New(Config{Self: Identity{Epoch: 1}, Duration: 30 * time.Second, Tracks: len(b.tracks)}, b.tr, m, b.tracks, &b.ctl, b)
+	b.k, err = New(Config{Self: Identity{Epoch: 1}, Duration: 30 * time.Second, Tracks: len(b.tracks), Sites: attached(t)}, b.tr, m, b.tracks, &b.ctl, b)
 	must(t, err)
 	must(t, b.k.SetLocal(local))
 	handles := make([]uint64, engines)
@@ -113,6 +115,17 @@ func newBulkOf(t testing.TB, engines, requests, ranks int, stock, fixed bool) *b
 		t.Fatalf("%+v", g)
 	}
 	return b
+}
+
+// attached are sites that somebody is attached to; none in a benchmark.
+func attached(t testing.TB) *trace.Sites {
+	if _, bench := t.(*testing.B); bench {
+		return nil
+	}
+	rec := new(tracetest.Recorder)
+	rec.AttachAll()
+	rec.Room()
+	return rec.Sites()
 }
 
 func (b *bulk) step(d time.Duration) {

@@ -105,7 +105,7 @@ func (t *Tracker) sendEnds(i uint32, budget int, now clock.Instant) int {
 		}
 		budget -= len(e.links)
 		t.buf = wire.AppendHeader(t.buf[:0], t.header(wire.Leaving))
-		if t.sendAll(i, now) {
+		if t.sendAll(i, 0, now) {
 			t.ends.Set(i, now.Add(t.healStep(e)))
 			return budget
 		}
@@ -136,7 +136,7 @@ func (t *Tracker) sayHello(i uint32, budget int, now clock.Instant) (int, bool) 
 		}
 		budget--
 		t.buf = wire.AppendHello(t.buf[:0], t.header(wire.Hello), &e.facts.hello)
-		if !t.sendTo(i, uint32(k), now) {
+		if !t.sendTo(i, uint32(k), 0, now) {
 			t.ends.Set(i, now.Add(t.healStep(e))) // Never, if it broke
 			if e.state != Connected {
 				t.ends.Set(i, clock.Never)
@@ -184,7 +184,7 @@ func (t *Tracker) sendOwed(i uint32, kind int, now clock.Instant) bool {
 			h.Readers = e.links[k].readers
 		}
 		wire.AppendHeader(t.buf[:0], h) // in place
-		sent = t.sendTo(i, uint32(k), now) && sent
+		sent = t.sendTo(i, uint32(k), 0, now) && sent
 	}
 	if !sent { // the ranks that have got it take it a second time: a report counts once
 		t.endFailed(i, now)
@@ -214,7 +214,7 @@ func (t *Tracker) sendStockEnd(i uint32, now clock.Instant) bool {
 			t.forgetOwed(m)
 			return true
 		}
-		if !t.sendTo(i, uint32(k), now) {
+		if !t.sendTo(i, uint32(k), 0, now) {
 			sent = false
 			continue
 		}

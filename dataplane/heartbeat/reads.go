@@ -140,7 +140,7 @@ func (t *Tracker) addSources(job read.Job, r *remote, e *engine) (attached uint6
 		if l.how == nil {
 			continue
 		}
-		src := read.Source{Peer: l.peer, Map: l.how}
+		src := read.Source{Peer: l.peer, Owner: e.hash, Map: l.how}
 		switch {
 		case r.native:
 			src.Fence = read.Fence{Native: true, Mem: l.mem, Device: l.device, Addr: record.RowAddr(l.board, r.slot), Want: record.FenceWord(l.base, r.gen)}
@@ -241,6 +241,7 @@ func (t *Tracker) finish(u uint32, status uint8, now clock.Instant) bool {
 	t.gauges.Reading--
 	t.counters.Outcomes[status]++
 	q.state, q.status = reqEnded, status
+	t.traceReported(u, status)
 	q.pend &^= pendGone | pendRisk // the outcome says more
 	t.event(u, pendOutcome)
 	t.leave(u, now)

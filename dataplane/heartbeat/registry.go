@@ -62,6 +62,7 @@ type seat struct {
 // entry is what other goroutines have said about one engine.
 type entry struct {
 	desc      EngineDesc
+	hash      uint64 // wire.EngineHash of its id
 	use       uint32 // of its handle
 	reach     []uint32
 	readers   []uint16          // n of a completion, in the order of reach
@@ -89,7 +90,7 @@ func newRegistry(n, links int, longAt *uint64) *registry {
 func (t *Tracker) entryOf(desc EngineDesc) (entry, error) {
 	desc.TP, desc.PP = max(desc.TP, 1), max(desc.PP, 1)
 	own, other := t.cfg.Shape, topology.Shape{TP: desc.TP, PP: desc.PP}
-	e := entry{desc: desc}
+	e := entry{desc: desc, hash: wire.EngineHash([]byte(desc.ID))}
 	var err error
 	if e.reach, err = topology.Reach(own, other, t.cfg.Self.Rank); err != nil {
 		return e, fmt.Errorf("engine %q: %w", desc.ID, err)

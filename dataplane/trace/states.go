@@ -16,6 +16,8 @@ const (
 	HandshakeFailed       = 3
 	HandshakeIncompatible = 4
 
+	Connection = 16 // what the states of a connection begin at: forgotten
+
 	ConnectionIdle      = 17 // no maps yet
 	ConnectionLoading   = 18
 	ConnectionConnected = 19 // with all ranks that this one talks to

@@ -29,7 +29,7 @@ const (
 )
 
 // FlagsMust are the flags that change what the message means: a receiver that does not know one skips the message
-// (BadFlags). The other flags may be ignored. Version 1 has none of either.
+// (BadFlags). Version 1 has none. The low byte may be ignored: it is the message's number (Header.Number).
 const FlagsMust = 0xFF00
 
 // Durations that a peer may claim. Outside, an interval made from them would flood or never beat.
@@ -159,6 +159,13 @@ func AppendHello(dst []byte, h *Header, b *HelloBody) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, b.BatchBytesMax)
 	return append(dst, b.Nonce[:]...)
 }
+
+// Number is that of the message among the sender's on its connection, modulo 256, for tools that look at both ends. Senders that
+// do not count leave it 0, and nothing hangs on it.
+func (h *Header) Number() uint8 { return uint8(h.Flags) }
+
+// SetNumber writes it into a message that AppendHeader started.
+func SetNumber(msg []byte, number uint8) { msg[4] = number }
 
 // SetCount writes the number of entries into a message that AppendHeader started.
 func SetCount(msg []byte, count uint32) { binary.LittleEndian.PutUint32(msg[28:HeaderLen], count) }

@@ -126,7 +126,7 @@ var checks = map[string]func(f fields){
 	"engine-hash": func(f fields) { f.sameHex("hash", EngineHash([]byte(f.text("id")))) },
 	"native": func(f fields) {
 		h := f.header()
-		h.Kind, h.Readers = kindNames[f.text("kind")], uint16(f.dec("readers"))
+		h.Kind, h.Readers, h.Flags = kindNames[f.text("kind")], uint16(f.dec("readers")), uint16(f.dec("number"))
 		msg := AppendHeader(nil, &h)
 		for _, e := range strings.Split(f.text("entries"), ", ") {
 			var slot, g uint32
@@ -141,6 +141,10 @@ var checks = map[string]func(f fields){
 		got, _, st := ParseNative(msg)
 		if diff := cmp.Diff(h, got); st != OK || diff != "" {
 			f.t.Errorf("read as %s (-document +code):\n%s", st, diff)
+		}
+		SetNumber(msg, 0) // as a sender that does not count
+		if old, _, st := ParseNative(msg); st != OK || old.Number() != 0 || got.Number() != uint8(h.Flags) {
+			f.t.Errorf("%s: number %d, and %d of a sender that does not count", st, got.Number(), old.Number())
 		}
 	},
 	"hello": func(f fields) {
