@@ -11,6 +11,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/submit"
+	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -20,6 +21,10 @@ type Config struct {
 	NotifsStepMax  int  // notifications applied in one step
 	ParseMax       int  // largest notification that is read, bytes
 	StockPeers     bool // listen to peers that do not speak kvlease
+
+	Engine uint64       // wire.EngineHash of our engine id, for trace sites
+	Rank   uint32       // ours, likewise
+	Sites  *trace.Sites // nil: nobody can attach
 }
 
 // batch is how many entries of a heartbeat are applied at once.
@@ -49,6 +54,7 @@ type Plane struct {
 	outcomes [batch]lease.Outcome
 
 	msg     message
+	numbers stockNumbers
 	polled  uint64 // notifications taken from the transport
 	arrived uint64 // notifications known to have arrived
 	applied uint64 // notifications applied
@@ -85,7 +91,7 @@ type Counters struct {
 
 // New joins the parts. Every ring in mem is formatted; the parts were made over the same memory and transport.
 func New(cfg Config, mem *record.Memory, tr transport.Transport, leases *lease.Table, tracker *heartbeat.Tracker, reads *read.Machine, out *Events) (*Plane, error) {
-	sources, err := submit.New(mem)
+	sources, err := submit.New(mem, cfg.Sites)
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +128,7 @@ func (p *Plane) Step(now clock.Instant) {
 	p.receive(now)
 	p.Tracker.Step(now)
 	p.Leases.Sweep(now, gap, p.arrived, p.applied)
+	p.Leases.TraceEnds()
 	p.publishEnds()
 	if p.link != nil {
 		p.link.tell(now)

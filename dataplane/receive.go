@@ -22,8 +22,12 @@ type message struct {
 	stock    wire.Stock
 	agent    []byte
 	ids      wire.IDs
-	rejoined bool   // ids walks runs of neighbours
-	before   uint64 // beats applied before it
+	rejoined bool // ids walks runs of neighbours
+
+	before uint64 // beats applied before it
+	beats  bool   // it has heartbeats, and is not through
+	number uint32 // native: in its flags; stock: counted here
+	sender uint64 // stock: wire.EngineHash of the agent's name
 }
 
 // receive applies what has arrived, at most notifs_step_max messages and entriesStepMax entries; the rest waits.
@@ -55,6 +59,7 @@ func (p *Plane) receive(now clock.Instant) {
 		}
 		if !p.msg.open {
 			p.applied++
+			p.traceExtended() // nothing, if it was no heartbeat
 		}
 	}
 	if p.msg.open || p.inbox.Len() > 0 {
@@ -98,7 +103,8 @@ func (p *Plane) startNative(body []byte) {
 	case wire.Release:
 		p.Counters.ReleasesReceived += uint64(head.Count)
 	}
-	p.msg = message{open: true, native: true, head: head, entries: entries}
+	p.msg = message{open: true, native: true, head: head, entries: entries, before: p.Counters.BeatsApplied, number: uint32(head.Number()), beats: head.Kind == wire.Renew}
+	p.traceSeen()
 }
 
 // startStock takes a message of vLLM's connector.
@@ -122,6 +128,11 @@ func (p *Plane) startStock(agent, body []byte) {
 		p.Counters.BatchesReceived++
 	}
 	p.msg = message{open: true, stock: msg, agent: agent, ids: wire.NewIDs(msg.Body, 1), before: p.Counters.BeatsApplied}
+	if msg.Kind == wire.Heartbeat && p.cfg.Sites != nil {
+		p.msg.beats, p.msg.sender = true, wire.EngineHash(agent)
+		p.msg.number = p.numbers.next(p.msg.sender)
+		p.traceSeen()
+	}
 }
 
 // goOn applies at most about left entries of the open message and tells how many may still be applied in this step.

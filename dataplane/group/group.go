@@ -13,6 +13,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/submit"
 	"github.com/kvlease/kvlease/dataplane/topology"
+	"github.com/kvlease/kvlease/dataplane/trace"
 )
 
 // Config of a Group. Zero values take the defaults named; Self and Duration have none.
@@ -36,6 +37,7 @@ type Config struct {
 	// lease from when it hears of it, and a stock owner has no fence that would show a longer one. Default a third of Duration.
 	TransitMax time.Duration
 	Seed       uint64
+	Sites      *trace.Sites // nil: nobody can attach
 }
 
 func (c *Config) setDefaults(mem *record.Memory) error {
@@ -169,7 +171,7 @@ func New(cfg Config, mem *record.Memory, carriers []stream.Carrier, out Out) (*G
 	if len(carriers) != int(cfg.Self.Ranks()) {
 		return nil, fmt.Errorf("group: %d carriers for %d ranks", len(carriers), cfg.Self.Ranks())
 	}
-	sources, err := submit.New(mem)
+	sources, err := submit.New(mem, cfg.Sites)
 	if err != nil {
 		return nil, err
 	}

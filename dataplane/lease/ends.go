@@ -36,6 +36,7 @@ func (t *Table) end(s uint32, k *hot, reason uint16, now clock.Instant) {
 	t.blocks -= uint64(slot.Blocks)
 	t.granted[s] = max(int64(now)-t.granted[s], 0)
 	slot.Reason = reason
+	t.traceEnd(s, use, reason)
 	k.setPhase(phaseEnded)
 	atomic.StoreUint64(&slot.State, record.State(use, record.Ended))
 	t.queue(s)

@@ -46,6 +46,7 @@ func (t *Table) Renew(e Entry, r Reader, now clock.Instant) Outcome {
 func (t *Table) RenewEntries(es []Entry, r Reader, now clock.Instant, out []Outcome) {
 	who := t.who(r)
 	du, us := units(now.Add(t.cfg.Extension)), t.deadlineUs(now)
+	t.askSlack()
 	for len(es) > 0 {
 		n := min(len(es), batchMax)
 		var touched uint64
@@ -60,6 +61,9 @@ func (t *Table) RenewEntries(es []Entry, r Reader, now clock.Instant, out []Outc
 			if uint64(e.Slot) >= uint64(len(t.hot)) {
 				t.Counters.UnknownRenew++
 			} else if k := &t.hot[e.Slot]; k.warm(e.Key, who) && t.useOf(e.Slot) == e.Generation {
+				if t.traced.asked {
+					t.noteSlack(k, 0, now)
+				}
 				k.setBeat(max(k.beat(), du))
 				t.Counters.RenewedNative++
 				t.beatRowUs(e.Slot, us)
@@ -104,6 +108,9 @@ func (t *Table) renewCool(e Entry, k *hot, who uint64, now clock.Instant) Outcom
 }
 
 func (t *Table) beatNative(s uint32, k *hot, now clock.Instant) {
+	if t.traced.asked {
+		t.noteSlack(k, 0, now)
+	}
 	k.setBeat(max(k.beat(), units(now.Add(t.cfg.Extension))))
 	t.Counters.RenewedNative++
 	t.beatRow(s, now)

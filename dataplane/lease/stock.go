@@ -26,6 +26,7 @@ func (t *Table) RenewIDs(ids [][]byte, now clock.Instant, out []Outcome) {
 	var tags [batchMax]uint64
 	var at [batchMax]int32
 	du, us := units(now.Add(t.cfg.Extension)), t.deadlineUs(now)
+	t.askSlack()
 	for len(ids) > 0 {
 		n := min(len(ids), batchMax)
 		for i, id := range ids[:n] {
@@ -77,7 +78,10 @@ func (t *Table) renewAt(p int, now clock.Instant, du, us uint64) Outcome {
 	e := &t.index.entries[p]
 	w := e.word
 	if w&coldBit != 0 {
-		return t.renewCold(e, du, us)
+		return t.renewCold(e, now, du, us)
+	}
+	if t.traced.asked {
+		t.noteSlack(&t.hot[w&slotMask], w>>lowBits, now)
 	}
 	if du > w>>lowBits {
 		e.word = du<<lowBits | w&lowMask
@@ -87,7 +91,7 @@ func (t *Table) renewAt(p int, now clock.Instant, du, us uint64) Outcome {
 	return Applied
 }
 
-func (t *Table) renewCold(e *entry, du, us uint64) Outcome {
+func (t *Table) renewCold(e *entry, now clock.Instant, du, us uint64) Outcome {
 	s := uint32(e.word & slotMask)
 	k := &t.hot[s]
 	if k.phase() == phaseExpected {
@@ -101,6 +105,9 @@ func (t *Table) renewCold(e *entry, du, us uint64) Outcome {
 		t.Counters.FixedRenew++
 		t.touch(s)
 		return Fixed
+	}
+	if t.traced.asked {
+		t.noteSlack(k, e.word>>lowBits, now)
 	}
 	e.word = max(du, e.word>>lowBits)<<lowBits | uint64(s) // no longer cold
 	t.Counters.Renewed++

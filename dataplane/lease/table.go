@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/trace"
 )
 
 // Config is what a table is opened with. A zero of the first group is an error or takes the default named; a zero of
@@ -29,6 +30,9 @@ type Config struct {
 	AllPeersCheck bool   // every reader checks the fence: grants start checked (L12)
 	StockPeers    bool   // stock messages are heard
 	Seed          uint64 // of the jitter
+
+	Sites       *trace.Sites // nil: nobody can attach
+	TraceSample int          // ends that run through a site of their own: one lease in so many, a power of two, by the hash of its id; 0: none
 }
 
 // Memory is what the table works on: C memory in the library, slices in tests. Leases = len(Slots) = len(Rows).
@@ -83,6 +87,7 @@ type Table struct {
 	endCursor int
 	closed    bool
 	touched   uint64 // keeps the loads of RenewIDs
+	traced    traced
 
 	held, expected, ended int
 	lingering             int
@@ -168,6 +173,8 @@ func New(cfg Config, mem Memory, secret [2]uint64, base, epoch uint64) (*Table, 
 		return nil, fmt.Errorf("lease table: a negative time in %+v", cfg)
 	case cfg.SweepMax < 0 || cfg.LongIDs < 0 || cfg.Readers < 0:
 		return nil, fmt.Errorf("lease table: a negative bound in %+v", cfg)
+	case cfg.TraceSample < 0 || cfg.TraceSample&(cfg.TraceSample-1) != 0:
+		return nil, fmt.Errorf("lease table: a sample of one in %d, want a power of two", cfg.TraceSample)
 	case base >= 1<<62:
 		return nil, fmt.Errorf("lease table: base %#x, want less than 2^62", base)
 	}

@@ -5,6 +5,7 @@ package submit
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/ringbuf"
 )
 
@@ -96,6 +97,7 @@ type Counters struct {
 type Sources struct {
 	all   []source
 	first int // the one that goes first: the cut of a step must not always hit the same one
+	sites *trace.Sites
 
 	Counters Counters
 }
@@ -107,8 +109,8 @@ type source struct {
 }
 
 // New attaches to every producer's rings, which are formatted.
-func New(mem *record.Memory) (*Sources, error) {
-	s := &Sources{}
+func New(mem *record.Memory, sites *trace.Sites) (*Sources, error) {
+	s := &Sources{sites: sites}
 	for i := range mem.Rings {
 		ring, err := ringbuf.NewConsumer(mem.Rings[i])
 		if err != nil {
@@ -128,9 +130,15 @@ func New(mem *record.Memory) (*Sources, error) {
 func (s *Sources) Drain(most int, sink Sink, now clock.Instant) {
 	n := len(s.all)
 	for i := range n {
-		if most = s.drain(&s.all[(s.first+i)%n], most, sink, now); most == 0 {
+		producer := (s.first + i) % n
+		before := most
+		most = s.drain(&s.all[producer], most, sink, now)
+		if most != before && s.sites.On(trace.HookDrained) {
+			s.sites.Fire(trace.HookDrained, s.sites.Ctx(), uint64(producer), s.all[producer].ring.Position(), uint64(before-most))
+		}
+		if most == 0 {
 			s.Counters.RecordsCut++
-			s.first = (s.first + i) % n
+			s.first = producer
 			break
 		}
 	}

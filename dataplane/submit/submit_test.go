@@ -65,7 +65,7 @@ func producers(t testing.TB, n int) (*submit.Sources, []*ringbuf.Producer, []*ri
 		}
 		rings, overs = append(rings, r), append(overs, o)
 	}
-	s, err := submit.New(mem)
+	s, err := submit.New(mem, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
