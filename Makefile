@@ -271,7 +271,8 @@ lint: test-static ## gofmt, go vet, go.mod, staticcheck
 	$(GO) run $(STATICCHECK) $(PACKAGES)
 
 .PHONY: generate
-generate: ## remake the generated files that are committed
+generate: ## remake the generated files that are committed; the program in the kernel needs clang and llvm-strip
+	@for tool in clang llvm-strip; do command -v $$tool >/dev/null || { echo "make generate needs $$tool: apt-get install clang llvm"; exit 1; }; done
 	$(GO) generate ./...
 
 .PHONY: clean
