@@ -1,18 +1,16 @@
 package timeline
 
 import (
-	"bufio"
-	"fmt"
-	"html"
 	"io"
 	"math"
 	"strconv"
-	"strings"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/svg"
 )
 
-// Sizes in px. Text is measured by charWidth, since a renderer's font is not known here.
+// Sizes in px.
 const (
-	width         = 1160.0
+	width         = svg.Width
 	left          = 150.0 // lane labels
 	right         = 30.0
 	laneHeight    = 32.0
@@ -20,22 +18,13 @@ const (
 	barHeight     = 18.0 // below it is room for ticks
 	laneGap       = 6.0
 	momentRow     = 14.0
-	charWidth     = 5.9 // of the 11 px text
+	charWidth     = svg.CharWidth
 	legendColumns = 4
 	legendWidth   = (width - 40) / legendColumns
 )
 
-// style works without scripts and variables, so that plain renderers understand it; dark pages get the second block.
+// style is that of marks; dark is what differs on dark pages.
 const style = `
-text { font: 11px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24292f; }
-.bg { fill: #ffffff; }
-.title { font-size: 20px; font-weight: 600; }
-.scene { font-size: 15px; font-weight: 600; }
-.story, .quiet { fill: #57606a; }
-.story { font-size: 12px; }
-.run { font-weight: 600; }
-.lane { fill: #f3f5f7; }
-.grid { stroke: #d8dee4; stroke-width: 1; }
 .moment { stroke: #57606a; stroke-width: 1; stroke-dasharray: 2 3; }
 .lease { fill: #9ecae9; stroke: #2f78b7; }
 .beat { stroke: #08306b; stroke-width: 1.5; }
@@ -56,12 +45,9 @@ text { font: 11px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24
 .crash { stroke: #c4500c; stroke-width: 3; }
 .broken { stroke: #cf222e; stroke-width: 2.5; fill: #ffffff; }
 .on { fill: #10202f; }
-@media (prefers-color-scheme: dark) {
-	text { fill: #e6edf3; }
-	.bg { fill: #0d1117; }
-	.story, .quiet { fill: #9aa5b1; }
-	.lane { fill: #161b22; }
-	.grid { stroke: #30363d; }
+`
+
+const dark = `
 	.moment { stroke: #9aa5b1; }
 	.beat { stroke: #79b8ff; }
 	.first { stroke: #b392f0; fill: #b392f0; }
@@ -75,7 +61,6 @@ text { font: 11px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24
 	.broken { stroke: #ff7b72; fill: #0d1117; }
 	.waiting { fill: #b9c0c8; }
 	.on { fill: #10202f; }
-}
 `
 
 var classes = [kinds]string{
@@ -89,51 +74,22 @@ var bars = [kinds]bool{Lease: true, Reuse: true, Waiting: true, Read: true, Asid
 
 // Write draws the chart.
 func (c *Chart) Write(w io.Writer) error {
-	p := &pen{}
+	p := &svg.Pen{}
 	y := c.header(p)
 	for i := range c.Scenes {
 		y = c.Scenes[i].draw(p, y)
 	}
-	height := y + 10
-	out := bufio.NewWriter(w)
-	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %s %s" width="%s" height="%s" role="img" aria-labelledby="t d">`+"\n",
-		px(width), px(height), px(width), px(height))
-	fmt.Fprintf(out, "<title id=\"t\">%s</title>\n<desc id=\"d\">%s</desc>\n<style>%s</style>\n", html.EscapeString(c.Title), html.EscapeString(c.Subtitle), style)
-	out.WriteString(`<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#d0d7de"/><line x1="0" y1="0" x2="0" y2="6" stroke="#57606a" stroke-width="2"/></pattern></defs>` + "\n")
-	fmt.Fprintf(out, `<rect class="bg" width="%s" height="%s"/>`+"\n", px(width), px(height))
-	out.WriteString(p.b.String())
-	out.WriteString("</svg>\n")
-	return out.Flush()
+	pic := svg.Picture{Title: c.Title, Description: c.Subtitle, Style: style, Dark: dark, Defs: hatch, Height: y + 10}
+	return pic.Write(w, p)
 }
 
-// pen collects elements.
-type pen struct{ b strings.Builder }
+const hatch = `<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#d0d7de"/><line x1="0" y1="0" x2="0" y2="6" stroke="#57606a" stroke-width="2"/></pattern>`
 
-func px(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
-
-func (p *pen) text(class string, x, y float64, anchor, s string) {
-	fmt.Fprintf(&p.b, `<text class="%s" x="%s" y="%s" text-anchor="%s">%s</text>`+"\n", class, px(x), px(y), anchor, html.EscapeString(s))
-}
-
-func (p *pen) line(class string, x1, y1, x2, y2 float64) {
-	fmt.Fprintf(&p.b, `<line class="%s" x1="%s" y1="%s" x2="%s" y2="%s"/>`+"\n", class, px(x1), px(y1), px(x2), px(y2))
-}
-
-func (p *pen) open(tip string) {
-	p.b.WriteString("<g>")
-	if tip != "" {
-		fmt.Fprintf(&p.b, "<title>%s</title>", html.EscapeString(tip))
-	}
-	p.b.WriteString("\n")
-}
-
-func (p *pen) end() { p.b.WriteString("</g>\n") }
-
-func (c *Chart) header(p *pen) float64 {
-	p.text("title", 20, 34, "start", c.Title)
+func (c *Chart) header(p *svg.Pen) float64 {
+	p.Text("title", 20, 34, "start", c.Title)
 	y := 54.0
-	for _, line := range wrap(c.Subtitle, 170) {
-		p.text("story", 20, y, "start", line)
+	for _, line := range svg.Wrap(c.Subtitle, 170) {
+		p.Text("story", 20, y, "start", line)
 		y += 16
 	}
 	var used [kinds]bool
@@ -155,7 +111,7 @@ func (c *Chart) header(p *pen) float64 {
 		x := 20 + float64(column)*legendWidth
 		sample := Mark{Kind: k}
 		sample.draw(p, x+4, x+26, y, 14)
-		p.text("", x+34, y+11, "start", meaning[k])
+		p.Text("", x+34, y+11, "start", meaning[k])
 		if column++; column == legendColumns {
 			column, y = 0, y+20
 		}
@@ -166,32 +122,32 @@ func (c *Chart) header(p *pen) float64 {
 	return y + 6
 }
 
-func (s *Scene) draw(p *pen, y float64) float64 {
+func (s *Scene) draw(p *svg.Pen, y float64) float64 {
 	length := s.length() * 1.02
 	scale := (width - left - right) / length
 	at := func(t float64) float64 { return left + t*scale }
 
 	y += 24
-	p.text("scene", 20, y, "start", s.Title)
-	for _, line := range wrap(s.Story, 175) {
+	p.Text("scene", 20, y, "start", s.Title)
+	for _, line := range svg.Wrap(s.Story, 175) {
 		y += 17
-		p.text("story", 20, y, "start", line)
+		p.Text("story", 20, y, "start", line)
 	}
 	y += 10
 	top := y
-	body := &pen{}
+	body := &svg.Pen{}
 	for i := range s.Runs {
 		y = s.Runs[i].draw(body, y, at)
 	}
 	for t := 0.0; t <= length; t += step(length) {
-		p.line("grid", at(t), top, at(t), y)
-		p.text("quiet", at(t), y+13, "middle", strconv.FormatFloat(math.Round(t*10)/10, 'f', -1, 64)+" s")
+		p.Line("grid", at(t), top, at(t), y)
+		p.Text("quiet", at(t), y+13, "middle", strconv.FormatFloat(math.Round(t*10)/10, 'f', -1, 64)+" s")
 	}
-	p.b.WriteString(body.b.String())
+	p.Append(body)
 	return y + 22
 }
 
-func (r *Run) draw(p *pen, y float64, at func(float64) float64) float64 {
+func (r *Run) draw(p *svg.Pen, y float64, at func(float64) float64) float64 {
 	// Words of moments go where they do not run into each other: three rows, then they are left to the dotted line.
 	const rows = 3
 	var ends [rows]float64
@@ -223,16 +179,16 @@ func (r *Run) draw(p *pen, y float64, at func(float64) float64) float64 {
 		}
 	}
 	y += 4
-	p.text("run", 20, y+momentRow-3, "start", r.Label)
+	p.Text("run", 20, y+momentRow-3, "start", r.Label)
 	lanesTop := y + momentRow*float64(used) + 2
 	bottom := lanesTop + float64(len(r.Lanes))*(laneHeight+laneGap)
 	for _, w := range words {
-		p.text("", w.x, y+momentRow*(w.y+1)-3, w.anchor, w.text)
+		p.Text("", w.x, y+momentRow*(w.y+1)-3, w.anchor, w.text)
 	}
 	for i, lane := range r.Lanes {
 		top := lanesTop + float64(i)*(laneHeight+laneGap)
-		p.text("", left-10, top+barTop+13, "end", lane.Label)
-		fmt.Fprintf(&p.b, `<rect class="lane" x="%s" y="%s" width="%s" height="%s"/>`+"\n", px(left), px(top), px(width-left-right), px(laneHeight))
+		p.Text("", left-10, top+barTop+13, "end", lane.Label)
+		p.Rect("lane", left, top, width-left-right, laneHeight)
 		for _, bar := range []bool{true, false} { // points lie above bars
 			for _, m := range lane.Marks {
 				if bars[m.Kind] == bar {
@@ -248,26 +204,26 @@ func (r *Run) draw(p *pen, y float64, at func(float64) float64) float64 {
 				top = y + momentRow*w.y + 2
 			}
 		}
-		p.line("moment", at(m.At), top, at(m.At), bottom-laneGap)
+		p.Line("moment", at(m.At), top, at(m.At), bottom-laneGap)
 	}
 	return bottom + 4
 }
 
 // draw puts one mark between x1 and x2 (equal for points) into a lane of this top and height.
-func (m *Mark) draw(p *pen, x1, x2, top, height float64) {
+func (m *Mark) draw(p *svg.Pen, x1, x2, top, height float64) {
 	class := classes[m.Kind]
 	middle := top + min(height/2, barTop+barHeight/2)
-	p.open(m.Text)
-	defer p.end()
+	p.Open(m.Text)
+	defer p.End()
 	if bars[m.Kind] {
 		from, tall := top+barTop, barHeight
 		if height < laneHeight { // in the legend
 			from, tall = top+1, height-2
 		}
 		wide := max(x2-x1, 4)
-		fmt.Fprintf(&p.b, `<rect class="%s" x="%s" y="%s" width="%s" height="%s" rx="2"/>`+"\n", class, px(x1), px(from), px(wide), px(tall))
+		p.RoundRect(class, x1, from, wide, tall, 2)
 		if size := float64(len([]rune(m.Text))) * charWidth; m.Text != "" && m.Kind != Stopped && size+16 < wide {
-			p.text("on", x1+8, from+13, "start", m.Text)
+			p.Text("on", x1+8, from+13, "start", m.Text)
 		}
 		return
 	}
@@ -277,54 +233,34 @@ func (m *Mark) draw(p *pen, x1, x2, top, height float64) {
 	}
 	switch m.Kind {
 	case Beat, Sent:
-		p.line(class, x, top+min(height-9, barTop+barHeight), x, top+min(height-1, barTop+barHeight+8))
+		p.Line(class, x, top+min(height-9, barTop+barHeight), x, top+min(height-1, barTop+barHeight+8))
 	case FirstTerm:
-		p.line(class, x, top-2, x, top+min(height, barTop+barHeight))
-		fmt.Fprintf(&p.b, `<path class="%s" d="M%s %s l7 3 l-7 3 z"/>`+"\n", class, px(x), px(top-2))
+		p.Line(class, x, top-2, x, top+min(height, barTop+barHeight))
+		p.Path(class, x, top-2, "l7 3 l-7 3 z")
 	case Completed, Reclaimed, Released, Revoked: // a pin; its head says which
-		p.line(class, x, top-1, x, top+min(height+1, barTop+barHeight+2))
+		p.Line(class, x, top-1, x, top+min(height+1, barTop+barHeight+2))
 		switch m.Kind {
 		case Released:
-			fmt.Fprintf(&p.b, `<path class="%s" d="M%s %s l3.5 3.5 l-3.5 3.5 l-3.5 -3.5 z"/>`+"\n", class, px(x), px(top-2.5))
+			p.Path(class, x, top-2.5, "l3.5 3.5 l-3.5 3.5 l-3.5 -3.5 z")
 		case Revoked:
-			fmt.Fprintf(&p.b, `<rect class="%s" x="%s" y="%s" width="5" height="5"/>`+"\n", class, px(x-2.5), px(top-1.5))
+			p.Rect(class, x-2.5, top-1.5, 5, 5)
 		default:
-			fmt.Fprintf(&p.b, `<circle class="%s" cx="%s" cy="%s" r="3"/>`+"\n", class, px(x), px(top+1))
+			p.Circle(class, x, top+1, 3)
 		}
 	case Refused:
-		fmt.Fprintf(&p.b, `<circle class="%s" cx="%s" cy="%s" r="6"/>`+"\n", class, px(x), px(middle))
-		p.line(class, x-4, middle+4, x+4, middle-4)
+		p.Circle(class, x, middle, 6)
+		p.Line(class, x-4, middle+4, x+4, middle-4)
 	case Told:
-		fmt.Fprintf(&p.b, `<path class="%s" d="M%s %s l7 12 l-14 0 z"/>`+"\n", class, px(x), px(middle-7))
-		p.line(class, x, middle-2, x, middle+2)
+		p.Path(class, x, middle-7, "l7 12 l-14 0 z")
+		p.Line(class, x, middle-2, x, middle+2)
 	case Reset:
-		fmt.Fprintf(&p.b, `<path class="%s" d="M%s %s l-5 9 l8 -1 l-5 9"/>`+"\n", class, px(x+2), px(middle-9))
+		p.Path(class, x+2, middle-9, "l-5 9 l8 -1 l-5 9")
 	case Crash:
-		p.line(class, x-6, middle-6, x+6, middle+6)
-		p.line(class, x-6, middle+6, x+6, middle-6)
+		p.Line(class, x-6, middle-6, x+6, middle+6)
+		p.Line(class, x-6, middle+6, x+6, middle-6)
 	case Broken:
-		fmt.Fprintf(&p.b, `<path class="%s" d="M%s %s l8 8 l-8 8 l-8 -8 z"/>`+"\n", class, px(x), px(middle-8))
-		p.line(class, x, middle-4, x, middle+1)
-		p.line(class, x, middle+3, x, middle+5)
+		p.Path(class, x, middle-8, "l8 8 l-8 8 l-8 -8 z")
+		p.Line(class, x, middle-4, x, middle+1)
+		p.Line(class, x, middle+3, x, middle+5)
 	}
-}
-
-// wrap breaks text at blanks into lines of at most n characters.
-func wrap(s string, n int) []string {
-	var lines []string
-	line := ""
-	for _, w := range strings.Fields(s) {
-		if line != "" && len([]rune(line))+1+len([]rune(w)) > n {
-			lines = append(lines, line)
-			line = ""
-		}
-		if line != "" {
-			line += " "
-		}
-		line += w
-	}
-	if line != "" {
-		lines = append(lines, line)
-	}
-	return lines
 }
