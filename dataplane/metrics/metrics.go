@@ -1,0 +1,177 @@
+// Package metrics shows stats pages (package watch) as Prometheus metrics: that of a context in its own process, or all of a machine.
+// It reads the page, never the plane, so a scrape takes nothing from a step: no lock, no memory of its thread, not even its attention.
+//
+// Label sets stay bounded whatever peers call themselves: of each context at most 256 readers and 256 remote engines by name, the rest
+// under "other"; no request ids. Names of metrics are ours, never a page's, so a page of somebody else cannot break a scrape.
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/kvlease/kvlease/dataplane/watch"
+)
+
+const (
+	remotesMax = 256 // remote engines by name; of readers the page has as many
+	pagesMax   = 256 // of a machine, a scrape
+	valuesMax  = 2048
+)
+
+// Collector turns pages into metrics when it is asked.
+//
+// Threads: any; one scrape at a time, the others wait.
+type Collector struct {
+	mu       sync.Mutex
+	own      *watch.Page // of this process; nil: all pages in dir
+	dir      string
+	snap     watch.Snapshot
+	registry *prometheus.Registry
+}
+
+// Own shows the page of one context, which stays the caller's to close, after Close.
+func Own(page *watch.Page) *Collector { return newCollector(&Collector{own: page}) }
+
+// Machine shows all pages in a folder that this user may read. A page whose process is gone is shown as down.
+func Machine(dir string) *Collector { return newCollector(&Collector{dir: dir}) }
+
+func newCollector(c *Collector) *Collector {
+	c.registry = prometheus.NewRegistry()
+	c.registry.MustRegister(c)
+	return c
+}
+
+// Gather gives all metrics of now. What could be gathered comes beside an error about the rest.
+func (c *Collector) Gather() ([]*dto.MetricFamily, error) { return c.registry.Gather() }
+
+// Describe names nothing: which labels there are depends on the pages.
+func (c *Collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads the pages and sends what they hold.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.own != nil {
+		if err := c.read(c.own); err != nil {
+			out <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
+			return
+		}
+		e := emitter{out: out, snap: &c.snap, base: []string{clean(c.snap.Engine), c.snap.Role, strconv.Itoa(c.snap.Rank)}}
+		e.context()
+		return
+	}
+	c.machine(out)
+}
+
+// read takes a page's state. One that changes while it is read is tried again.
+func (c *Collector) read(p *watch.Page) (err error) {
+	for range 3 {
+		if err = p.Read(&c.snap); !errors.Is(err, watch.ErrTorn) {
+			break
+		}
+	}
+	return err
+}
+
+// machine walks the pages of a folder.
+func (c *Collector) machine(out chan<- prometheus.Metric) {
+	paths, err := watch.List(c.dir)
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
+		return
+	}
+	counts := map[string]float64{"alive": 0, "dead": 0, "refused": 0, "unreadable": 0, "left_out": 0}
+	for i, path := range paths {
+		if i >= pagesMax {
+			counts["left_out"]++
+			continue
+		}
+		switch alive, err := c.page(out, path); {
+		case errors.Is(err, fs.ErrNotExist): // it was just closed
+		case errors.Is(err, fs.ErrPermission):
+			counts["refused"]++
+		case err != nil:
+			counts["unreadable"]++
+		case alive:
+			counts["alive"]++
+		default:
+			counts["dead"]++
+		}
+	}
+	for state, n := range counts {
+		out <- constant(descOf("pages", nil, "state"), prometheus.GaugeValue, n, state)
+	}
+}
+
+// page shows one page of the machine.
+func (c *Collector) page(out chan<- prometheus.Metric, path string) (alive bool, err error) {
+	p, err := watch.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer p.Close()
+	if err := c.read(p); err != nil {
+		return false, err
+	}
+	h := &c.snap.Head
+	// The number in the file's name, since contexts of two namespaces may share the one in the page.
+	context := strings.TrimPrefix(filepath.Ext(path), ".")
+	e := emitter{out: out, snap: &c.snap, machine: true, base: []string{clean(h.Engine), clean(h.Role), strconv.Itoa(h.Rank), strconv.Itoa(h.PID), context}}
+	if !h.Alive {
+		e.put("up", 0)
+		return false, nil
+	}
+	e.context()
+	return true, nil
+}
+
+// baseLabels are on every metric of a context; the machine's on those of a machine, too.
+var (
+	baseLabels    = []string{"engine", "role", "rank"}
+	machineLabels = []string{"engine", "role", "rank", "pid", "context"}
+)
+
+// descs by kind of labels and name: made once, since each is hashed.
+var descs sync.Map
+
+type descKey struct {
+	name    string
+	machine int
+}
+
+// descOf gives the description of a metric of the table; base nil: it belongs to no context.
+func descOf(name string, base []string, labels ...string) *prometheus.Desc {
+	key := descKey{name, len(base)}
+	if d, ok := descs.Load(key); ok {
+		return d.(*prometheus.Desc)
+	}
+	d := prometheus.NewDesc("kvlease_"+name, helpOf(name), append(append([]string{}, base...), labels...), nil)
+	descs.Store(key, d)
+	return d
+}
+
+func constant(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) prometheus.Metric {
+	m, err := prometheus.NewConstMetric(d, kind, v, labels...)
+	if err != nil {
+		return prometheus.NewInvalidMetric(d, err)
+	}
+	return m
+}
+
+// clean makes a text of a page one that may stand in a label.
+func clean(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+func hexHash(h uint64) string {
+	if h == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", h)
+}
