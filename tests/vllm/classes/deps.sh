@@ -12,14 +12,17 @@ out=${1:?usage: deps.sh FOLDER}
 python=${KVLEASE_VLLM:-$root/.deps/vllm}/venv/bin/python
 
 [ "$(cat "$out/.kvlease-vllm" 2>/dev/null)" = "$version $hash" ] && exit 0
+. "$root/tests/vllm/needs.sh"
 rm -rf "$out"
 mkdir -p "$out/wheel"
+room "$out" 700
+room "${TMPDIR:-/tmp}" 600
 echo "deps-vllm: Python files of vLLM $version into $out, 0.5 GB are fetched" >&2
 echo "vllm==$version --hash=$hash" >"$out/wheel/requirements.txt"
 "$python" -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps --only-binary=:all: --require-hashes \
-	--dest "$out/wheel" -r "$out/wheel/requirements.txt" || {
-	echo "deps-vllm: pip could not fetch vLLM $version." "Remedy: check the network and pip's index settings (pip config list); SKIP_VLLM=1 leaves these tests out." >&2
-	exit 1
+	--dest "$out/wheel" -r "$out/wheel/requirements.txt" >"$out/pip.log" 2>&1 || {
+	tail -n 20 "$out/pip.log" | sed 's/^/  pip: /' >&2
+	die "pip could not fetch vLLM $version." "$no_index"
 }
 "$python" - "$out" <<'PYTHON'
 import pathlib, sys, zipfile
