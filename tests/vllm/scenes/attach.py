@@ -15,10 +15,10 @@ TOOL = os.environ.get("KVLEASE_TOOL", str(rig.ROOT / "build" / "kvlease"))
 
 def attach(engine, *args):
     """What the tool says of an engine's side channel, and its exit code."""
-    wheel = os.environ.get("KVLEASE_NIXL", str(rig.ROOT / "third_party" / "nixl"))
+    (nixl,) = rig.DEPS.glob("venv/lib/python3.11/site-packages/.nixl_cu*.mesonpy.libs/libnixl_capi.so")  # the engines'
     done = subprocess.run(
-        [TOOL, "attach", f"127.0.0.1:{engine.spec['port']}", "--json", *args], env={**os.environ, "KVLEASE_NIXL": wheel}, capture_output=True, text=True,
-        timeout=rig.ANSWER,
+        [TOOL, "attach", f"127.0.0.1:{engine.spec['port']}", "--json", *args], env={**os.environ, "KVLEASE_NIXL": str(nixl)}, capture_output=True,
+        text=True, timeout=rig.ANSWER,
     )
     return json.loads(done.stdout or "{}"), done.stderr.strip()
 
