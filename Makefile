@@ -42,7 +42,7 @@ endif
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ---- what is fetched -------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,8 @@ test-python: wheel | $(BUILD)/test ## the wheel installed and tested, with every
 
 .deps/python/.installed: python/requirements.txt
 	$(PYTHON) -m venv .deps/python
-	.deps/python/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	.deps/python/bin/python -m pip install --quiet --disable-pip-version-check -r $< || { \
+		echo "make: pip could not install $<. Remedy: check the network and pip's index settings (pip config list)"; exit 1; } >&2
 	touch $@
 
 .PHONY: install
@@ -149,7 +150,11 @@ models: ## the protocol's models (spin) and the edges between threads, every var
 
 .PHONY: deps-vllm
 deps-vllm: ## real vLLM engines that run on a CPU, pinned, from the package index, into .deps/vllm; about 3 minutes, 0.8 GB
-	tests/vllm/deps.sh
+	@tests/vllm/deps.sh
+
+.PHONY: deps-vllm-classes
+deps-vllm-classes: deps-vllm ## and the Python files of another vLLM, whose wheel is for CUDA only; 0.5 GB
+	@tests/vllm/classes/deps.sh .deps/vllm-0.33
 
 .PHONY: demo-vllm
 demo-vllm: vllm-wheel ## a crash and a stop with real vLLM engines, vLLM's own connector and kvlease's in turn; 1 minute
@@ -157,8 +162,9 @@ demo-vllm: vllm-wheel ## a crash and a stop with real vLLM engines, vLLM's own c
 
 # What engines import: the wheel, unpacked, so that .deps stays as it was fetched.
 .PHONY: vllm-wheel
-VLLM = KVLEASE_PYTHONPATH=$(BUILT)/vllm/wheel KVLEASE_VLLM_OUT=$(BUILT)/vllm env -u KVLEASE_CORE .deps/vllm/venv/bin/python
-vllm-wheel: wheel deps-vllm
+VLLM = KVLEASE_PYTHONPATH=$(BUILT)/vllm/wheel KVLEASE_VLLM_OUT=$(BUILT)/vllm KVLEASE_TOOL=$(BUILT)/kvlease \
+	env -u KVLEASE_CORE -u KVLEASE_VLLM .deps/vllm/venv/bin/python
+vllm-wheel: deps-vllm wheel
 	rm -rf $(BUILD)/vllm/wheel
 	.deps/vllm/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(BUILD)/vllm/wheel $(BUILD)/python/*.whl
 
@@ -174,35 +180,34 @@ soak: deps build ## P and D for MIN minutes with all cores busy: what an engine 
 # proof that every test that docs/faults.md names has run and passed.
 
 .PHONY: test
-test: test-static test-fuzz test-go test-race test-c test-asan test-tsan test-python ## everything that runs on this machine
+test: test-static test-fuzz test-go test-race test-c test-asan test-tsan test-python test-vllm-classes test-vllm ## everything that runs on this machine; SKIP_VLLM=1: without vLLM, which fetches 1.3 GB
 	@echo
 	@grep -hE '^(Fuzz|ok|FAIL|---)' $(BUILD)/test/fuzz.log
 	@grep -hE '^(ok|FAIL|---)' $(BUILD)/test/go.log $(BUILD)/test/race.log
 	@grep -hE 'tests passed|Total Test time' $(BUILD)/test/ctest-{c,asan,tsan}.log
 	@grep -hE '^test-python:|passed' $(BUILD)/test/python.log
+	@grep -hE '^test-vllm(-classes)?:|^[0-9]+ findings in ' $(BUILD)/test/vllm-classes.log $(BUILD)/test/vllm.log
 	@$(GO) run ./internal/faults/cmd ran $(if $(filter on,$(NIXL)),,-skips) $(BUILD)/test/go.json $(BUILD)/test/ctest-{c,asan,tsan}.log
 
-.PHONY: test-vllm
-# Some of the mixes or scenes: MIXES=kvlease+kvlease SCENES=queue,d_stopped; their names: tests/vllm/run.py --list.
+.PHONY: test-vllm-classes test-vllm
 ifdef SKIP_VLLM
-test-vllm:
-	@echo "test-vllm: left out, SKIP_VLLM is set"
+test-vllm-classes test-vllm: test-%: | $(BUILD)/test
+	@echo "$@: left out, SKIP_VLLM is set" | tee $(BUILD)/test/$*.log
 else
-test-vllm: vllm-wheel | $(BUILD)/test ## real vLLM engines, stock and kvlease on either side, through everything that goes wrong
-	$(VLLM) tests/vllm/run.py $(if $(MIXES),--mixes $(MIXES)) $(if $(SCENES),--scenes $(SCENES)) 2>&1 | tee $(BUILD)/test/vllm.log
-endif
-
-.PHONY: test-vllm-classes
-ifdef SKIP_VLLM
-test-vllm-classes:
-	@echo "test-vllm-classes: left out, SKIP_VLLM is set"
-else
-test-vllm-classes: vllm-wheel | $(BUILD)/test ## the connector in the real scheduler and worker of vLLM 0.32 and 0.33, without engines; 1 minute
-	tests/vllm/classes/deps.sh .deps/vllm-0.33
-	for python in "" $(CURDIR)/.deps/vllm-0.33; do \
-		KVLEASE_VLLM_PYTHON=$$python PYTHONPATH=$(BUILT)/vllm/wheel $(VLLM) tests/vllm/classes/run.py & \
-	done 2>&1 | tee $(BUILD)/test/vllm-classes.log; \
+# Both versions at once: they mostly wait.
+test-vllm-classes: deps-vllm-classes vllm-wheel | $(BUILD)/test ## the connector in the real scheduler and worker of vLLM 0.32 and 0.33, without engines; 1 minute
+	trap 'kill $$(jobs -p) 2>/dev/null || true' EXIT; \
+	for other in "" -0.33; do \
+		KVLEASE_VLLM_PYTHON=$${other:+$(CURDIR)/.deps/vllm$$other} PYTHONPATH=$(BUILT)/vllm/wheel $(VLLM) tests/vllm/classes/run.py \
+			>$(BUILD)/vllm/classes$$other.log 2>&1 & \
+	done; \
+	wait
+	cat $(BUILD)/vllm/classes.log $(BUILD)/vllm/classes-0.33.log | tee $(BUILD)/test/vllm-classes.log
 	[ "$$(grep -c '^test-vllm-classes: .* OK$$' $(BUILD)/test/vllm-classes.log)" = 2 ]
+
+# Some of the mixes or scenes: MIXES=kvlease+kvlease SCENES=queue,d_stopped; their names: tests/vllm/run.py --list.
+test-vllm: vllm-wheel | $(BUILD)/test ## real vLLM engines, stock and kvlease on either side, through everything that goes wrong; 10 minutes
+	$(VLLM) tests/vllm/run.py $(if $(MIXES),--mixes $(MIXES)) $(if $(SCENES),--scenes $(SCENES)) 2>&1 | tee $(BUILD)/test/vllm.log
 endif
 
 .PHONY: test-static
