@@ -175,6 +175,9 @@ func (p *Plane) count() {
 // WrapTransport puts a transport in front of the one that notifications come from, for tests of what a fault there does.
 func (p *Plane) WrapTransport(tr transport.Transport) { p.tr = tr }
 
+// Backlog is the number of notifications that are known to have arrived and are not applied.
+func (p *Plane) Backlog() uint64 { return p.arrived - p.applied }
+
 // Work counts what has been done so far; it stands still while the plane only waits.
 func (p *Plane) Work() uint64 {
 	return p.Counters.Records + p.Counters.NotifsReceived + p.out.total + p.told()

@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	_ "github.com/kvlease/kvlease/cmd/libkvlease/sites"
 )
 
 // version is the version of this source tree; kvl_version of the C library says the same.

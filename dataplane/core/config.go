@@ -60,6 +60,7 @@ type Config struct {
 	CPUs          string
 	PumpPriority  string
 	CoreMemoryMax int
+	TraceSample   int
 	StatsPage     string
 
 	BlockSize, DeviceID     int

@@ -17,6 +17,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
@@ -45,6 +46,9 @@ type OpenTransport func(cfg *Config, agent string) (transport.Transport, error)
 //
 // Threads: any; one lock is held around everything. In pump mode the pump takes it for each step.
 type Core struct {
+	number uint64       // of the context in this process, from 1
+	sites  *trace.Sites // of this context; nil: none
+
 	cfg   *Config
 	mem   *record.Memory
 	open  OpenTransport
@@ -103,6 +107,9 @@ func Now() clock.Instant {
 	return clock.Instant(ts.Nano())
 }
 
+// contexts numbers the contexts of this process, those that could not be opened, too.
+var contexts atomic.Uint64
+
 // Open makes a context over mem. transports are the implementations by name; the configured one is opened, which takes
 // about half a second for nixl the first time.
 func Open(cfg *Config, mem *record.Memory, transports map[string]OpenTransport, now func() clock.Instant) (*Core, error) {
@@ -116,7 +123,8 @@ func Open(cfg *Config, mem *record.Memory, transports map[string]OpenTransport, 
 	if cfg.EngineID == "" {
 		cfg.EngineID = fmt.Sprintf("kvl-%016x", mem.Epoch)
 	}
-	c := &Core{cfg: cfg, mem: mem, open: open, clock: now, nextEra: newEra}
+	c := &Core{number: contexts.Add(1), cfg: cfg, mem: mem, open: open, clock: now, nextEra: newEra}
+	c.sites = trace.Process().For(c.number)
 	if err := c.openParts(); err != nil {
 		c.dropParts()
 		return nil, err
@@ -182,6 +190,7 @@ func (c *Core) build() error {
 	out, err := dataplane.NewEvents(c.mem.Events, c.notify)
 	if err == nil {
 		cfg := c.cfg.leaseConfig(c.mem.Epoch)
+		cfg.Sites = c.sites
 		if c.ranked != nil {
 			cfg.ExpectMax = -1 // the host cancels expectations
 		}
@@ -190,24 +199,28 @@ func (c *Core) build() error {
 		}, c.mem.Secret, c.mem.Base, c.mem.Epoch)
 	}
 	if err == nil {
-		c.reads, err = read.New(c.cfg.readConfig(), tr, c.mem.Landing, nil)
+		cfg := c.cfg.readConfig()
+		cfg.Sites = c.sites
+		c.reads, err = read.New(cfg, tr, c.mem.Landing, nil)
 	}
 	if err == nil {
 		self := heartbeat.Identity{EngineHash: wire.EngineHash([]byte(c.cfg.EngineID)), Epoch: c.mem.Epoch, Rank: uint32(c.cfg.Rank())}
 		beats := c.cfg.heartbeatConfig(self)
-		beats.Nonce = c.nonce
+		beats.Nonce, beats.Sites = c.nonce, c.sites
 		var events heartbeat.Events = out
 		if c.ranked != nil {
 			events = c.ranked.link
 		}
 		c.tracker, err = heartbeat.New(beats, tr, c.reads, c.mem.Tracks, c.mem.Control, events)
 	}
+	cfg := c.cfg.planeConfig()
+	cfg.Sites = c.sites
 	switch {
 	case err != nil:
 	case c.ranked != nil:
-		c.plane, err = dataplane.NewRank(c.cfg.planeConfig(), c.mem, tr, c.leases, c.tracker, c.reads, out, c.ranked.link)
+		c.plane, err = dataplane.NewRank(cfg, c.mem, tr, c.leases, c.tracker, c.reads, out, c.ranked.link)
 	default:
-		c.plane, err = dataplane.New(c.cfg.planeConfig(), c.mem, tr, c.leases, c.tracker, c.reads, out)
+		c.plane, err = dataplane.New(cfg, c.mem, tr, c.leases, c.tracker, c.reads, out)
 	}
 	if err != nil {
 		tr.Close()
@@ -263,7 +276,9 @@ func (c *Core) stepAt(now clock.Instant) (err error) {
 		return ErrPoisoned
 	}
 	defer c.failSafe(&err)
+	before := c.now
 	c.now = max(c.now, now) // a step may have waited for the lock behind one that was told a later time
+	work := c.traceBegin(before)
 	switch {
 	case c.hosted != nil:
 		c.hostStep(c.now)
@@ -274,6 +289,7 @@ func (c *Core) stepAt(now clock.Instant) (err error) {
 		c.plane.Step(c.now)
 	}
 	c.listen()
+	c.traceEnd(work)
 	if c.page != nil && c.now >= c.page.at.Add(pageEvery) {
 		c.show(c.now)
 	}
@@ -328,6 +344,12 @@ func (c *Core) Broken() string {
 
 // Config is the configuration in force.
 func (c *Core) Config() *Config { return c.cfg }
+
+// Number is that of the context in this process, from 1: trace sites and the stats page name it.
+func (c *Core) Number() uint64 { return c.number }
+
+// Sites are the trace sites of this process as this context has them, for the host's side; nil: none.
+func (c *Core) Sites() *trace.Sites { return c.sites }
 
 // Memory is the context's memory.
 func (c *Core) Memory() *record.Memory { return c.mem }

@@ -107,6 +107,7 @@ var keys = []key{
 	num("core_memory_max", "bytes of Go heap at which the core collects whatever happens", func(c *Config) *int { return &c.CoreMemoryMax }, 16<<20, 1<<40),
 
 	str("stats_page", "folder in memory for the file in which this context shows itself to the tools of its user, named kvlease-stats.<uid>.<pid>.<n>; empty: none", func(c *Config) *string { return &c.StatsPage }),
+	num("trace_sample", "of the ends of leases one in so many runs through the trace site lease__freed__one: 0, none, or a power of two", func(c *Config) *int { return &c.TraceSample }, 0, 1<<30),
 
 	num("block_size", "tokens of a block", func(c *Config) *int { return &c.BlockSize }, 1, 1<<20),
 	num("device_id", "device that the handshake names", func(c *Config) *int { return &c.DeviceID }, 0, 1<<16),
@@ -190,6 +191,9 @@ func (c *Config) check() error {
 	}
 	if err := c.checkRanks(); err != nil {
 		return err
+	}
+	if n := c.TraceSample; n&(n-1) != 0 {
+		return fmt.Errorf("key %q is %d, allowed: 0, or a power of two", "trace_sample", n)
 	}
 	if c.HandoverMax >= c.Duration {
 		return fmt.Errorf("keys %q and %q: %v s is not less than %v s: no read from a stock owner could ever be accepted",

@@ -114,7 +114,7 @@ func (c *Core) openPage() {
 	p.words = l.words
 	cfg := c.cfg
 	head := watch.Head{
-		Library: Version, Role: cfg.Role, Engine: cfg.EngineID, Hash: wire.EngineHash([]byte(cfg.EngineID)), Rank: cfg.Rank(),
+		Context: int(c.number), Library: Version, Role: cfg.Role, Engine: cfg.EngineID, Hash: wire.EngineHash([]byte(cfg.EngineID)), Rank: cfg.Rank(),
 		TP: cfg.TPSize, PP: cfg.PPSize, Drive: cfg.Drive, Provider: cfg.Transport,
 		Duration: cfg.Duration, Interval: cfg.Interval(), Extension: cfg.Extension(), Opened: c.clock(),
 	}

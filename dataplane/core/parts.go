@@ -6,6 +6,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/topology"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // The configuration of each part, out of the one of the context. The parts take 0 for their default; where the context's key
@@ -15,7 +16,7 @@ func (c *Config) leaseConfig(seed uint64) lease.Config {
 	return lease.Config{
 		Duration: c.Duration, Extension: c.Extension(), Interval: c.Interval(), Settle: max(c.Settle, 1), StallGap: c.StallGap,
 		StockLinger: c.StockLinger, ExpectMax: c.ExpectMax, FixedTTL: c.BlocksTTL, SweepMax: c.SweepMax, LongIDs: c.LongIDsMax,
-		AllPeersCheck: c.AllPeersCheck, StockPeers: c.StockPeers, Seed: seed,
+		AllPeersCheck: c.AllPeersCheck, StockPeers: c.StockPeers, Seed: seed, TraceSample: c.TraceSample,
 	}
 }
 
@@ -51,5 +52,6 @@ func (c *Config) heartbeatConfig(self heartbeat.Identity) heartbeat.Config {
 func (c *Config) planeConfig() dataplane.Config {
 	return dataplane.Config{
 		RecordsStepMax: 1 << 16, NotifsStepMax: c.NotifsStepMax, ParseMax: c.ParseMax, StockPeers: c.StockPeers,
+		Engine: wire.EngineHash([]byte(c.EngineID)), Rank: uint32(c.Rank()),
 	}
 }

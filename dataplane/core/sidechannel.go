@@ -18,6 +18,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/topology"
+	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -76,7 +77,7 @@ type sideCounters struct {
 }
 
 // newSideChannel opens the listener if the configuration says so.
-func newSideChannel(cfg *Config, sink peerSink, now func() clock.Instant) (*sideChannel, error) {
+func newSideChannel(cfg *Config, sink peerSink, now func() clock.Instant, sites *trace.Sites) (*sideChannel, error) {
 	s := &sideChannel{
 		cfg: cfg, sink: sink, now: now, hash: wire.EngineHash([]byte(cfg.EngineID)),
 		ranks: make([]ownRank, cfg.Ranks()), peers: map[uint64]*sidePeer{},
@@ -87,7 +88,7 @@ func newSideChannel(cfg *Config, sink peerSink, now func() clock.Instant) (*side
 	var err error
 	s.client, err = handshake.NewClient(handshake.Config{
 		Now: now, Hash: cfg.CompatHash, IgnoreHash: !cfg.EnforceCompat, Check: s.check, Notify: s.notify,
-		Interval: cfg.Interval(), EnginesMax: cfg.EnginesMax,
+		Interval: cfg.Interval(), EnginesMax: cfg.EnginesMax, Sites: sites,
 	})
 	if err != nil {
 		return nil, err

@@ -261,6 +261,9 @@ func (g *Group) Pending() bool {
 	return false
 }
 
+// Backlog is 0: notifications come to the ranks.
+func (g *Group) Backlog() uint64 { return 0 }
+
 // Work counts what has been done so far; it stands still while the group only waits.
 func (g *Group) Work() uint64 {
 	return g.sources.Counters.Records + g.Counters.Received + g.Counters.Sent + g.out.Total()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/wire"
 	"github.com/kvlease/kvlease/dataplane/zmtp"
 )
@@ -32,6 +33,8 @@ type Config struct {
 	RankTimeout time.Duration // for one rank, connecting to ask the first one included; 5 s, as vLLM's
 	Interval    time.Duration // between heartbeats: no wait for a tracked engine is longer; 5 s
 	EnginesMax  int           // 4,096
+
+	Sites *trace.Sites // nil: nobody can attach
 }
 
 // Desc says where an engine is and what is asked of it.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/trace"
+	"github.com/kvlease/kvlease/dataplane/wire"
 	"github.com/kvlease/kvlease/dataplane/zmtp"
 )
 
@@ -61,7 +63,15 @@ type attempt struct {
 }
 
 func (c *Client) set(e *engine, s State) {
-	e.state, e.since = s, time.Now()
+	now := time.Now()
+	if sites := c.cfg.Sites; sites.On(trace.HandshakeState) && (s != e.state || e.since.IsZero()) {
+		in := time.Duration(0)
+		if !e.since.IsZero() {
+			in = now.Sub(e.since)
+		}
+		sites.Fire(trace.HandshakeState, sites.Ctx(), wire.EngineHash([]byte(e.desc.ID)), uint64(s), uint64(in))
+	}
+	e.state, e.since = s, now
 }
 
 // enqueue makes an engine due now.

@@ -12,6 +12,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/ringbuf"
 )
 
@@ -39,7 +40,11 @@ type Host struct {
 	tracks     slots
 	poison     poisonReport
 	ranks      int // of a host context; 0: one rank with its board in here
+	sites      *trace.Sites
 }
+
+// Trace gives the host's side the trace sites of its context (core.Core.Sites). Without it hooks run through none.
+func (h *Host) Trace(sites *trace.Sites) { h.sites = sites }
 
 // HostOf says that the context is a host context with this many ranks: their boards are elsewhere.
 func (h *Host) HostOf(ranks int) { h.ranks = ranks }
@@ -76,11 +81,14 @@ func New(mem *record.Memory, wake func()) (*Host, error) {
 	}, nil
 }
 
-// publish makes the records visible and ends the pump's sleep.
+// publish makes the records of one tag visible and ends the pump's sleep.
 //
 // Edge W1: the publish and the load of asleep are sequentially consistent; pairs with W2 in the pump, which stores
 // asleep and looks at the rings again before it sleeps.
-func (h *Host) publish() {
+func (h *Host) publish(tag uint32) {
+	if h.sites.On(trace.HookSubmit) { // before: nobody has drained it yet
+		h.sites.Fire(trace.HookSubmit, h.sites.Ctx(), 0, h.ring.Position(), uint64(tag))
+	}
 	h.ring.Publish()
 	h.over.Publish()
 	if h.wake != nil && atomic.LoadUint32(&h.mem.Control.Asleep) != 0 {
@@ -162,7 +170,7 @@ func (h *Host) sayOnce(p *slots, tag, bit uint32, handle record.Handle, alive ..
 		}
 	}
 	binary.LittleEndian.PutUint64(h.say(tag, 8), uint64(handle))
-	h.publish()
+	h.publish(tag)
 	return nil
 }
 

@@ -43,7 +43,7 @@ func (h *Host) Expect(id []byte) (record.Handle, error) {
 	lease := record.NewHandle(slot, use)
 	record.PutExpect(rec, record.Expect{Lease: lease, IDLen: uint32(len(id))}, id)
 	atomic.StoreUint64(&h.mem.Slots[slot].State, record.State(use, record.Expected))
-	h.publish()
+	h.publish(record.TagExpect)
 	return lease, nil
 }
 
@@ -83,7 +83,7 @@ func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
 		Lease: lease, Key: leases.Key(secret, slot, use), User: g.User, TTLNs: uint64(g.TTL), SaidNs: uint64(now),
 		Blocks: g.Blocks, Tokens: g.Tokens, Flags: flags, IDLen: uint32(len(g.ID)),
 	}, g.ID)
-	h.publish()
+	h.publish(record.TagGrant)
 	return lease, nil
 }
 
@@ -126,6 +126,6 @@ func (h *Host) Pressure(blocks uint32) error {
 		return ErrFull
 	}
 	binary.LittleEndian.PutUint64(rec, uint64(blocks))
-	h.publish()
+	h.publish(record.TagPressure)
 	return nil
 }

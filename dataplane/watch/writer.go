@@ -18,7 +18,7 @@ import (
 // Spec is what a page is made with.
 type Spec struct {
 	Dir        string // folder in memory; empty: nobody else shall see it
-	Head              // what does not change; Path, PID, Started, UID and Context are found here
+	Head              // what does not change; Path, PID, Started and UID are found here
 	Step       []Desc // values that Main takes
 	Side       []Desc // values that PutSide takes
 	Histograms []Desc
@@ -54,13 +54,10 @@ type Writer struct {
 	failed atomic.Uint64
 }
 
-// contexts numbers the contexts of this process.
-var contexts atomic.Int32
-
 // New makes a page. If the folder cannot hold it, why says so, and the page is this process's alone: what is in it can still be read
 // through Open. err: there is no memory for it at all.
 func New(s *Spec) (w *Writer, why, err error) {
-	n := int(contexts.Add(1)) - 1
+	n := s.Context
 	var table []byte
 	for _, list := range [...][]Desc{s.Step, s.Side, s.Histograms} {
 		for i := range list {

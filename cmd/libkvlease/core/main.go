@@ -18,6 +18,7 @@ import (
 	"sync"
 	"unsafe"
 
+	_ "github.com/kvlease/kvlease/cmd/libkvlease/sites"
 	"github.com/kvlease/kvlease/cnixl"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -52,7 +53,7 @@ func wheelFolders() []string {
 	return nil
 }
 
-// cores by handle. A handle is an integer, since Go pointers must not cross.
+// cores by handle, which is the context's number: an integer, since Go pointers must not cross. Trace sites in C name it.
 var cores struct {
 	sync.RWMutex
 	list []*core.Core
@@ -61,8 +62,10 @@ var cores struct {
 func put(c *core.Core) int64 {
 	cores.Lock()
 	defer cores.Unlock()
-	cores.list = append(cores.list, c)
-	return int64(len(cores.list))
+	n := int(c.Number())
+	cores.list = append(cores.list, make([]*core.Core, max(n-len(cores.list), 0))...)
+	cores.list[n-1] = c
+	return int64(n)
 }
 
 func get(h int64) *core.Core {

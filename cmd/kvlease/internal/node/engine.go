@@ -123,6 +123,7 @@ func openEngine(cfg *Config, transports map[string]core.OpenTransport) (*engine,
 	if e.host, err = host.New(mem, wake); err != nil {
 		return nil, errors.Join(err, c.Close(0))
 	}
+	e.host.Trace(c.Sites())
 	if cfg.Context == "host" {
 		e.host.HostOf(int(cfg.TP))
 	}

@@ -101,8 +101,11 @@ func openMember(spec *Spec, side string, i int, transports map[string]core.OpenT
 	}
 	m.fig.LeaseMs = float64(cfg.Duration) / 1e6
 	m.fig.Failed = map[string]uint64{}
-	m.host, err = host.New(mem, c.Wake)
-	return m, err
+	if m.host, err = host.New(mem, c.Wake); err != nil {
+		return nil, err
+	}
+	m.host.Trace(c.Sites())
+	return m, nil
 }
 
 // run is the engine's loop until stop.
