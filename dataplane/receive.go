@@ -185,7 +185,7 @@ func (p *Plane) idsOn(left int, now clock.Instant) int {
 		n := p.msg.ids.Fill(p.ids[:])
 		left -= n
 		p.Counters.BeatsReceived += uint64(n)
-		p.Leases.RenewIDs(p.ids[:n], now, p.outcomes[:n])
+		p.Leases.RenewIDs(p.ids[:n], p.msg.agent, now, p.outcomes[:n])
 		p.countNamed(n)
 		if n < len(p.ids) {
 			p.idsEnd(now)
@@ -215,7 +215,7 @@ func (p *Plane) rejoinOn(left int, now clock.Instant) int {
 			p.heartbeatEnd(now)
 			break
 		}
-		if !alone && named(p.Leases.TryID(id, now)) {
+		if !alone && named(p.Leases.TryID(id, p.msg.agent, now)) {
 			p.Counters.BeatsApplied++
 		}
 	}

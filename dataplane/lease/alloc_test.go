@@ -31,7 +31,7 @@ func TestNoCallAllocates(t *testing.T) {
 			if i%3 == 0 {
 				g.Lease, _ = r.take(record.Expected)
 				r.t.Expect(g.Lease, id, r.now)
-				r.t.RenewIDs(ids[i:i+1], r.now, nil)
+				r.t.RenewIDs(ids[i:i+1], agentD, r.now, nil)
 				r.t.CompleteID(id, agent, 2, r.now)
 				r.mem.Slots[g.Lease.Slot()].State = record.State(g.Lease.Use(), record.Granted)
 			} else {
@@ -44,9 +44,9 @@ func TestNoCallAllocates(t *testing.T) {
 		g.Lease = h
 		r.t.Grant(&g, long, r.now)
 		r.t.RenewEntries(entries, engineD, r.now, out)
-		r.t.RenewIDs(ids[:100], r.now, out)
-		r.t.RenewIDs(unknown, r.now, nil)
-		r.t.TryID(long, r.now)
+		r.t.RenewIDs(ids[:100], agentD, r.now, out)
+		r.t.RenewIDs(unknown, agentD, r.now, nil)
+		r.t.TryID(long, agentD, r.now)
 		for _, e := range entries[:100] {
 			r.t.Renew(e, engineE, r.now)
 			r.t.Complete(e, engineD.at(1), 3, r.now)

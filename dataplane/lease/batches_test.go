@@ -25,7 +25,7 @@ func TestALongBatchTellsTheOutcomeOfEachEntryAtItsPlace(t *testing.T) {
 	}
 	native, stock := make([]Outcome, n), make([]Outcome, n)
 	r.t.RenewEntries(entries, engineD, r.now, native)
-	r.t.RenewIDs(ids, r.now, stock)
+	r.t.RenewIDs(ids, agentD, r.now, stock)
 	for i := range n {
 		wantN, wantS := Applied, Applied
 		if i%7 == 3 {
@@ -37,7 +37,7 @@ func TestALongBatchTellsTheOutcomeOfEachEntryAtItsPlace(t *testing.T) {
 	}
 	short := make([]Outcome, batchMax+1) // fewer outcomes than entries
 	r.t.RenewEntries(entries, engineD, r.now, short)
-	r.t.RenewIDs(ids, r.now, short)
+	r.t.RenewIDs(ids, agentD, r.now, short)
 	if c := r.c.RenewedNative; c != 2*uint64(n-n/7) {
 		t.Errorf("%d heartbeats applied, want %d", c, 2*(n-n/7))
 	}

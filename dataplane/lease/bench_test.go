@@ -62,7 +62,7 @@ func BenchmarkRenewIDs(b *testing.B) {
 				r.now += 1000
 				b.StartTimer()
 				for i := 0; i < message; i += batchMax {
-					r.t.RenewIDs(ids[i:min(i+batchMax, message)], r.now, nil)
+					r.t.RenewIDs(ids[i:min(i+batchMax, message)], agentD, r.now, nil)
 				}
 			}
 			perID(b)

@@ -43,7 +43,7 @@ func TestC02TwoLifetimesInOneTable(t *testing.T) {
 	r.want(r.beat("x"), Fixed)
 	r.want(r.t.Renew(r.entry(x), engineD, r.now), Fixed)
 	out := make([]Outcome, 1)
-	r.t.RenewIDs([][]byte{[]byte("x")}, r.now, out)
+	r.t.RenewIDs([][]byte{[]byte("x")}, agentD, r.now, out)
 	r.want(out[0], Fixed)
 	r.run(at(479.9))
 	r.wantHeld(x)

@@ -115,9 +115,9 @@ func TestL12StockPeersOffIgnoresThem(t *testing.T) {
 	r.want(r.beat("a"), Ignored)
 	r.want(r.done("a", "D", 1), Ignored)
 	out := make([]Outcome, 1)
-	r.t.RenewIDs([][]byte{[]byte("a")}, r.now, out)
+	r.t.RenewIDs([][]byte{[]byte("a")}, agentD, r.now, out)
 	r.want(out[0], Ignored)
-	r.want(r.t.TryID([]byte("a"), r.now), Ignored)
+	r.want(r.t.TryID([]byte("a"), agentD, r.now), Ignored)
 	r.wantHeld(a)
 	r.wantCount("ignored", r.c.StockIgnored, 3)
 }

@@ -32,6 +32,7 @@ func (t *Table) end(s uint32, k *hot, reason uint16, now clock.Instant) {
 		t.Counters.ReadersCut += uint64(left)
 	}
 	t.Counters.Freed[reason&7]++
+	t.over(s, k, use, reason, now)
 	t.held--
 	t.blocks -= uint64(slot.Blocks)
 	t.granted[s] = max(int64(now)-t.granted[s], 0)
@@ -81,6 +82,9 @@ func (t *Table) unlist(s uint32, k *hot) {
 // forget clears what a slot has kept for its use.
 func (t *Table) forget(k *hot) {
 	t.readers.drop(k.set())
+	if a := k.account(); a != NobodysAccount {
+		t.accounts.all[a].early-- // no lease: those are counted until they end
+	}
 	*k = hot{}
 }
 

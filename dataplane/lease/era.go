@@ -38,6 +38,7 @@ func (t *Table) Reset(secret [2]uint64, base, epoch uint64) error {
 	t.left.clear()
 	t.wanted, t.ripens = 0, 0
 	t.secret, t.base, t.closed = secret, base, false
+	t.rekey()
 
 	// kvl_fence_all closes the header before the rows, and this opens it before the rows: a fence that comes between is seen below.
 	atomic.StoreUint32(&t.mem.Header.Flags, 0)

@@ -102,9 +102,9 @@ func FuzzTable(f *testing.F) {
 					r.t.Expect(h, id(), r.now)
 				}
 			case 4:
-				r.t.RenewIDs([][]byte{id(), id()}, r.now, nil)
+				r.t.RenewIDs([][]byte{id(), id()}, agentD, r.now, nil)
 			case 5:
-				r.t.RenewIDs([][]byte{id()}, r.now, nil)
+				r.t.RenewIDs([][]byte{id()}, agentD, r.now, nil)
 			case 6:
 				r.t.CompleteID(id(), []byte{next() % 4}, uint32(next()%4), r.now)
 			case 7:
@@ -130,6 +130,7 @@ func FuzzTable(f *testing.F) {
 			case 15:
 				r.t.EngineGone(uint64(next()%3), uint64(next()%2), r.now)
 			}
+			r.checkAccounts()
 		}
 		r.t.FenceAll()
 		for s := range r.mem.Slots { // records that the host had said and not sent

@@ -91,6 +91,7 @@ func (t *Table) scanGone(now clock.Instant) {
 			t.Counters.GoneKept++
 			continue
 		}
+		t.diedAt(k.account(), now)
 		t.end(s, k, record.FreedReleased, now)
 		ends--
 	}

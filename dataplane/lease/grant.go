@@ -138,6 +138,9 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 			t.leave(s, k, false)
 			t.long.drop(slot)
 			k.a = k.a&^(namedStock|keptDone) | noIndex
+			if !t.accounts.all[k.account()].Native {
+				t.assign(s, k, NobodysAccount)
+			}
 		}
 	} else {
 		k.a |= noIndex
@@ -153,6 +156,7 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 	}
 	t.held++
 	t.blocks += uint64(g.Blocks)
+	t.begun(k, g.Blocks)
 
 	fence := t.base + uint64(g.Lease.Use())
 	if g.Key != 0 && g.Key != k.key { // its parameters name an era that is over
@@ -209,6 +213,7 @@ func (t *Table) lapsedBefore(s uint32, k *hot, g *record.Grant) {
 	slot := &t.mem.Slots[s]
 	t.Counters.Grants++
 	t.Counters.Freed[record.FreedClosed]++
+	t.accounts.all[NobodysAccount].Ended[record.FreedClosed]++
 	k.a &^= hasLapsed
 	t.granted[s] = 0
 	slot.User, slot.Blocks, slot.Reason = g.User, g.Blocks, record.FreedClosed
@@ -266,6 +271,12 @@ func (t *Table) claim(s uint32, k *hot, id []byte) bool {
 	t.index.entries[i].word += uint64(s) - uint64(o)
 	k.a = k.a&^noIndex | other.a&(namedStock|keptDone)
 	other.a |= noIndex
+	if a := other.account(); a != NobodysAccount && !t.accounts.all[a].Native { // who named the id; one of ours has named the slot
+		t.assign(o, other, NobodysAccount)
+		if k.account() == NobodysAccount {
+			t.assign(s, k, a)
+		}
+	}
 	if k.set() == 0 {
 		k.setSet(other.set())
 		other.setSet(0)
@@ -299,7 +310,7 @@ func (t *Table) name0(s uint32, k *hot, slot *record.Slot) (beats uint64) {
 		if k.is(isFixed) {
 			e.word &= slotMask
 		}
-		if k.is(isFixed) || checked {
+		if k.is(isFixed) || !k.is(namedStock) {
 			e.word |= coldBit
 		}
 	}

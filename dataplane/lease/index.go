@@ -10,8 +10,7 @@ import "math/bits"
 // A peer does not know the hash's seed, so it cannot build runs; past probeMax an insertion is refused.
 //
 // word = deadline units << 24 | cold << 23 | slot. The deadline is the end that the last stock heartbeat gave, 0 none.
-// Cold: the fast path of a stock heartbeat is not for this lease (expected, fixed, or no stock message has named it and
-// its readers are known to check the fence).
+// Cold: the fast path of a stock heartbeat is not for this lease (expected, fixed, or no stock message has named it yet).
 type index struct {
 	entries []entry
 	homes   uint64

@@ -26,27 +26,18 @@ func (t *Table) who(r Reader) uint64 {
 	return max(hi^lo, 1)
 }
 
-// Renew applies one entry of a native heartbeat: deadline = max(deadline, now + extension) (L1).
+// Renew applies one entry of a native heartbeat.
 func (t *Table) Renew(e Entry, r Reader, now clock.Instant) Outcome {
-	who := t.who(r)
-	if uint64(e.Slot) >= uint64(len(t.hot)) {
-		t.Counters.UnknownRenew++
-		return Unknown
-	}
-	k := &t.hot[e.Slot]
-	if k.warm(e.Key, who) && t.useOf(e.Slot) == e.Generation {
-		t.beatNative(e.Slot, k, now)
-		return Applied
-	}
-	return t.renewCool(e, k, who, now)
+	es, out := [1]Entry{e}, [1]Outcome{}
+	t.RenewEntries(es[:], r, now, out[:])
+	return out[0]
 }
 
-// RenewEntries applies the entries of one native heartbeat. out, if not nil, takes an outcome per entry.
-// Like RenewIDs it overlaps the cache misses of the entries.
+// RenewEntries applies the entries of one native heartbeat: each deadline = max(deadline, now + extension) (L1). out, if not nil, takes
+// an outcome per entry. Like RenewIDs it overlaps the cache misses of the entries.
 func (t *Table) RenewEntries(es []Entry, r Reader, now clock.Instant, out []Outcome) {
-	who := t.who(r)
+	p, run := t.nativeParty(r), newSlackRun(now)
 	du, us := units(now.Add(t.cfg.Extension)), t.deadlineUs(now)
-	t.askSlack()
 	for len(es) > 0 {
 		n := min(len(es), batchMax)
 		var touched uint64
@@ -60,16 +51,18 @@ func (t *Table) RenewEntries(es []Entry, r Reader, now clock.Instant, out []Outc
 			o := Unknown
 			if uint64(e.Slot) >= uint64(len(t.hot)) {
 				t.Counters.UnknownRenew++
-			} else if k := &t.hot[e.Slot]; k.warm(e.Key, who) && t.useOf(e.Slot) == e.Generation {
-				if t.traced.asked {
-					t.noteSlack(k, 0, now)
+			} else if k := &t.hot[e.Slot]; k.warm(e.Key, p.who) && t.useOf(e.Slot) == e.Generation {
+				if at := k.until(); at == run.at {
+					run.n++
+				} else {
+					t.slack(&run, at)
 				}
 				k.setBeat(max(k.beat(), du))
 				t.Counters.RenewedNative++
 				t.beatRowUs(e.Slot, us)
 				o = Applied
 			} else {
-				o = t.renewCool(e, k, who, now)
+				o = t.renewCool(e, k, &p, now, &run)
 			}
 			if i < len(out) {
 				out[i] = o
@@ -78,6 +71,7 @@ func (t *Table) RenewEntries(es []Entry, r Reader, now clock.Instant, out []Outc
 		es = es[n:]
 		out = out[min(n, len(out)):]
 	}
+	t.heard(&p, &run, now)
 }
 
 // warm says that a heartbeat has nothing to do but to extend.
@@ -85,10 +79,11 @@ func (h *hot) warm(key, who uint64) bool {
 	return h.key == key && h.who == who && h.a&(phaseMask|namedNative|isFixed) == phaseHeld|namedNative
 }
 
-func (t *Table) renewCool(e Entry, k *hot, who uint64, now clock.Instant) Outcome {
+func (t *Table) renewCool(e Entry, k *hot, p *party, now clock.Instant, run *slackRun) Outcome {
 	switch o := t.open(e, k); o {
 	case Applied:
-		if t.name(e.Slot, k, who, now) {
+		run.named = true
+		if t.name(e.Slot, k, p, now) {
 			return Ended
 		}
 		if k.is(isFixed) {
@@ -96,24 +91,19 @@ func (t *Table) renewCool(e Entry, k *hot, who uint64, now clock.Instant) Outcom
 			t.touch(e.Slot)
 			return Fixed
 		}
-		t.beatNative(e.Slot, k, now)
+		t.slack(run, k.until())
+		k.setBeat(max(k.beat(), units(now.Add(t.cfg.Extension))))
+		t.Counters.RenewedNative++
+		t.beatRow(e.Slot, now)
 		return Applied
 	case Kept:
-		t.nameEarly(k, who)
+		run.named = true
+		t.nameEarly(e.Slot, k, p, now)
 		k.setBeat(max(k.beat(), units(now.Add(t.cfg.Extension))))
 		return Kept
 	default:
 		return count(o, &t.Counters.LateRenew, &t.Counters.UnknownRenew)
 	}
-}
-
-func (t *Table) beatNative(s uint32, k *hot, now clock.Instant) {
-	if t.traced.asked {
-		t.noteSlack(k, 0, now)
-	}
-	k.setBeat(max(k.beat(), units(now.Add(t.cfg.Extension))))
-	t.Counters.RenewedNative++
-	t.beatRow(s, now)
 }
 
 // Complete applies one entry of a native completion: reader r of n has read everything.
@@ -127,19 +117,19 @@ func (t *Table) Complete(e Entry, r Reader, n uint16, now clock.Instant) Outcome
 		return Unknown
 	}
 	k := &t.hot[e.Slot]
-	who := t.who(r)
+	p := t.nativeParty(r)
 	o := t.open(e, k)
 	switch o {
 	case Applied:
-		if t.name(e.Slot, k, who, now) {
+		if t.name(e.Slot, k, &p, now) {
 			return Ended
 		}
 	case Kept:
-		t.nameEarly(k, who)
+		t.nameEarly(e.Slot, k, &p, now)
 	default:
 		return count(o, &t.Counters.LateDone, &t.Counters.UnknownDone)
 	}
-	return t.report(e.Slot, k, reader{who: who, rank: r.Rank, n: uint32(n)}, o, now)
+	return t.report(e.Slot, k, reader{who: p.who, rank: r.Rank, n: uint32(n)}, o, now)
 }
 
 // report adds a reader's report and ends the lease, or marks its grant as done, when the set is complete.
@@ -174,10 +164,10 @@ func (t *Table) Release(e Entry, r Reader, now clock.Instant) Outcome {
 		return Unknown
 	}
 	k := &t.hot[e.Slot]
-	who := t.who(r)
+	p := t.nativeParty(r)
 	switch o := t.open(e, k); o {
 	case Applied:
-		if t.name(e.Slot, k, who, now) {
+		if t.name(e.Slot, k, &p, now) {
 			return Ended
 		}
 		if k.is(isShared | isUnchecked) {
@@ -188,7 +178,7 @@ func (t *Table) Release(e Entry, r Reader, now clock.Instant) Outcome {
 		t.end(e.Slot, k, record.FreedReleased, now)
 		return Ended
 	case Kept:
-		t.nameEarly(k, who)
+		t.nameEarly(e.Slot, k, &p, now)
 		k.a |= keptReleased
 		return Kept
 	default:
@@ -231,31 +221,21 @@ func count(o Outcome, late, unknown *uint64) Outcome {
 }
 
 // nameEarly notes who named a use before its grant (L12).
-func (t *Table) nameEarly(k *hot, who uint64) {
-	if k.who != 0 && k.who != who {
+func (t *Table) nameEarly(s uint32, k *hot, p *party, now clock.Instant) {
+	if k.who != 0 && k.who != p.who {
 		k.a |= isShared
 	}
-	k.who = who
+	k.who = p.who
 	k.a |= namedNative
+	t.attribute(s, k, p, now)
 }
 
 // name notes who named a held lease (L12). The first native message clears unchecked, unless a stock one was there
 // before it; that lets a revoke through that waited for it, and then name reports that the lease ended.
-func (t *Table) name(s uint32, k *hot, who uint64, now clock.Instant) (ended bool) {
+func (t *Table) name(s uint32, k *hot, p *party, now clock.Instant) (ended bool) {
 	first := !k.is(namedNative)
-	t.nameEarly(k, who)
-	if !first || !k.is(isUnchecked) {
-		return false
-	}
-	if !k.is(noIndex) {
-		i := t.index.find(t.tag(t.long.id(&t.mem.Slots[s])))
-		if i >= 0 && t.index.entries[i].word>>lowBits != 0 {
-			k.a |= namedStock
-		} else if i >= 0 && !k.is(namedStock) {
-			t.index.entries[i].word |= coldBit
-		}
-	}
-	if k.is(namedStock) {
+	t.nameEarly(s, k, p, now)
+	if !first || !k.is(isUnchecked) || k.is(namedStock) {
 		return false
 	}
 	k.a &^= isUnchecked

@@ -235,6 +235,7 @@ func (m *model) stepAfter(gap time.Duration) {
 		m.wanted = 0
 	}
 	m.checkHeld()
+	m.r.checkAccounts()
 	held, blocks := 0, uint64(0)
 	for _, l := range m.live {
 		if l.granted {

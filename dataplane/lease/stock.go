@@ -2,7 +2,6 @@ package lease
 
 import (
 	"bytes"
-	"hash/maphash"
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -12,10 +11,10 @@ import (
 // batchMax is how many ids RenewIDs overlaps.
 const batchMax = 64
 
-// RenewIDs applies the ids of one stock heartbeat: each deadline = max(deadline, now + extension) (L1). out, if not nil, takes an
-// outcome per id. Ids are looked up side by side, so that their cache misses overlap: among a million leases that is several
+// RenewIDs applies the ids of one stock heartbeat of an agent: each deadline = max(deadline, now + extension) (L1). out, if not nil,
+// takes an outcome per id. Ids are looked up side by side, so that their cache misses overlap: among a million leases that is several
 // times cheaper per id than one after the other.
-func (t *Table) RenewIDs(ids [][]byte, now clock.Instant, out []Outcome) {
+func (t *Table) RenewIDs(ids [][]byte, agent []byte, now clock.Instant, out []Outcome) {
 	if !t.cfg.StockPeers {
 		t.Counters.StockIgnored += uint64(len(ids))
 		for i := range out {
@@ -25,8 +24,8 @@ func (t *Table) RenewIDs(ids [][]byte, now clock.Instant, out []Outcome) {
 	}
 	var tags [batchMax]uint64
 	var at [batchMax]int32
+	p, run := t.stockParty(agent), newSlackRun(now)
 	du, us := units(now.Add(t.cfg.Extension)), t.deadlineUs(now)
-	t.askSlack()
 	for len(ids) > 0 {
 		n := min(len(ids), batchMax)
 		for i, id := range ids[:n] {
@@ -46,10 +45,10 @@ func (t *Table) RenewIDs(ids [][]byte, now clock.Instant, out []Outcome) {
 		t.touched = touched
 		for i := range n {
 			var o Outcome
-			if p := int(at[i]); p < 0 {
+			if x := int(at[i]); x < 0 {
 				o = t.missing(tags[i], &t.Counters.LateRenew, &t.Counters.UnknownRenew)
 			} else {
-				o = t.renewAt(p, now, du, us)
+				o = t.renewAt(x, &p, now, du, us, &run)
 			}
 			if i < len(out) {
 				out[i] = o
@@ -58,30 +57,39 @@ func (t *Table) RenewIDs(ids [][]byte, now clock.Instant, out []Outcome) {
 		ids = ids[n:]
 		out = out[min(n, len(out)):]
 	}
+	t.heard(&p, &run, now)
 }
 
 // TryID is RenewIDs for one text that may be an id: nothing is counted if it is none. It is for runs of elements that a
 // reader may have split at a comma inside an id.
-func (t *Table) TryID(id []byte, now clock.Instant) Outcome {
+func (t *Table) TryID(id, agent []byte, now clock.Instant) Outcome {
 	if !t.cfg.StockPeers {
 		return Ignored
 	}
-	p := t.index.find(t.tag(id))
-	if p < 0 {
+	i := t.index.find(t.tag(id))
+	if i < 0 {
 		return Unknown
 	}
-	return t.renewAt(p, now, units(now.Add(t.cfg.Extension)), t.deadlineUs(now))
+	p, run := t.stockParty(agent), newSlackRun(now)
+	o := t.renewAt(i, &p, now, units(now.Add(t.cfg.Extension)), t.deadlineUs(now), &run)
+	t.heard(&p, &run, now)
+	return o
 }
 
 // renewAt touches the index entry and the row, nothing else, unless the lease is cold.
-func (t *Table) renewAt(p int, now clock.Instant, du, us uint64) Outcome {
-	e := &t.index.entries[p]
+func (t *Table) renewAt(i int, p *party, now clock.Instant, du, us uint64, run *slackRun) Outcome {
+	e := &t.index.entries[i]
 	w := e.word
 	if w&coldBit != 0 {
-		return t.renewCold(e, now, du, us)
+		return t.renewCold(e, p, now, du, us, run)
 	}
-	if t.traced.asked {
-		t.noteSlack(&t.hot[w&slotMask], w>>lowBits, now)
+	if at := w >> lowBits; at == run.at { // of its own heartbeats: the grant's end lies elsewhere
+		run.n++
+	} else {
+		if at == 0 { // only a completion has named it so far, or it was looked at
+			at = t.hot[w&slotMask].until()
+		}
+		t.slack(run, at)
 	}
 	if du > w>>lowBits {
 		e.word = du<<lowBits | w&lowMask
@@ -91,24 +99,25 @@ func (t *Table) renewAt(p int, now clock.Instant, du, us uint64) Outcome {
 	return Applied
 }
 
-func (t *Table) renewCold(e *entry, now clock.Instant, du, us uint64) Outcome {
+func (t *Table) renewCold(e *entry, p *party, now clock.Instant, du, us uint64, run *slackRun) Outcome {
 	s := uint32(e.word & slotMask)
 	k := &t.hot[s]
+	run.named = true
 	if k.phase() == phaseExpected {
 		k.a |= namedStock
+		t.attributeStock(s, k, p, now)
 		e.word = max(du, e.word>>lowBits)<<lowBits | e.word&lowMask
 		t.Counters.Kept++
 		return Kept
 	}
 	t.nameStock(s, k)
+	t.attributeStock(s, k, p, now)
 	if k.is(isFixed) {
 		t.Counters.FixedRenew++
 		t.touch(s)
 		return Fixed
 	}
-	if t.traced.asked {
-		t.noteSlack(k, e.word>>lowBits, now)
-	}
+	t.slack(run, max(k.until(), e.word>>lowBits))
 	e.word = max(du, e.word>>lowBits)<<lowBits | uint64(s) // no longer cold
 	t.Counters.Renewed++
 	t.beatRowUs(s, us)
@@ -147,11 +156,11 @@ func (t *Table) CompleteID(id []byte, agent []byte, n uint32, now clock.Instant)
 		return Malformed
 	}
 	tag := t.tag(id)
-	p := t.index.find(tag)
-	if p < 0 {
+	i := t.index.find(tag)
+	if i < 0 {
 		return t.missing(tag, &t.Counters.LateDone, &t.Counters.UnknownDone)
 	}
-	s := uint32(t.index.entries[p].word & slotMask)
+	s := uint32(t.index.entries[i].word & slotMask)
 	if !bytes.Equal(id, t.long.id(&t.mem.Slots[s])) { // a hash may extend, only the id itself may end
 		t.Counters.UnknownDone++
 		return Unknown
@@ -165,12 +174,21 @@ func (t *Table) CompleteID(id []byte, agent []byte, n uint32, now clock.Instant)
 	} else {
 		t.nameStock(s, k)
 		if !k.is(isFixed) {
-			t.index.entries[p].word &^= coldBit
+			t.index.entries[i].word &^= coldBit
 		}
 	}
+	p := t.stockParty(agent)
+	t.attributeStock(s, k, &p, now)
 	if k.is(namedNative) {
 		t.Counters.StockEndRefused++
 		return Refused
 	}
-	return t.report(s, k, reader{who: max(maphash.Bytes(t.seed, agent), 1), n: n, stock: true}, o, now)
+	return t.report(s, k, reader{who: p.who, n: n, stock: true}, o, now)
+}
+
+// attributeStock counts a slot that nobody has named before for a stock agent.
+func (t *Table) attributeStock(s uint32, k *hot, p *party, now clock.Instant) {
+	if k.account() == NobodysAccount {
+		t.attribute(s, k, p, now)
+	}
 }

@@ -27,6 +27,7 @@ func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uin
 	}
 	past := unitsPast(now)
 	if gap > t.cfg.StallGap {
+		t.Times.StallGap.Observe(gap)
 		t.traceStall(gap, arrived-applied)
 		t.stalled, t.looks.calm = past, past+t.interval
 	}

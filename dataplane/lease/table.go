@@ -93,8 +93,12 @@ type Table struct {
 	lingering             int
 	blocks                uint64
 
-	// Counters are for the reader of a stats page; nothing in the table looks at them.
+	accounts accounts
+	last     record.LastEnds
+
+	// Counters and Times are for the reader of a stats page; nothing in the table looks at them.
 	Counters Counters
+	Times    Times
 }
 
 // hot is what a native message touches: half a cache line.
@@ -127,6 +131,7 @@ const (
 	keptReleased  = 1 << 13 // released before its grant
 	hasLapsed     = 1 << 14 // ended as an expectation
 	isRevocable   = 1 << 15 // in the list for pressure
+	accountShift  = 16      // and 8 bits: the account
 	lowBits       = 24
 	lowMask       = 1<<lowBits - 1
 	unitShift     = 19
@@ -193,6 +198,7 @@ func New(cfg Config, mem Memory, secret [2]uint64, base, epoch uint64) (*Table, 
 		cfg: cfg, mem: mem, secret: secret, base: base, seed: maphash.MakeSeed(),
 		hot: make([]hot, n), granted: make([]int64, n),
 		index: newIndex(n), graves: newGraves(gravesMax), gone: newGone(), left: newGraves(leftMax), readers: newReaders(cfg.Readers), long: newLongIDs(cfg.LongIDs),
+		accounts:  newAccounts(),
 		jitter:    cfg.Seed | 1,
 		extUs:     uint64(cfg.Extension / time.Microsecond),
 		spreadMax: unitsOf(cfg.Jitter), settle: unitsOf(cfg.Settle), interval: unitsOf(cfg.Interval), linger: unitsOf(cfg.StockLinger),

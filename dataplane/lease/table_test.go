@@ -123,7 +123,7 @@ func fixed(g *record.Grant) { g.Flags |= record.GrantFixed }
 
 func (r *rig) beat(id string) Outcome {
 	var out [1]Outcome
-	r.t.RenewIDs([][]byte{[]byte(id)}, r.now, out[:])
+	r.t.RenewIDs([][]byte{[]byte(id)}, agentD, r.now, out[:])
 	return out[0]
 }
 
@@ -137,6 +137,7 @@ func (r *rig) entry(h record.Handle) Entry {
 
 var (
 	engineD = Reader{Engine: 0xD, Epoch: 1}
+	agentD  = []byte("agent D")
 	engineE = Reader{Engine: 0xE, Epoch: 1}
 )
 

@@ -4,7 +4,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -14,7 +13,6 @@ import (
 type traced struct {
 	ends  [record.FreedLost + 1]ends
 	any   bool // of ends
-	asked bool // somebody wants the least slack
 	slack time.Duration
 }
 
@@ -58,19 +56,6 @@ func (t *Table) traceStall(gap time.Duration, backlog uint64) {
 	if s := t.cfg.Sites; s.On(trace.StallGap) {
 		s.Fire(trace.StallGap, s.Ctx(), uint64(gap), uint64(t.cfg.StallGap), backlog)
 	}
-}
-
-// askSlack looks whether anybody wants to know the least slack of what is renewed now.
-func (t *Table) askSlack() { t.traced.asked = t.cfg.Sites.On(trace.BatchExtended) }
-
-// noteSlack takes the time that a lease has left, just before it is renewed. stock is the end that the last stock heartbeat gave, if it
-// is at hand. Of a lease between its looks the deadline is known no more: what is noted then is less than 0, and less late than it was.
-func (t *Table) noteSlack(k *hot, stock uint64, now clock.Instant) {
-	slack := -time.Duration(t.settle << unitShift)
-	if !k.is(isNoted) { // while it is due its end is the first look
-		slack = time.Duration(max(k.end(), k.beat(), stock)<<unitShift) - time.Duration(now)
-	}
-	t.traced.slack = min(t.traced.slack, slack)
 }
 
 // TakeSlack gives the least slack of what was renewed since it was called last, math.MaxInt64 if nothing was.
