@@ -34,7 +34,7 @@ rm -f "$stamp"
 
 command -v "${CC:-cc}" >/dev/null || die "there is no C compiler." "Remedy: install gcc, or name a compiler in CC."
 command -v readelf >/dev/null || die "there is no readelf." "Remedy: install binutils."
-if ! PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libnuma\.so\.1 .*x86-64'; then
+if [ -z "$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep 'libnuma\.so\.1 .*x86-64')" ]; then
 	{ [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get install -y -q libnuma1 >/dev/null || { apt-get update -q && apt-get install -y -q libnuma1; }; }; } ||
 		die "vLLM's kernels need libnuma.so.1." "Remedy: apt-get install libnuma1."
 fi
