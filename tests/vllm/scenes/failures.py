@@ -8,8 +8,23 @@ from . import scene
 from .waiting import told
 
 
+def died(mix, label=""):
+    """Leases of P that ended before their time and unread, as it tells Prometheus: the process of their reader is gone, for one."""
+    return mix.side(0, label).metrics().get("kvlease_leases_freed_total.released", 0)
+
+
+def ended_by_death(mix, before, number, label=""):
+    """Whatever the clock says on a busy machine. Statistics leave P with its steps, so requests are sent until the number is there."""
+    until = time.monotonic() + (rig.ANSWER if mix.kinds == ("kvlease", "kvlease") else 0)
+    while (got := died(mix, label) - before) < number and time.monotonic() < until:
+        mix.fresh(*mix.pair(label))
+        time.sleep(0.5)
+    mix.promise("its death has ended the leases, not the clock", got == number, f"{got:g} of {number}")
+
+
 @scene("D is killed while three requests wait in its queue")
 def d_killed(mix):
+    before = died(mix)
     for _ in range(3):
         mix.queue(mix.prompt(200))
     time.sleep(rig.LEASE + 0.5)  # from here on they live by heartbeats
@@ -17,8 +32,8 @@ def d_killed(mix):
     mix.d.kill()
     back = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
     mix.promise("P takes its blocks back", back is not None, f"{held} blocks, {told(back, 'after {:.2f} s')}", by="all")
-    mix.promise("at most a second after the death", back is not None and back <= 1, told(back, "{:.2f} s"))
     mix.all_right("D in its place, same ports and engine id, is served", [mix.fresh()])
+    ended_by_death(mix, before, 3)
 
 
 @scene("D is stopped for longer than the lease and continued, P has used the blocks again")
