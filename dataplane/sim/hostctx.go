@@ -56,10 +56,11 @@ func (l *life) openHost() error {
 	for n := range h.streams.Ranks() {
 		ends = append(ends, h.streams.End(uint32(n)))
 	}
-	rc := l.readConfig()
+	rc, sites := l.readConfig(), l.w.sites()
 	h.group, err = group.New(group.Config{
 		Self: p.shape(), Duration: p.lease(), FixedTTL: p.spec.BlocksTTL, ExpectMax: p.spec.ExpectMax, ReadTimeout: rc.ReadTimeout,
 		Engines: enginesMax, RunsMax: 4096, MapMax: 1 << 14, Between: l.kind() == stream.KindDelta, Seed: l.era.epoch,
+		Sites: sites,
 	}, h.mem, ends, out)
 	if err != nil {
 		return err
@@ -71,6 +72,7 @@ func (l *life) openHost() error {
 	if l.app.host, err = host.New(h.mem, h.wake); err != nil {
 		return err
 	}
+	l.app.host.Trace(sites)
 	l.app.host.HostOf(len(ends))
 	h.mem.Control.Asleep = 1
 	h.buf = make([]byte, stream.MessageBytesMax)

@@ -15,6 +15,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/sim/simnet"
 	"github.com/kvlease/kvlease/dataplane/stream"
+	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -41,6 +42,7 @@ type rankCtx struct {
 	agent   *simnet.Agent   // of the present era; nil: no memory is registered
 	tap     *tap
 	cache   *cache
+	sites   *trace.Sites
 
 	blob     []byte // of the agent
 	ownMap   []byte // our own handshake map
@@ -89,6 +91,7 @@ func (l *life) buildRank(n uint32, carrier stream.Carrier) (*rankCtx, error) {
 	}
 	r := &rankCtx{
 		life: l, n: n, carrier: carrier, mem: memory(p.slots(), producers, events, true), cache: newCache(p, n),
+		sites: l.w.sites(),
 	}
 	r.beginEra(l.era, l.base(n, l.eras))
 	r.mem.Control.DurationNs = uint64(p.lease())
@@ -97,9 +100,11 @@ func (l *life) buildRank(n uint32, carrier stream.Carrier) (*rankCtx, error) {
 		return nil, err
 	}
 	rc := l.readConfig()
+	rc.Sites = r.sites
 	r.mem.Landing = words(read.LandingBytes(rc))
 	header, rows := record.Board(r.mem.Board)
 	lc := l.leaseConfig()
+	lc.Sites, lc.TraceSample = r.sites, 1
 	if carrier != nil {
 		lc.ExpectMax = -1 // the host cancels expectations
 	}
@@ -124,11 +129,13 @@ func (l *life) buildRank(n uint32, carrier stream.Carrier) (*rankCtx, error) {
 		Self:  heartbeat.Identity{EngineHash: wire.EngineHash([]byte(l.id)), Epoch: r.epoch, Rank: n},
 		Shape: p.shape(), KVHeads: headsN, Duration: p.lease(), Tracks: p.slots(), Engines: enginesMax, Links: enginesMax * 8, SourcesMax: 8,
 		Owed: 64, RunsMax: 4096, RowStates: 256, LongIDs: 64, ReadTimeout: rc.ReadTimeout, Nonce: r.nonce, Seed: r.epoch,
+		Sites: r.sites,
 	}, r.tap, r.reads, r.mem.Tracks, r.mem.Control, sink)
 	if err != nil {
 		return nil, err
 	}
-	pc := dataplane.Config{RecordsStepMax: 1 << 16, NotifsStepMax: p.spec.notifsMax(), ParseMax: 1 << 16, StockPeers: !p.spec.StockOff}
+	pc := dataplane.Config{RecordsStepMax: 1 << 16, NotifsStepMax: p.spec.notifsMax(), ParseMax: 1 << 16, StockPeers: !p.spec.StockOff,
+		Engine: wire.EngineHash([]byte(l.id)), Rank: n, Sites: r.sites}
 	if carrier != nil {
 		r.plane, err = dataplane.NewRank(pc, r.mem, r.tap, r.leases, r.tracker, r.reads, out, r.link)
 	} else {
@@ -205,6 +212,7 @@ func (l *life) openEngine() error {
 	if l.app.host, err = host.New(r.mem, r.wake); err != nil {
 		return err
 	}
+	l.app.host.Trace(r.sites)
 	r.mem.Control.Asleep = 1 // each submission wakes it
 	l.side.begin()
 	return r.register()

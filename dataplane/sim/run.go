@@ -7,13 +7,15 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/trace"
 )
 
 // Options of a run that change nothing of what happens in it.
 type Options struct {
-	Log    bool        // keep the log
-	Probes []Probe     // looks at the world, in order of time
-	Stop   func() bool // asked before each event; true ends the run with ErrStopped
+	Log    bool         // keep the log
+	Probes []Probe      // looks at the world, in order of time
+	Stop   func() bool  // asked before each event; true ends the run with ErrStopped
+	Sites  *trace.Sites // of all contexts; nil: none
 }
 
 // ErrStopped says that a run was called off by Options.Stop: nothing can be said of it.

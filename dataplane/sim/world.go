@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/sim/simnet"
+	"github.com/kvlease/kvlease/dataplane/trace"
 )
 
 // World is a run in progress.
@@ -27,6 +28,7 @@ type World struct {
 	handed   int                 // transfer parameters made
 	junk     uint64
 	run      uint64
+	contexts uint64            // made so far
 	quiet    bool              // faults are over
 	over     bool              // Options.Stop has said so
 	cuts     map[[2]string]int // partitions in force between places
@@ -264,4 +266,10 @@ func linkOf(l *Link) simnet.Link {
 		Delay: l.Delay, Jitter: l.Jitter, Loss: l.Loss, Dup: l.Dup, Reorder: l.Reorder, Spread: l.Spread, ReadDelay: l.ReadDelay,
 		DescTime: l.DescTime, ReadFail: l.ReadFail, Late: l.Late, Torn: l.Torn, RDMA: l.RDMA, Rate: l.Rate, Break: l.Break,
 	}
+}
+
+// sites are those of a new context.
+func (w *World) sites() *trace.Sites {
+	w.contexts++
+	return w.o.Sites.For(w.contexts)
 }
