@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vllm.logger import init_logger
 
@@ -23,16 +23,26 @@ WHY = (  # by KVL_READ_*
 )  # fmt: skip
 
 
+class Group(NamedTuple):
+    """A transfer group of this engine, and so of each engine that it can read from."""
+
+    regions: int  # that its block ids address
+    block_size: int  # tokens
+    skips: bool  # blocks that no later token looks at are vLLM's null block, whose id is 0
+    clipped: bool  # an owner's list is only the end of a request's: a sliding window
+
+
 class Pull:
     """One local request that reads from another engine."""
 
-    __slots__ = ("descs", "ended", "engine_id", "groups", "posted", "request_id", "state", "track", "user", "why")
+    __slots__ = ("descs", "ended", "engine_id", "groups", "posted", "request_id", "state", "tokens", "track", "user", "why")
 
     def __init__(self, request_id: str, user: int):
         self.request_id = request_id
         self.user = user
         self.engine_id: str | None = None
         self.groups: list[list[int]] = []  # the owner's blocks, as they were checked
+        self.tokens = 0  # that they hold
         self.track = 0
         self.state = TRACKED
         self.ended = False  # vLLM's request has finished: nobody waits for the data
@@ -49,16 +59,15 @@ class Reader:
     """
 
     def __init__(
-        self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, regions: list[int], whole: list[bool], recompute: bool, engine_ttl: float
+        self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, groups: list[Group], recompute: bool, engine_ttl: float
     ):
-        """Of each transfer group: how many regions, and whether its lists hold all blocks of a request, not a window's."""
         self._producer, self._source = producer, source
-        self._regions, self._whole, self._recompute = regions, whole, recompute
+        self._groups, self._recompute = groups, recompute
         self.engines = Engines(ctx, engine_ttl)
         self._pulls: dict[str, Pull] = {}
         self._by_user: dict[int, Pull] = {}
         self._next = 0
-        self._again: dict[str, tuple[Any, tuple[int, ...]]] = {}  # reads that found no room
+        self._again: dict[str, tuple[Any, int, int]] = {}  # reads that wait for a step, or for room in the ring
         self.done: set[str] = set()
         self.failed: list[str] = []
 
@@ -70,7 +79,7 @@ class Reader:
         self._pulls[request.request_id] = pull
         try:
             remote = kvlease.params_read(request.kv_transfer_params)
-            pull.groups = remote.groups
+            pull.groups, pull.tokens = remote.groups, remote.tokens
             if not any(pull.groups):
                 raise ValueError("remote_block_ids names no block")
             engine = self.engines.use(remote)
@@ -93,21 +102,33 @@ class Reader:
         if awaited:
             self.failed.append(request_id)
 
-    def read(self, request_id: str, local: Any, computed: tuple[int, ...]) -> None:
-        """vLLM has blocks for what it lacks. computed: how many stand before these in each group."""
+    def read(self, request_id: str, local: Any, tokens: int, step: int = 0) -> None:
+        """vLLM has blocks for what it lacks. They end with the one of the last of these tokens; steps up to this one may still write
+        into them."""
+        self._again[request_id] = local, tokens, step
+
+    def start(self, steps_made: int) -> None:
+        """Reads into whose blocks no step writes any more."""
+        if self._again:
+            for request_id, (local, tokens, step) in list(self._again.items()):
+                if step <= steps_made:
+                    self._start(request_id, local, tokens)
+
+    def _start(self, request_id: str, local: Any, tokens: int) -> None:
         pull = self._pulls.get(request_id)
         if pull is None or pull.state == LOST:
             self._fail(request_id)
             return
         try:
-            here, there = self._match(pull.groups, local, computed)
+            here, there = self._match(pull, local, tokens)
             began = time.perf_counter()
             self._producer.read(pull.track, here, there)
             pull.posted = time.perf_counter() - began
-            pull.descs = sum(len(ours) * n for ours, n in zip(local, self._regions))
+            pull.descs = sum(len(ours) * group.regions for ours, group in zip(local, self._groups))
             pull.state = READING
-        except kvlease.Full:
-            self._again[request_id] = local, computed
+            del self._again[request_id]
+        except kvlease.Full:  # it stays for the next time
+            pass
         except kvlease.Stale:  # its end is told by an event, if it was not
             self._lose(pull, pull.why or "the lease is gone")
             self._fail(request_id)
@@ -116,25 +137,29 @@ class Reader:
             self._lose(pull, str(e))
             self._fail(request_id)
 
-    def _match(self, remote: list[list[int]], local: Any, computed: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
-        """Both sides' blocks with the position of the first. A window's list is the end of a request whatever its length."""
-        if len(local) != len(remote):
-            raise ValueError(f"remote_block_ids has {len(remote)} groups, this engine {len(local)}")
+    def _match(self, pull: Pull, local: Any, tokens: int) -> tuple[list[Any], list[Any]]:
+        """Both sides' blocks with the position of the first. Our lists end with the last block, whatever they begin with."""
+        if len(local) != len(pull.groups):
+            raise ValueError(f"remote_block_ids has {len(pull.groups)} groups, this engine {len(local)}")
         here, there = [], []
-        for group, (ours, theirs) in enumerate(zip(local, remote)):
-            first = computed[group] if self._whole[group] else len(theirs) - len(ours)
-            if first < 0 or first + len(ours) > len(theirs):
-                raise ValueError(f"remote_block_ids[{group}] has {len(theirs)} blocks, {max(first, 0) + len(ours)} are needed")
-            here.append((ours, first))
-            there.append((theirs[first : first + len(ours)], first))
+        for number, (ours, theirs, group) in enumerate(zip(local, pull.groups, self._groups)):
+            end = -(-tokens // group.block_size)
+            begin = self._end(pull, group) - len(theirs) if group.clipped else 0
+            wanted = theirs[max(end - len(ours) - begin, 0) : max(end - begin, 0)]
+            if len(wanted) != len(ours) or (group.skips and 0 in wanted):
+                raise ValueError(
+                    f"remote_block_ids[{number}] has {len(theirs)} blocks from position {begin} on and not all of the {len(ours)} before position {end}"
+                )
+            here.append((ours, end - len(ours)))
+            there.append((wanted, end - len(ours)))
         return here, there
 
-    def read_again(self) -> None:
-        """Reads that found no room in the ring."""
-        if self._again:
-            again, self._again = self._again, {}
-            for request_id, (local, computed) in again.items():
-                self.read(request_id, local, computed)
+    def _end(self, pull: Pull, group: Group) -> int:
+        """Position behind the owner's last block."""
+        tokens = pull.tokens or max((len(ids) * g.block_size for ids, g in zip(pull.groups, self._groups) if not g.clipped), default=0)
+        if tokens == 0:
+            raise ValueError("remote_num_tokens is missing, and a window is found by it")
+        return -(-tokens // group.block_size)
 
     def release(self, request_id: str) -> None:
         """Nothing is missing here, or the load is over: tell the owner."""
@@ -203,6 +228,7 @@ class Reader:
         logger.warning("kvlease: request %s: %s; it is %s", pull.request_id, why, "computed here" if self._recompute else "failed")
 
     def _fail(self, request_id: str) -> None:
+        self._again.pop(request_id, None)
         if (pull := self._pulls.get(request_id)) is not None:
             self._drop(pull)
         self.failed.append(request_id)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
 from vllm.logger import init_logger
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 import kvlease
 from kvlease.vllm.carried import Carried
 from kvlease.vllm.host import ATTACH_TIMEOUT, Maps, open_host, regions_of_groups
 from kvlease.vllm.meta import Metadata, Stepped
 from kvlease.vllm.owner import Owner
-from kvlease.vllm.reader import Reader
+from kvlease.vllm.reader import Group, Reader
 from kvlease.vllm.stats import HOST, Source, Stats
 
 if TYPE_CHECKING:
@@ -31,19 +32,20 @@ logger = init_logger(__name__)
 
 class Scheduler(NixlPullConnectorScheduler):
     """vLLM's pull scheduler decides what is sent, read and kept, as ever; what it notes for its workers is taken out of its lists
-    here and said to the library. Reads start at once: with overlapping steps vLLM itself keeps freed blocks back until no step
-    writes into them (defer_block_free)."""
+    here and said to the library. Reads start at once, but where steps overlap and vLLM does not keep freed blocks back until no step
+    writes into them (defer_block_free): it does so for consumers only, and a producer reads in a second turn."""
 
     def __init__(self, vllm_config: VllmConfig, settings: Settings, kv_cache_config: KVCacheConfig):
         super().__init__(vllm_config, settings.engine_id, kv_cache_config)
         self._settings = settings
-        self._ctx: kvlease.Context | None = None
-        self._maps: Maps | None = None
+        self._ctx: kvlease.Context | None = None  # the next five come with it
+        self._maps: Maps
         self._carried: Carried | None = None
-        self._owner: Owner | None = None
-        self._reader: Reader | None = None
-        self._source: Source | None = None
+        self._owner: Owner
+        self._reader: Reader
+        self._source: Source
         self._manager: KVCacheManager | None = None
+        self._reads_wait = vllm_config.max_concurrent_batches > 1 and not vllm_config.kv_transfer_config.is_kv_consumer
         self._made = 0  # steps handed out
         self._seen = 0  # the last of them that was answered
 
@@ -71,16 +73,19 @@ class Scheduler(NixlPullConnectorScheduler):
         producer = self._ctx.producer()
         self._owner = Owner(self._ctx, producer, self._source, own_blocks=not settings.host_steps)
         self._owner.manager = self._manager
-        self._reader = Reader(
-            self._ctx, producer, self._source, regions_of_groups(any_rank), [not n for n in self.blocks_per_sw], settings.recompute, settings.engine_ttl
-        )
+        groups = [
+            Group(regions, g.kv_cache_spec.block_size, not isinstance(g.kv_cache_spec, FullAttentionSpec), clipped > 0)
+            for g, regions, clipped in zip(self.kv_cache_config.transfer_groups, regions_of_groups(any_rank), self.blocks_per_sw)
+        ]
+        self._skips = any(g.skips for g in groups)
+        self._reader = Reader(self._ctx, producer, self._source, groups, settings.recompute, settings.engine_ttl)
         # vLLM's own listener is not started, since it has one: a thread that has ended.
         self._nixl_handshake_listener_t = threading.Thread(target=int)
         self._nixl_handshake_listener_t.start()
 
     def bind_kv_cache_manager(self, manager: KVCacheManager) -> None:
         self._manager = manager
-        if self._owner is not None:
+        if self._ctx is not None:
             self._owner.manager = manager
         reset = manager.reset_prefix_cache
 
@@ -127,6 +132,8 @@ class Scheduler(NixlPullConnectorScheduler):
             return 0, False
         if not params.get("do_remote_prefill") and not self._second_turn(params):
             return 0, False
+        if self._skips and not params.get("do_remote_prefill") and request.num_prompt_tokens < (params.get("remote_num_tokens") or 0):
+            return 0, False  # what the decoder has kept of a window lies at the end of more tokens than these
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
@@ -158,13 +165,13 @@ class Scheduler(NixlPullConnectorScheduler):
     # Steps
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Metadata:
-        for request, local, computed, awaited in self._reqs_need_recv.values():
+        for request, local, _, awaited in self._reqs_need_recv.values():
             if awaited:
-                self._reader.read(request.request_id, local, self.kv_cache_config.select_transfer_block_ids(computed))
+                self._reader.read(request.request_id, local, request.num_computed_tokens, self._made if self._reads_wait else 0)
             else:
                 self._reader.release(request.request_id)
         self._reqs_need_recv.clear()
-        self._reader.read_again()
+        self._reader.start(self._seen)
         self.poll()
         self._made += 1
         failed, self._reader.failed = tuple(self._reader.failed), []
@@ -176,6 +183,7 @@ class Scheduler(NixlPullConnectorScheduler):
             self._seen = max(self._seen, stepped.step)
             if self._carried is not None:
                 self._carried.put(stepped.messages)
+            self._reader.start(self._seen)
         self.poll()
         if done := self._reader.done:
             connector_output.finished_recving = (connector_output.finished_recving or set()) | done
@@ -218,7 +226,7 @@ class Scheduler(NixlPullConnectorScheduler):
         that is about to answer is owed the news of a request that has ended."""
         if self._carried is not None and (self._carried.busy or self._maps.waiting):
             return True
-        return self._settings.host_steps and self._reader is not None and time.monotonic() < self._reader.engines.unsettled
+        return self._settings.host_steps and self._ctx is not None and time.monotonic() < self._reader.engines.unsettled
 
     def _report(self, e: kvlease.Event) -> None:
         if e.kind == kvlease.EV_POISONED:
@@ -231,7 +239,7 @@ class Scheduler(NixlPullConnectorScheduler):
                 logger.critical("kvlease: the process of rank %d is gone: end this engine", e.handle)
 
     def get_kv_connector_stats(self) -> Stats | None:
-        return self._source.take() if self._source is not None else None
+        return self._source.take() if self._ctx is not None else None
 
     def shutdown(self) -> None:
         super().shutdown()
