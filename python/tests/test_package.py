@@ -121,3 +121,10 @@ def test_the_stubs_say_what_there_is(tmp_path):
     run = subprocess.run([sys.executable, "-m", "mypy.stubtest", "kvlease", "--ignore-missing-stub", "--allowlist", "allowed"],
                          capture_output=True, text=True, timeout=300, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path), "MYPYPATH": str(tmp_path)})
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_the_types_of_the_package_are_consistent(tmp_path):
+    (tmp_path / "mypy.ini").write_text("[mypy]\npython_version = 3.10\n[mypy-vllm.*,torch.*,msgspec.*,numpy.*]\nignore_missing_imports = True\nfollow_imports = skip\n")
+    run = subprocess.run([sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache", os.path.dirname(k.__file__)],
+                         capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert run.returncode == 0, run.stdout + run.stderr

@@ -46,9 +46,30 @@ class Refusals(unittest.TestCase):
                 self.refused(error, text, own=own)
 
     def test_durations_that_cannot_work(self):
-        for value in (3, 1, 0, -30, "thirty", None, float("nan")):
+        for value in (3, 1, 0, -30):
             with self.subTest(value=value):
-                self.refused((kvlease.ConfigError, TypeError, ValueError), "kv_lease_duration|unsupported|must be a number", extra={"kv_lease_duration": value})
+                self.refused(kvlease.ConfigError, "kv_lease_duration", extra={"kv_lease_duration": value})
+
+    def test_every_value_that_cannot_be_used_is_refused_with_the_name_of_its_key(self):
+        nan, deep = float("nan"), []
+        deep.append(deep)
+        config = stage.configuration("x")
+        for key, values in (
+            ("kv_lease_duration", ("thirty", "30", None, True, nan, float("inf"), [30])),
+            ("decoder_kv_blocks_ttl", ("x", None, nan)),
+            ("engine_ttl", ("x", "", None, [], nan)),
+            ("kv_recompute_threshold", ("x", None, nan, float("inf"), {})),
+            ("bidirectional_kv_xfer", ("false", 0, None, nan)),
+            ("enforce_handshake_compat", (nan,)),
+        ):
+            for value in values:
+                with self.subTest(key=key, value=value), self.assertRaisesRegex(ValueError, f"kv_connector_extra_config: .*{key}"):
+                    config.kv_transfer_config.kv_connector_extra_config = {key: value}
+                    settings.Settings(config)
+        for value in (nan, {1, 2}, deep, [nan]):
+            with self.subTest(value=value), self.assertRaisesRegex(ValueError, "kvlease: 'stock_linger'"):
+                config.kv_transfer_config.kv_connector_extra_config = {"kvlease": {"stock_linger": value}}
+                settings.Settings(config)
 
     def test_other_parallelism_and_permutation(self):
         for text, change in (

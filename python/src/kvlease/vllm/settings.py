@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,9 @@ CONNECTOR_VERSIONS = (14, 15)
 
 # Keys of kv_connector_extra_config that kvl_open knows by the same name.
 SAME_NAME = ("kv_lease_duration", "decoder_kv_blocks_ttl", "enforce_handshake_compat")
+
+# Keys that vLLM's own classes or this one count with, and what their values are.
+NUMBERS = {"kv_lease_duration": "seconds", "decoder_kv_blocks_ttl": "seconds", "engine_ttl": "seconds, 0 for ever", "kv_recompute_threshold": "tokens"}
 
 # Keys that the connector sets itself: what they say follows from the engine.
 OURS = frozenset(
@@ -38,6 +43,7 @@ class Settings:
             raise ValueError(f"kv_connector_extra_config: kvlease must be an object, is {type(own).__name__}")
         if taken := sorted(OURS & own.keys()):
             raise ValueError(f"kv_connector_extra_config: kvlease: {', '.join(taken)}: set by the connector, from vLLM's own settings: leave it out")
+        check_values(extra, own)
         self.engine_id: str = transfer.engine_id
         self.parallel = vllm_config.parallel_config
         self.model = vllm_config.model_config
@@ -82,6 +88,25 @@ class Settings:
         if role == "rank" and "nixl_path" not in self.own and not os.environ.get("KVLEASE_NIXL"):
             out["nixl_path"] = nixl_library()
         return out
+
+
+def check_values(extra: dict[str, Any], own: dict[str, Any]) -> None:
+    """Raise, with the key's name, for values of which nothing else would say whose they are."""
+    for key, unit in NUMBERS.items():
+        if key in extra and not is_number(extra[key]):
+            raise ValueError(f"kv_connector_extra_config: {key} is {extra[key]!r}: it must be a number of {unit}; or leave it out for its default")
+    if not isinstance(flag := extra.get("bidirectional_kv_xfer", False), bool):
+        raise ValueError(f"kv_connector_extra_config: bidirectional_kv_xfer is {flag!r}: it must be true or false")
+    for where, values in (("", {k: extra[k] for k in SAME_NAME if k in extra}), ("kvlease: ", own)):
+        for key, value in values.items():
+            try:
+                json.dumps({key: value}, allow_nan=False)
+            except (TypeError, ValueError, RecursionError) as e:
+                raise ValueError(f"kv_connector_extra_config: {where}{key!r} is {value!r}, which JSON does not have: {e}") from None
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def several_nodes(parallel: Any) -> bool:
