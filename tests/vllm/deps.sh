@@ -39,13 +39,14 @@ if [ -z "$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep 'libnuma\.so\.1 .*x86-6
 		die "vLLM's kernels need libnuma.so.1." "Remedy: apt-get install libnuma1."
 fi
 
-mkdir -p "$out"
+"$python" -c 'import ensurepip, venv' 2>/dev/null || die "$python has no venv." "Remedy: install the package python3.11-venv."
+mkdir -p "$out" && [ -w "$out" ] || die "$out cannot be written by $(id -un)." "Remedy: chown or remove it."
 [ -x "$out/venv/bin/vllm" ] || { # not interrupted late, or with other pins
 	room "$out" 2600 # all of it, when it is there
 	room "${TMPDIR:-/tmp}" 1000 # pip's, until it has unpacked
 }
 echo "deps-vllm: 0.8 GB into $out, a few minutes" >&2
-"$python" -m venv "$out/venv" || die "$python has no venv." "Remedy: install the package python3.11-venv."
+"$python" -m venv "$out/venv"
 # pip has to compile: else every engine compiles all of vLLM at its start, and forgets it.
 env -u PYTHONDONTWRITEBYTECODE "$out/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
 	--require-hashes -r "$here/requirements.txt" >"$out/pip.log" 2>&1 || {
