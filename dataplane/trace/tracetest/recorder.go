@@ -21,6 +21,7 @@ type Recorder struct {
 	words trace.Words
 	mu    sync.Mutex
 	hits  []Hit
+	fired [trace.Count]int
 }
 
 // Sites are the recorder's: attached to as Attach says, at first to none.
@@ -57,6 +58,7 @@ func (r *Recorder) fire(site trace.Site, a, b, c, d uint64) {
 	if n := len(r.hits); n == keepMax {
 		r.hits = r.hits[:copy(r.hits, r.hits[n/2:])]
 	}
+	r.fired[site]++
 	r.hits = append(r.hits, Hit{site, [4]uint64{a, b, c, d}})
 }
 
@@ -70,6 +72,13 @@ func (r *Recorder) Take() []Hit {
 	hits := append([]Hit(nil), r.hits...)
 	r.hits = r.hits[:0]
 	return hits
+}
+
+// Fired counts all that has run through a site.
+func (r *Recorder) Fired(site trace.Site) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fired[site]
 }
 
 // Of are the arguments of the hits of one site among hits.
