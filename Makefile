@@ -206,7 +206,7 @@ test-vllm-classes: deps-vllm-classes vllm-wheel | $(BUILD)/test ## the connector
 	[ "$$(grep -c '^test-vllm-classes: .* OK$$' $(BUILD)/test/vllm-classes.log)" = 2 ]
 
 # Some of the mixes or scenes: MIXES=kvlease+kvlease SCENES=queue,d_stopped; their names: tests/vllm/run.py --list.
-test-vllm: vllm-wheel | $(BUILD)/test ## real vLLM engines, stock and kvlease on either side, through everything that goes wrong; 10 minutes
+test-vllm: vllm-wheel | $(BUILD)/test ## real vLLM engines, stock and kvlease on either side, through everything that goes wrong; 10 to 20 minutes
 	$(VLLM) tests/vllm/run.py $(if $(MIXES),--mixes $(MIXES)) $(if $(SCENES),--scenes $(SCENES)) 2>&1 | tee $(BUILD)/test/vllm.log
 endif
 
