@@ -207,6 +207,7 @@ test-vllm-classes: deps-vllm-classes vllm-wheel | $(BUILD)/test ## the connector
 
 # Some of the mixes or scenes: MIXES=kvlease+kvlease SCENES=queue,d_stopped; their names: tests/vllm/run.py --list.
 test-vllm: vllm-wheel | $(BUILD)/test ## real vLLM engines, stock and kvlease on either side, through everything that goes wrong; 10 to 20 minutes
+	.deps/vllm/venv/bin/python tests/vllm/test_rig.py
 	$(VLLM) tests/vllm/run.py $(if $(MIXES),--mixes $(MIXES)) $(if $(SCENES),--scenes $(SCENES)) 2>&1 | tee $(BUILD)/test/vllm.log
 endif
 

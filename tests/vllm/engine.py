@@ -25,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "stockpeer" / "peer"))
 import lines  # noqa: E402
 
+PR_SET_PDEATHSIG = 1
 IDLE = 0.001  # s between turns without a forward pass, as vLLM's core has it
 
 
@@ -51,6 +52,7 @@ class Spec:
     prefix_caching: bool = True
     async_scheduling: bool = False
     log: str = "WARNING"
+    changes: dict = field(default_factory=dict)  # of the model's configuration
     env: dict = field(default_factory=dict)
 
 
@@ -86,7 +88,7 @@ def engine_args(spec):
         max_model_len=spec.tokens_max or (spec.blocks - 1) * spec.block_size, max_num_seqs=spec.seqs, max_num_batched_tokens=spec.batch,
         num_gpu_blocks_override=spec.blocks, kv_cache_memory_bytes=256 << 20, enable_prefix_caching=spec.prefix_caching,
         tensor_parallel_size=spec.tp, distributed_executor_backend="uni" if spec.tp == 1 else "mp",
-        kv_transfer_config=transfer,
+        kv_transfer_config=transfer, hf_overrides=spec.changes,
     )
 
 
@@ -184,6 +186,28 @@ class Engine:
             "free_blocks": pool.get_num_free_blocks(), "held": pool.num_gpu_blocks - 1 - pool.get_num_free_blocks(),
             "cpu": time.process_time(), "statuses": {id: r.status.name for id, r in s.requests.items()}, "busy": self.busy(),
         }
+
+    def do_reading(self):
+        """How many requests have a read under way; of an engine with one rank."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        side = self.scheduler.connector.connector_scheduler
+        if hasattr(side, "_reader"):
+            return {"number": side._ctx.stats()["group_reading"]}
+        return {"number": len(get_kv_transfer_group().connector_worker._recving_transfers)}
+
+    def do_left(self):
+        """What kvlease's connector keeps of any request, by table; nothing of another connector."""
+        side = getattr(self.scheduler.connector, "connector_scheduler", None)
+        if not hasattr(side, "_reader"):
+            return {"left": {}}
+        side.poll()
+        reader, owner, stats = side._reader, side._owner, side._ctx.stats()
+        left = {
+            "pulls": len(reader._pulls), "users": len(reader._by_user), "again": len(reader._again), "held": len(owner._held), "back": len(owner._back),
+            "expected": len(owner._expected), "leases": stats["held"], "tracked": stats["group_tracked"],
+        }
+        return {"left": {table: n for table, n in left.items() if n}}
 
     def do_metrics(self):
         """Counters and gauges of the connector; histograms by their sum and count."""
@@ -292,6 +316,7 @@ def nursery(path):
             for end in (reader, writer, connection):
                 end.close()
             continue
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # one that has not come up yet does not hear that its channel has ended
         listener.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         log = os.open(request.pop("log_file"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -4,6 +4,7 @@ A promise is a sentence, what was measured, and who must keep it: a scene is wri
 promise the measurement is the stock engine's column in docs/vllm.md.
 """
 
+import os
 import random
 import time
 from dataclasses import asdict, dataclass
@@ -64,7 +65,7 @@ class Mix:
         if label not in self.pairs:
             self.pairs[label] = [
                 self.rig.engine(f"{side}{label}", kind, wait=False, **{
-                    "blocks": 96, "engine_id": f"{side}{label}-of-{'-'.join(self.kinds)}", **both, **(own or {})})
+                    "blocks": 96, "engine_id": f"{side}{label}-of-{'-'.join(self.kinds)}-{os.getpid()}", **both, **(own or {})})
                 for side, kind, own in zip("pd", self.kinds, (p, d))
             ]
 
@@ -143,9 +144,9 @@ class Mix:
         for _ in range(blocks // each + 2):
             p.generate(self.name("fill"), self.prompt(each * size), 1)
 
-    def judge(self, answer, prompt, max_tokens):
+    def judge(self, answer, prompt, max_tokens, changes=None):
         """An answer beside the single engine's. A request that was refused has no wrong token, and is not right."""
-        right = self.rig.reference(prompt, max_tokens)
+        right = self.rig.reference(prompt, max_tokens, changes)
         wrong = sum(a != b for a, b in zip(answer.tokens, right))
         if answer.reason not in ("length", "stop"):
             return Judged(False, wrong, f"finish_reason {answer.reason}, {len(answer.tokens)} tokens")

@@ -265,15 +265,14 @@ class Rig:
         self.out.mkdir(parents=True, exist_ok=True)
         self.lock = threading.RLock()  # mixes are played at once
         self.nursery = Nursery(self.out)
-        self.single = None
+        self.singles = {}  # by changes of the model
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        for engine in [*self.engines, self.single]:
-            if engine:
-                engine.kill()
+        for engine in [*self.engines, *self.singles.values()]:
+            engine.kill()
         self.nursery.close()
 
     def count(self):
@@ -301,14 +300,16 @@ class Rig:
         self.engines.append(new)
         return new.ready() if wait else new
 
-    def reference(self, prompt, max_tokens):
-        """What a single engine without any connector says."""
-        key = (tuple(prompt), max_tokens)
+    def reference(self, prompt, max_tokens, changes=None):
+        """What a single engine without any connector says; of the model with changes, if any."""
+        model = json.dumps(changes or {})
+        key = (model, tuple(prompt), max_tokens)
         with self.lock:
-            if self.single is None:
-                self.single = Engine(self, {"model": str(DEPS / "tiny"), "name": "single", "connector": None, "blocks": 256}, "none")
+            if model not in self.singles:
+                spec = {"model": str(DEPS / "tiny"), "name": "single", "connector": None, "blocks": 256, "tokens_max": 4096, "changes": changes or {}}
+                self.singles[model] = Engine(self, spec, "none")
         if key not in self.known:
-            self.known[key] = self.single.ready().generate(f"r{self.count()}", prompt, max_tokens).tokens
+            self.known[key] = self.singles[model].ready().generate(f"r{self.count()}", prompt, max_tokens).tokens
         return self.known[key]
 
     def prefill(self, p, id, prompt, **how):

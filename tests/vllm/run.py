@@ -56,7 +56,10 @@ def play(mix, scene):
     mix.say(f"\n{mix.kinds[0]} P, {mix.kinds[1]} D: {scene.title}")
     try:
         mix.rest()
+        before = len(mix.findings)
         scene.play(mix)
+        if len(mix.findings) == before:
+            mix.promise("the scene finds something", False, "nothing", by="all")
     except Exception as why:
         mix.say(traceback.format_exc().rstrip())
         mix.promise("the scene can be played", False, f"{type(why).__name__}: {why}", by="all")
@@ -87,11 +90,19 @@ def shared_out(mixes, scenes):
     return plan
 
 
+def known(names, all):
+    """Exit if one of these names is none: a run that plays nothing must not look like one that has found nothing."""
+    if other := set(filter(None, names.split(","))) - all:
+        sys.exit(f"tests/vllm: {', '.join(sorted(other))}: there is no such mix or scene; run.py --list names the scenes")
+
+
 def main():
     args = arguments()
     if args.list:
         print("\n".join(f"{s.name:<16}{s.title}" for s in SCENES))
         return 0
+    known(args.mixes, {f"{p}+{d}" for p in ("stock", "kvlease") for d in ("stock", "kvlease")})
+    known(args.scenes, {s.name for s in SCENES})
     wanted = [s for s in SCENES if not args.scenes or s.name in args.scenes.split(",")]
     print(f"seed {args.seed}")
     began, seconds, findings, lock = time.monotonic(), {}, [], threading.Lock()

@@ -23,4 +23,4 @@ def scene(title, about="both"):
     return add
 
 
-from . import tokens, waiting, failures, requests, restart, params, hostile, turns, shapes, attach  # noqa: E402, F401
+from . import tokens, waiting, failures, connections, requests, restart, params, hostile, turns, shapes, attach  # noqa: E402, F401

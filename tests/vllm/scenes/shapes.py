@@ -95,6 +95,87 @@ def preemption(mix):
     mix.promise("and is served when D has read", judged.right, f"{judged.text} after {time.monotonic() - began:.1f} s", by="all")
 
 
+def crowd(mix, engine, requests, abort=None):
+    """Requests that enter at once, {id: (prompt, max_tokens, kv)}, in an engine that has not the blocks for all. How often it has
+    preempted one; vLLM does not count the one that is aborted as soon as it is preempted."""
+    before = engine.metrics().get("vllm:num_preemptions_total", 0)
+    engine.ask("pause")
+    if abort:
+        engine.ask("abort_in", id=abort, status="PREEMPTED")
+    for id, (prompt, max_tokens, kv) in requests.items():
+        engine.submit(id, prompt, max_tokens, kv)
+    engine.ask("resume")
+    for id in requests:
+        engine.wait_event("aborted", id) if id == abort else engine.wait(id)
+    return engine.metrics().get("vllm:num_preemptions_total", 0) - before + (abort is not None)
+
+
+@scene("P preempts a prompt that it computes, D one that it has loaded, and one of each is aborted then")
+def preempted(mix):
+    p, d = mix.pair("small", blocks=24, batch=64)
+    for aborted in (False, True):
+        when = ", aborted then" if aborted else ""
+        requests = {mix.name(): (mix.prompt(92), 60, None) for _ in range(2)}  # four blocks and five, where the prompt takes 16 of 23
+        id, prompt = mix.name(), mix.prompt(512)
+        number = crowd(mix, p, {**requests, id: (prompt, 1, dict(rig.PREFILL))}, id if aborted else None)
+        mix.promise(f"P preempts a prompt{when}", number > 0, f"{number:g} times", by="all")
+        judged = [mix.judge(p.wait(other), *asked[:2]) for other, asked in requests.items()]
+        if not aborted:
+            judged.append(mix.judge(d.generate(id, prompt, 8, p.wait(id).kv), prompt, 8))
+        mix.all_right(f"tokens are right{when}", judged)
+
+        prompts = [(mix.name(), mix.prompt(190)) for _ in range(3)]  # six blocks each, and four more while they decode
+        requests = {id: (prompt, 100, mix.rig.prefill(p, id, prompt)) for id, prompt in prompts}
+        number = crowd(mix, d, requests, prompts[-1][0] if aborted else None)
+        mix.promise(f"D preempts a request that it has loaded{when}", number > 0, f"{number:g} times", by="all")
+        judged = [mix.judge(d.wait(id), *requests[id][:2]) for id, _ in (prompts[:-1] if aborted else prompts)]
+        mix.all_right(f"its tokens are right{when}", judged)
+        nothing_left(mix, p, d, when)
+    mix.retire("small")
+
+
+def nothing_left(mix, p, d, when=""):
+    """Blocks, leases and tracks of all requests are gone."""
+    for engine in (p, d):
+        back = engine.wait_stat(lambda s: s["held"] == s["requests"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
+        left = engine.ask("left")["left"]
+        mix.promise(f"{engine.name[0].upper()} keeps nothing of any{when}", back is not None and not left,
+                    f"{engine.stat()['held']} blocks, {left or 'no lease'}" if back is None or left else f"after {back:.2f} s", by="all")
+
+
+WINDOW = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 64}
+
+
+@scene("a model whose second layer sees a window: two groups of blocks")
+def windows(mix):
+    p, d = mix.pair("windows", changes=WINDOW, tokens_max=1300)
+    single = len(mix.rig.prefill(p, mix.name(), mix.prompt(300))["remote_block_ids"][1])
+    mix.promise("the window's group hands over its end", single == 3, f"{single} of 10 blocks", by="all")
+    prompts = {mix.name(): mix.prompt(n) for n in (20, 64, 100, 300, 1000)}
+    judged = [mix.judge(mix.rig.route(p, d, id, prompt, 40), prompt, 40, WINDOW) for id, prompt in prompts.items()]
+    mix.all_right("tokens are those of a single engine", judged)
+    start = mix.prompt(256)
+    judged = []
+    for length in (300, 290, 257):
+        prompt = mix.prompt(length, start)
+        judged.append(mix.judge(mix.rig.route(p, d, mix.name(), prompt, 40), prompt, 40, WINDOW))
+    mix.all_right("a beginning that both have in their caches: they are, too", judged)
+    prompt, before = mix.prompt(300), p.stat()["held"]
+    id = mix.queue(prompt, p=p, d=d)
+    held = p.stat()["held"] - before
+    time.sleep(1.5 * rig.INTERVAL)
+    d.stop()
+    gone = p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
+    mix.promise("D is stopped past the lease: P takes the blocks of both groups back", gone is not None,
+                f"{held} blocks, never" if gone is None else f"{held} blocks, after {gone:.1f} s", by="all")
+    mix.overwrite(p)
+    d.go_on()
+    d.ask("slots", number=None)
+    mix.never_wrong([mix.judge(d.wait(id), prompt, 8, WINDOW)])
+    nothing_left(mix, p, d)
+    mix.retire("windows")
+
+
 @scene("a read that may not be used is computed again, if the policy says so")
 def recompute(mix):
     p, d = mix.pair("again", policy="recompute")
