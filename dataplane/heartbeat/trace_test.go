@@ -160,6 +160,17 @@ func TestTheStatesOfAConnectionRunThroughTheirSite(t *testing.T) {
 	}
 }
 
+func TestTheNumbersOfAConnectionsStatesAreThoseOfTheSite(t *testing.T) {
+	for name, state := range map[string]int{
+		"idle": trace.ConnectionIdle, "loading": trace.ConnectionLoading, "connected": trace.ConnectionConnected,
+		"broken": trace.ConnectionBroken, "removing": trace.ConnectionRemoving, "absent": trace.Connection,
+	} {
+		if got := State(state - trace.Connection).String(); got != name {
+			t.Errorf("state %d is called %q, want %q", state, got, name)
+		}
+	}
+}
+
 func TestTheEndOfEachReadRunsThroughItsSite(t *testing.T) {
 	r, rec := newTracedRig(t, nil)
 	o := r.owner("P", false)
