@@ -179,7 +179,7 @@ func writable(path string) error {
 	_, missing := os.Stat(path)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
-		return fmt.Errorf("the timeline cannot be written: %w; name another file by --svg", err)
+		return fmt.Errorf("the picture cannot be written: %w; name another file by --svg", err)
 	}
 	if missing != nil {
 		os.Remove(path)

@@ -81,6 +81,13 @@ func TestAWrongArgumentGetsOneClearLine(t *testing.T) {
 		{"attach h:1 --request r --for 25h", "allowed: 1ms to 24h"},
 		{"attach h:1 --watch 1us", "allowed: 10ms to 24h"},
 		{"attach h:1 --transport tcp", "--transport"},
+		{"trace x", "x"},
+		{"trace -- -3", "-3 is no process"},
+		{"trace 1 --lib /usr/lib/libkvlease-core.so", "leave the pids out"},
+		{"trace --engine [", "no id and no pattern"},
+		{"trace --for 1ms", "allowed: 10ms to 720h"},
+		{"trace --every 1ms", "allowed: 100ms to 24h"},
+		{"trace --outliers 10ns", "allowed: 1µs to 1h"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			code, stdout, stderr := invoke(t, "", strings.Fields(tc.args)...)

@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -20,7 +21,7 @@ import (
 // Probe is the program in the kernel and what it has counted.
 //
 // Threads: one, and another one for Outlier.
-// Memory: in the kernel at most about 8 MiB, and 1.3 KiB for each stage, pair of engines and CPU on which it happened.
+// Memory: in the kernel about 8 MiB, and for each stage and pair of engines that come up 1.3 KiB a CPU, at most histogramBytes.
 type Probe struct {
 	objects bpf.TraceObjects
 	ring    *ringbuf.Reader
@@ -53,29 +54,39 @@ func Open(cfg Config) (*Probe, error) {
 			return nil, err
 		}
 	}
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, err
+	}
+	spec.Maps[bpf.TraceMapHistograms].MaxEntries = histogramsMax(cpus)
 	p := &Probe{}
 	if err := spec.LoadAndAssign(&p.objects, nil); err != nil {
 		return nil, fmt.Errorf("the kernel does not take the program: %w", err)
 	}
-	if err := p.prepare(); err != nil {
+	if err := p.prepare(cpus); err != nil {
 		p.Close()
 		return nil, err
 	}
 	return p, nil
 }
 
+// histogramBytes bounds all histograms in the kernel together, which keep a copy for each CPU; those of 16 engines always find room.
+const histogramBytes = 128 << 20
+
+func histogramsMax(cpus int) uint32 {
+	const least, most = 16 * uint32(Stages), 4096
+	return min(max(uint32(histogramBytes/(binary.Size(bpf.TraceHistogram{})*cpus)), least), most)
+}
+
 // prepare makes the histograms that take what finds no room.
-func (p *Probe) prepare() error {
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		return err
-	}
+func (p *Probe) prepare(cpus int) error {
 	for stage := range Stages {
 		key := bpf.TraceSeries{Stage: uint32(stage)}
 		if err := p.objects.Histograms.Put(&key, make([]bpf.TraceHistogram, cpus)); err != nil {
 			return err
 		}
 	}
+	var err error
 	p.ring, err = ringbuf.NewReader(p.objects.Outliers)
 	return err
 }

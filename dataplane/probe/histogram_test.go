@@ -71,3 +71,11 @@ func TestQuantilesAreInsideTheirBucket(t *testing.T) {
 		t.Error("nothing has a quantile")
 	}
 }
+
+func TestHistogramsFitTheirMemoryOnManyCPUs(t *testing.T) {
+	for cpus, want := range map[int]uint32{1: 4096, 2: 4096, 128: 804, 512: 208, 8192: 208} {
+		if got := histogramsMax(cpus); got != want {
+			t.Errorf("%d CPUs: %d histograms, wanted %d", cpus, got, want)
+		}
+	}
+}

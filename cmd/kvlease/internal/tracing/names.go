@@ -1,0 +1,143 @@
+package tracing
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/kvlease/kvlease/dataplane/probe"
+	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/dataplane/wire"
+)
+
+// names are what hashes and contexts are called: processes say it in their stats pages.
+type names struct {
+	dir      string // of the pages
+	contexts map[probe.Context]string
+	hashes   map[uint64]string
+	aliases  map[uint64]probe.Context // hashes that only a context of ours sends or receives under
+}
+
+// namesMax bounds what is remembered.
+const namesMax = 1 << 14
+
+func newNames(dir string) *names {
+	if dir == "" {
+		dir = watch.DefaultDir
+	}
+	return &names{dir: dir, contexts: map[probe.Context]string{}, hashes: map[uint64]string{}, aliases: map[uint64]probe.Context{}}
+}
+
+// learn reads the pages of processes.
+func (n *names) learn(pids []uint32, aliases []probe.Alias) {
+	for _, pid := range pids {
+		n.pages(pid)
+	}
+	for _, a := range aliases {
+		if len(n.aliases) < namesMax {
+			n.aliases[a.Hash] = a.Context
+		}
+		if name, ok := n.hashes[a.Hash]; ok && n.contexts[a.Context] == "" && len(n.contexts) < namesMax {
+			n.contexts[a.Context] = name
+		}
+	}
+}
+
+// pages reads those of one process, in its own view of the file system; there it may go by another number.
+func (n *names) pages(pid uint32) {
+	root := fmt.Sprintf("/proc/%d/root", pid)
+	if own, err := os.Readlink("/proc/self/ns/mnt"); err == nil {
+		if its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid)); err == nil && its == own {
+			root = "/"
+		}
+	}
+	inner := innerPID(pid)
+	paths, err := watch.List(filepath.Join(root, n.dir))
+	if err != nil {
+		return
+	}
+	for _, path := range paths {
+		if !strings.Contains(filepath.Base(path), "."+strconv.Itoa(inner)+".") {
+			continue
+		}
+		page, err := watch.Open(path)
+		if err != nil {
+			continue
+		}
+		var s watch.Snapshot
+		if page.Read(&s) == nil && s.PID == inner {
+			n.page(pid, &s)
+		}
+		page.Close()
+	}
+}
+
+func (n *names) page(pid uint32, s *watch.Snapshot) {
+	if len(n.contexts) >= namesMax || len(n.hashes) >= namesMax {
+		return
+	}
+	n.contexts[probe.Context{PID: pid, Number: uint32(s.Context)}] = s.Engine
+	n.hashes[wire.EngineHash([]byte(s.Engine))] = s.Engine
+	for i := range s.Remotes {
+		n.hashes[s.Remotes[i].Hash] = s.Remotes[i].ID
+	}
+	for i := range s.Readers {
+		if r := &s.Readers[i]; r.Name != "" {
+			n.hashes[wire.EngineHash([]byte(r.Name))] = r.Name
+		}
+	}
+}
+
+// innerPID is the number that a process has in its own pid namespace.
+func innerPID(pid uint32) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err == nil {
+		for line := range strings.Lines(string(text)) {
+			if rest, ok := strings.CutPrefix(line, "NSpid:"); ok {
+				if f := strings.Fields(rest); len(f) > 0 {
+					if v, err := strconv.Atoi(f[len(f)-1]); err == nil {
+						return v
+					}
+				}
+			}
+		}
+	}
+	return int(pid)
+}
+
+// context is what a context is called.
+func (n *names) context(c probe.Context) string {
+	if name := n.contexts[c]; name != "" {
+		return name
+	}
+	return fmt.Sprintf("process %d", c.PID)
+}
+
+// hash is what a hash stands for: an id, else the engine of the context that goes by it, else its digits.
+func (n *names) hash(h uint64) string {
+	if name := n.hashes[h]; name != "" {
+		return name
+	}
+	if c, ok := n.aliases[h]; ok {
+		return n.context(c)
+	}
+	return fmt.Sprintf("engine %016x", h)
+}
+
+// others is what all are called that found no place of their own.
+const others = "all others"
+
+// ends names both ends of a series or an outlier. To is empty for what happens within one engine.
+func (n *names) ends(stage probe.Stage, c probe.Context, from, to uint64) (string, string) {
+	switch {
+	case from == 0 && to == 0:
+		return others, ""
+	case stage.Between():
+		return n.hash(from), n.hash(to)
+	case to == 0:
+		return n.context(c), ""
+	}
+	return n.context(c), n.hash(to)
+}

@@ -1,0 +1,341 @@
+// Package tracing is `kvlease trace`: it finds the processes, attaches the probe, and shows where time goes.
+package tracing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/probe"
+)
+
+// Config of a trace.
+type Config struct {
+	PIDs     []int         // these processes; none: see Library
+	Library  string        // every process that maps this file; empty, without PIDs: every process that maps any file with sites
+	Engines  []string      // show what has one of these at an end; patterns of path.Match
+	For      time.Duration // 0: until interrupted, or until the processes named have gone
+	Every    time.Duration // print as often; 0: at the end only
+	Outliers time.Duration // tell spans that long one by one; 0: none
+	Pages    string        // folder of the stats pages, which have the names; empty: where they usually are
+	JSON     bool
+	SVG      string // file; empty: none
+	Screen   bool   // out is a terminal: each print replaces the one before
+	Rows     int    // of it
+}
+
+// outliersKept is how many are kept for the end and for programs; all are counted.
+const outliersKept = 1000
+
+// hiddenUsual is how many processes even root may not look at, where the first one of a container has more rights than it.
+const hiddenUsual = 1
+
+// rescan is how often new processes are looked for.
+const rescan = time.Second
+
+// tracer is a trace that runs.
+type tracer struct {
+	cfg      Config
+	out      io.Writer
+	probe    *probe.Probe
+	files    *probe.Files
+	names    *names
+	began    time.Time
+	attached map[attachment]*probe.Attachment
+	watched  map[int]*process // those named by PIDs
+	notes    []string
+	outliers outliers
+}
+
+// attachment is a file in one process, or with pid 0 in all.
+type attachment struct {
+	file *probe.File
+	pid  int
+}
+
+// Run traces and prints until the time is over or the context is done, which is no error.
+func Run(ctx context.Context, cfg Config, out io.Writer) error {
+	p, err := probe.Open(probe.Config{Outliers: cfg.Outliers})
+	if err != nil {
+		return err
+	}
+	t := &tracer{
+		cfg: cfg, out: out, probe: p, files: probe.NewFiles(), names: newNames(cfg.Pages),
+		attached: map[attachment]*probe.Attachment{}, watched: map[int]*process{}, notes: probe.Caveats(),
+	}
+	defer t.close()
+	if err := t.attach(); err != nil {
+		return err
+	}
+	t.began = time.Now()
+	if cfg.Outliers > 0 {
+		collected := make(chan struct{})
+		stop := make(chan struct{})
+		go func() {
+			defer close(collected)
+			t.outliers.collect(p, stop)
+		}()
+		defer func() { close(stop); <-collected }()
+	}
+	return t.run(ctx)
+}
+
+// close detaches: the sites of the processes are nops again.
+func (t *tracer) close() {
+	for _, a := range t.attached {
+		a.Detach()
+	}
+	for _, p := range t.watched {
+		p.close()
+	}
+	t.probe.Close()
+	t.files.Close()
+}
+
+// attach does it for the first time: what the user has named must be there.
+func (t *tracer) attach() error {
+	switch {
+	case len(t.cfg.PIDs) > 0:
+		for _, pid := range t.cfg.PIDs {
+			p, err := openProcess(pid)
+			if err != nil {
+				return err
+			}
+			t.watched[pid] = p
+			files, err := t.files.Of(pid)
+			if err != nil {
+				return err
+			}
+			for _, f := range files {
+				if err := t.add(f, pid); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	case t.cfg.Library != "":
+		f, err := t.files.Library(t.cfg.Library)
+		if err != nil {
+			return err
+		}
+		return t.add(f, 0)
+	}
+	return t.scan()
+}
+
+func (t *tracer) add(f *probe.File, pid int) error {
+	key := attachment{f, pid}
+	if t.attached[key] != nil {
+		return nil
+	}
+	a, err := t.probe.Attach(f, pid)
+	if err != nil {
+		return err
+	}
+	t.attached[key] = a
+	return nil
+}
+
+// scan attaches to files with sites of whatever runs by now. A probe at a file is there for processes that map it later, too, so only
+// files matter that nobody had before; of named processes, files that they have loaded meanwhile.
+func (t *tracer) scan() error {
+	if t.cfg.Library != "" {
+		return nil
+	}
+	for pid := range t.watched {
+		files, err := t.files.Of(pid)
+		if err != nil {
+			continue // it goes, or had files before
+		}
+		for _, f := range files {
+			if err := t.add(f, pid); err != nil && !errors.Is(err, probe.ErrGone) {
+				return err
+			}
+		}
+	}
+	if len(t.cfg.PIDs) > 0 {
+		return nil
+	}
+	all, hidden, err := t.files.All()
+	if err != nil {
+		return err
+	}
+	if hidden > hiddenUsual && len(all) == 0 && len(t.attached) == 0 {
+		t.note(counted(hidden, "process", "processes") + " could not be looked at, among them perhaps the engines: run as root, or add cap_sys_ptrace to the program's capabilities")
+	}
+	for _, p := range all {
+		for _, f := range p.Files {
+			if err := t.add(f, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (t *tracer) note(text string) {
+	if !slices.Contains(t.notes, text) {
+		t.notes = append(t.notes, text)
+	}
+}
+
+func (t *tracer) run(ctx context.Context) error {
+	var end <-chan time.Time
+	if t.cfg.For > 0 {
+		timer := time.NewTimer(t.cfg.For)
+		defer timer.Stop()
+		end = timer.C
+	}
+	var show <-chan time.Time
+	if t.cfg.Every > 0 {
+		ticker := time.NewTicker(t.cfg.Every)
+		defer ticker.Stop()
+		show = ticker.C
+	}
+	look := time.NewTicker(rescan)
+	defer look.Stop()
+	if len(t.attached) == 0 && !t.cfg.JSON {
+		fmt.Fprintln(t.out, "no process has a library with trace sites mapped yet; waiting for one")
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return t.finish()
+		case <-end:
+			return t.finish()
+		case <-show:
+			if err := t.print(false); err != nil {
+				return err
+			}
+		case <-look.C:
+			if err := t.scan(); err != nil {
+				return err
+			}
+			if t.gone() {
+				return t.finish()
+			}
+		}
+	}
+}
+
+// gone detaches from processes that have ended, and tells whether all named ones have.
+func (t *tracer) gone() bool {
+	if len(t.cfg.PIDs) == 0 {
+		return false
+	}
+	for pid, p := range t.watched {
+		if !p.ended() {
+			continue
+		}
+		t.note(fmt.Sprintf("process %d has ended", pid))
+		for key, a := range t.attached {
+			if key.pid == pid {
+				a.Detach()
+				delete(t.attached, key)
+			}
+		}
+		p.close()
+		delete(t.watched, pid)
+	}
+	return len(t.watched) == 0
+}
+
+func (t *tracer) finish() error {
+	if err := t.print(true); err != nil {
+		return err
+	}
+	return nil
+}
+
+// print reads the probe and shows what it has counted.
+func (t *tracer) print(last bool) error {
+	r, err := t.report()
+	if err != nil {
+		return err
+	}
+	switch {
+	case t.cfg.JSON:
+		err = r.writeJSON(t.out)
+	case t.cfg.Screen:
+		err = r.writeScreen(t.out, t.cfg.Rows)
+	default:
+		err = r.writeText(t.out)
+	}
+	if err != nil || !last || t.cfg.SVG == "" {
+		return err
+	}
+	f, err := os.Create(t.cfg.SVG)
+	if err != nil {
+		return fmt.Errorf("the picture cannot be written: %w", err)
+	}
+	if err := r.WriteSVG(f); err != nil {
+		f.Close()
+		return fmt.Errorf("the picture cannot be written: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("the picture cannot be written: %w", err)
+	}
+	if !t.cfg.JSON {
+		fmt.Fprintf(t.out, "picture: %s\n", t.cfg.SVG)
+	}
+	return nil
+}
+
+// report puts what was counted in order, under names.
+func (t *tracer) report() (*Report, error) {
+	s, err := t.probe.Read()
+	if err != nil {
+		return nil, err
+	}
+	pids := map[uint32]bool{}
+	for i := range s.Series {
+		if pid := s.Series[i].Context.PID; pid != 0 {
+			pids[pid] = true
+		}
+	}
+	for _, a := range s.Aliases {
+		pids[a.Context.PID] = true
+	}
+	t.names.learn(slices.Sorted(maps.Keys(pids)), s.Aliases)
+	r := &Report{
+		Seconds: time.Since(t.began).Seconds(), Processes: len(pids), Counters: s.Counters,
+		OutliersFrom: t.cfg.Outliers, Notes: slices.Concat(t.notes, t.files.Notes), Engines: t.cfg.Engines,
+	}
+	paths := map[string]bool{}
+	for key := range t.attached {
+		paths[key.file.Path] = true
+	}
+	r.Files = slices.Sorted(maps.Keys(paths))
+	r.fill(s, t.names)
+	if t.cfg.Outliers > 0 {
+		r.Outliers, r.OutliersSeen = t.outliers.take(t.names, t.cfg.Engines)
+	}
+	return r, nil
+}
+
+// duration is a span in three digits, as in 1.23 us.
+func duration(d time.Duration) string {
+	v, unit := float64(d), "ns"
+	for _, u := range []string{"us", "ms", "s"} {
+		if v < 999.5 {
+			break
+		}
+		v, unit = v/1e3, u
+	}
+	digits := 0
+	if unit != "ns" {
+		switch {
+		case v < 9.995:
+			digits = 2
+		case v < 99.95:
+			digits = 1
+		}
+	}
+	return strings.TrimSpace(fmt.Sprintf("%.*f %s", digits, v, unit))
+}
