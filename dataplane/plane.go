@@ -62,6 +62,7 @@ type Plane struct {
 	started bool
 
 	Counters Counters
+	Times    Times
 }
 
 // Counters of the plane itself; those of its parts stand in the parts. All only grow.

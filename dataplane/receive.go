@@ -25,6 +25,7 @@ type message struct {
 	rejoined bool // ids walks runs of neighbours
 
 	before uint64 // beats applied before it
+	named  uint64 // beats received before it
 	beats  bool   // it has heartbeats, and is not through
 	number uint32 // native: in its flags; stock: counted here
 	sender uint64 // stock: wire.EngineHash of the agent's name
@@ -103,6 +104,7 @@ func (p *Plane) startNative(body []byte) {
 	case wire.Release:
 		p.Counters.ReleasesReceived += uint64(head.Count)
 	}
+	p.Times.Entries.ObserveCount(int(head.Count))
 	p.msg = message{open: true, native: true, head: head, entries: entries, before: p.Counters.BeatsApplied, number: uint32(head.Number()), beats: head.Kind == wire.Renew}
 	p.traceSeen()
 }
@@ -127,7 +129,7 @@ func (p *Plane) startStock(agent, body []byte) {
 	case msg.Kind == wire.Heartbeat:
 		p.Counters.BatchesReceived++
 	}
-	p.msg = message{open: true, stock: msg, agent: agent, ids: wire.NewIDs(msg.Body, 1), before: p.Counters.BeatsApplied}
+	p.msg = message{open: true, stock: msg, agent: agent, ids: wire.NewIDs(msg.Body, 1), before: p.Counters.BeatsApplied, named: p.Counters.BeatsReceived}
 	if msg.Kind == wire.Heartbeat && p.cfg.Sites != nil {
 		p.msg.beats, p.msg.sender = true, wire.EngineHash(agent)
 		p.msg.number = p.numbers.next(p.msg.sender)
@@ -227,6 +229,7 @@ func (p *Plane) rejoinOn(left int, now clock.Instant) int {
 func (p *Plane) heartbeatEnd(now clock.Instant) {
 	m := &p.msg
 	m.open = false
+	p.Times.Entries.ObserveCount(int(p.Counters.BeatsReceived - m.named))
 	if p.Counters.BeatsApplied == m.before && len(m.stock.ID) > 0 {
 		p.Leases.CompleteID(m.stock.ID, m.agent, uint32(m.stock.N), now)
 	}

@@ -12,12 +12,17 @@ func (p *direct) Expect(e *record.Expect, id []byte, now clock.Instant) {
 	p.Leases.Expect(e.Lease, id, now)
 }
 
-func (p *direct) Grant(g *record.Grant, id []byte, now clock.Instant) { p.Leases.Grant(g, id, now) }
-func (p *direct) Cancel(h record.Handle, now clock.Instant)           { p.Leases.Cancel(h, now) }
-func (p *direct) Revoke(h record.Handle, now clock.Instant)           { p.Leases.Revoke(h, now) }
-func (p *direct) Pressure(blocks uint32, now clock.Instant)           { p.Leases.Pressure(blocks, now) }
+func (p *direct) Grant(g *record.Grant, id []byte, now clock.Instant) {
+	(*Plane)(p).drained(g.SaidNs, now)
+	p.Leases.Grant(g, id, now)
+}
+
+func (p *direct) Cancel(h record.Handle, now clock.Instant) { p.Leases.Cancel(h, now) }
+func (p *direct) Revoke(h record.Handle, now clock.Instant) { p.Leases.Revoke(h, now) }
+func (p *direct) Pressure(blocks uint32, now clock.Instant) { p.Leases.Pressure(blocks, now) }
 
 func (p *direct) Track(t *record.TrackReq, remote, local []byte, now clock.Instant) {
+	(*Plane)(p).drained(t.SaidNs, now)
 	p.Tracker.Track(t, remote, local, now)
 }
 

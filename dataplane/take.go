@@ -233,6 +233,7 @@ func (l *fromHost) Grant(g *record.Grant, id []byte, now clock.Instant) {
 		return
 	}
 	l.giveWay(h.Slot(), use, bits, h.Use(), now)
+	l.p.drained(l.g.SaidNs, now)
 	if l.p.Leases.Grant(&l.g, l.id[:copy(l.id[:], id)], now) == lease.Misfit {
 		l.Counters.Misfits++
 	}
@@ -302,6 +303,7 @@ func (l *fromHost) Track(t *record.TrackReq, remote, local []byte, now clock.Ins
 	*e = trackTold{use: h.Use(), user: l.t.User, live: true, Links: e.Links}
 	atomic.StoreUint64(&l.mem.Tracks[h.Slot()].State, record.State(h.Use(), record.Tracked))
 	l.t.RemoteLen, l.t.LocalLen = uint16(len(remote)), uint16(len(local))
+	l.p.drained(l.t.SaidNs, now)
 	l.p.Tracker.Track(&l.t, l.id[:copy(l.id[:], remote)], l.id2[:copy(l.id2[:], local)], now)
 }
 

@@ -32,6 +32,9 @@ const (
 	instantMax = 1 << 61
 )
 
+// Ahead gives our time minus theirs at the sample in use; false: nothing is known.
+func (o *Offset) Ahead() (time.Duration, bool) { return time.Duration(o.ahead), o.known }
+
 // Verdict is what a sample did to an Offset.
 type Verdict uint8
 

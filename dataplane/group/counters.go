@@ -1,8 +1,7 @@
 package group
 
 import (
-	"time"
-
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
@@ -90,8 +89,20 @@ type Gauges struct {
 	FailingMs                  uint64 // the longest of all
 }
 
-// Gauges gives them. Stepping thread.
+// Gauges gives them. Stepping thread; it walks the engines once.
 func (g *Group) Gauges() Gauges {
+	v := g.Counted()
+	var e heartbeat.EngineShown
+	for i := range g.places {
+		if g.ShowEngine(i, &e) {
+			v.Add(&e, g.cfg.Duration)
+		}
+	}
+	return v
+}
+
+// Counted is Gauges without those for which the engines are walked: Engines and Failing*.
+func (g *Group) Counted() Gauges {
 	v := Gauges{
 		Held: g.held, Expected: g.expected, Ending: g.ends.N, Tracked: g.tracked, Reading: g.reading, Waiting: g.waiting.N + g.stuck.N,
 		BlocksHeld: g.blocksHeld, RunsLeft: g.runs.left, LongIDsLeft: g.ids.left, LongRemotes: g.remotes.left,
@@ -105,20 +116,6 @@ func (g *Group) Gauges() Gauges {
 			v.RanksLost++
 		} else if r.busy() {
 			v.Behind++
-		}
-	}
-	for i := range g.engines {
-		e := &g.engines[i]
-		if e.facts == nil {
-			continue
-		}
-		v.Engines++
-		if off := g.now.Sub(e.offAt); !e.isUp && off >= g.cfg.Duration/6 {
-			v.Failing++
-			v.FailingMs = max(v.FailingMs, uint64(off/time.Millisecond))
-			if off >= g.cfg.Duration {
-				v.FailingLong++
-			}
 		}
 	}
 	return v

@@ -1,6 +1,8 @@
 package group
 
 import (
+	"time"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/internal/list"
@@ -9,24 +11,27 @@ import (
 
 // engine is the step's side of a remote engine.
 type engine struct {
-	facts   *facts // nil: none in this place
-	maps    []PeerMap
-	epoch   uint64        // of the boot that the maps are of
-	died    bool          // that boot: the ranks are told that there are no maps
-	need    uint64        // ranks of ours that have still to be told them
-	up      uint64        // ranks of ours that are connected to it
-	isUp    bool          // EvEngineUp was said, or waits
-	offAt   clock.Instant // since when it is not up
-	pend    uint8         // pendDown, pendUp, pendDrains
-	drains  uint64        // epoch of the boot of which it was said that it drains
-	down    uint64        // requests touched
-	tracked uint64
-	fixed   uint64 // of these, requests of fixed leases
-	breaks  uint32 // times that it was up on all ranks, and then not
-	offset  clock.Offset
-	strange uint64        // epoch of the last request of another boot than the maps, while no maps of it are known; 0: none
-	since   clock.Instant // when it came
-	inNews  list.Links
+	facts    *facts // nil: none in this place
+	maps     []PeerMap
+	epoch    uint64        // of the boot that the maps are of
+	died     bool          // that boot: the ranks are told that there are no maps
+	need     uint64        // ranks of ours that have still to be told them
+	up       uint64        // ranks of ours that are connected to it
+	isUp     bool          // EvEngineUp was said, or waits
+	offAt    clock.Instant // since when it is not up
+	upAt     clock.Instant // and since when it is; this and the next two for the stats page
+	took     time.Duration // from offAt to upAt
+	connects uint64
+	pend     uint8  // pendDown, pendUp, pendDrains
+	drains   uint64 // epoch of the boot of which it was said that it drains
+	down     uint64 // requests touched
+	tracked  uint64
+	fixed    uint64 // of these, requests of fixed leases
+	breaks   uint32 // times that it was up on all ranks, and then not
+	offset   clock.Offset
+	strange  uint64        // epoch of the last request of another boot than the maps, while no maps of it are known; 0: none
+	since    clock.Instant // when it came
+	inNews   list.Links
 }
 
 const (
@@ -64,6 +69,7 @@ func (g *Group) takeNews() bool {
 			return true
 		}
 		*e = engine{facts: s.facts, inNews: e.inNews, offAt: g.now}
+		g.places = max(g.places, int(i)+1)
 		for n := range g.ranks {
 			r := &g.ranks[n]
 			if r.hears() && (r.full.at == fullNone || r.full.at > fullEngines || r.full.at == fullEngines && i < r.full.next) {
@@ -199,6 +205,8 @@ func (g *Group) engineLook(i uint32) {
 	switch {
 	case up && !e.isUp:
 		e.isUp = true
+		e.upAt, e.took, e.connects = g.now, g.now.Sub(e.offAt), e.connects+1
+		g.times.Connect.Observe(e.took)
 		e.pend |= pendUp
 	case !up && e.isUp:
 		e.isUp, e.offAt = false, g.now

@@ -100,6 +100,8 @@ type Group struct {
 	mem     *record.Memory
 	out     Out
 	sources *submit.Sources
+	times   Times
+	last    record.LastEnds
 	ranks   []rank
 	all     uint64 // a bit for every rank
 	dead    uint64 // ranks whose word is waited for no more: lost, or their core broke a lease's life ago
@@ -129,6 +131,7 @@ type Group struct {
 
 	reg        *registry
 	engines    []engine
+	places     int       // of engines, used so far
 	engineNews list.List // engines with an event
 	rankNews   uint64
 

@@ -106,6 +106,7 @@ func (g *Group) countLong(full bool) {
 }
 
 func (x *said) Grant(in *record.Grant, id []byte, now clock.Instant) {
+	x.group().drained(clock.Instant(in.SaidNs), now)
 	g := x.group()
 	s, k, ok := g.slotAt(in.Lease)
 	if !ok || k.phase > leaseExpected {
@@ -267,6 +268,7 @@ func (g *Group) over(s uint32, k *lease) {
 	slot.Reason = uint16(k.grave)
 	k.phase = leaseEnded
 	k.end = clock.Instant(max(g.now.Sub(k.granted), 0)) // from here on: how long it was held
+	g.remember(s, k)
 	atomic.StoreUint64(&slot.State, record.State(k.use, record.Ended))
 	list.Push(&g.ends, g.leases, s, (*lease).ofEnds)
 }

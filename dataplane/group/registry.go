@@ -24,6 +24,8 @@ type EngineDesc struct {
 	ID     string
 	TP, PP uint32 // 0 counts as 1
 	User   uint64 // comes back in events
+
+	Address string // host:port of its side channel, for the stats page; empty: it has none
 }
 
 // PeerMap is the handshake map of one rank of a remote engine, as it came over the wire. Data is kept and must not be changed
@@ -44,6 +46,8 @@ type registry struct {
 	dirty []uint32 // ring of places with news, each in it once
 	head  int
 	news  atomic.Int32
+
+	addresses []atomic.Pointer[string] // of the use that began last, or of the one before; nil: not known
 }
 
 type seat struct {
@@ -62,6 +66,8 @@ type seat struct {
 // facts of an engine never change.
 type facts struct {
 	id     []byte
+	name   string // id
+	hash   uint64 // wire.EngineHash of it
 	user   uint64
 	shape  topology.Shape
 	reach  [][]uint32 // ranks of it that each of ours talks to
@@ -69,17 +75,25 @@ type facts struct {
 }
 
 func newRegistry(n int) *registry {
-	r := &registry{byID: make(map[string]uint32), seats: make([]seat, n), left: n, free: make([]uint32, n), dirty: make([]uint32, n)}
+	r := &registry{byID: make(map[string]uint32), seats: make([]seat, n), left: n, free: make([]uint32, n), dirty: make([]uint32, n),
+		addresses: make([]atomic.Pointer[string], n)}
 	for i := range r.free {
 		r.free[i] = uint32(i)
 	}
 	return r
 }
 
+// moved says where an engine is asked.
+func (r *registry) moved(i uint32, address string) {
+	if address != "" {
+		r.addresses[i].Store(&address)
+	}
+}
+
 // AddEngine gives the handle of a remote engine. The same id gives the same handle until RemoveEngine. Any goroutine. ErrFull: the
 // table has cfg.Engines. ErrEngine: its ranks and ours do not divide each other.
 func (g *Group) AddEngine(d EngineDesc) (uint64, error) {
-	f := &facts{id: []byte(d.ID), user: d.User, shape: topology.Shape{TP: max(d.TP, 1), PP: max(d.PP, 1)}}
+	f := &facts{id: []byte(d.ID), name: d.ID, hash: wire.EngineHash([]byte(d.ID)), user: d.User, shape: topology.Shape{TP: max(d.TP, 1), PP: max(d.PP, 1)}}
 	if len(f.id) == 0 || len(f.id) > record.IDMax {
 		return 0, fmt.Errorf("%w: id of %d bytes, allowed: 1 to %d", ErrEngine, len(f.id), record.IDMax)
 	}
@@ -98,6 +112,7 @@ func (g *Group) AddEngine(d EngineDesc) (uint64, error) {
 		if s.facts.shape != f.shape {
 			return 0, fmt.Errorf("%w: %q is known with TP %d x PP %d: remove it first", ErrEngine, d.ID, s.facts.shape.TP, s.facts.shape.PP)
 		}
+		r.moved(i, d.Address)
 		return s.facts.handle, nil
 	}
 	if r.left == 0 {
@@ -109,6 +124,8 @@ func (g *Group) AddEngine(d EngineDesc) (uint64, error) {
 	s := &r.seats[i]
 	f.handle = uint64(record.NewHandle(i, s.use))
 	*s = seat{use: s.use, queued: s.queued, taken: true, facts: f}
+	r.addresses[i].Store(nil)
+	r.moved(i, d.Address)
 	r.byID[d.ID] = i
 	r.note(i)
 	return f.handle, nil

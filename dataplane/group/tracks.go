@@ -79,6 +79,7 @@ func (g *Group) trackAt(h record.Handle) (uint32, *track) {
 }
 
 func (x *said) Track(in *record.TrackReq, remote, _ []byte, now clock.Instant) {
+	x.group().drained(clock.Instant(in.SaidNs), now)
 	g := x.group()
 	h := in.Track
 	u := h.Slot()

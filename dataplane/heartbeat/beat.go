@@ -91,6 +91,7 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 			}
 			return budget
 		}
+		t.times.BeatLate.Observe(now.Sub(t.beats.At(i)))
 		t.beginRound(i, now)
 		if e.state != Connected { // a row read found it unreachable
 			return budget

@@ -32,6 +32,7 @@ type engine struct {
 	since clock.Instant // in state
 	user  uint64
 	hash  uint64 // wire.EngineHash of its id
+	id    string
 
 	facts *facts // in force; nil: none yet
 	links []link // to the ranks of facts
@@ -70,6 +71,12 @@ type engine struct {
 	breaks uint32 // send errors and reconnects: they end the stock guard's chains
 	sent   uint64 // bytes of messages to each link; where one got less it counts as more, which is the safe side
 	open   int    // reads of ours begun and not over, blocks held included
+
+	// For the stats page alone.
+	bytes    uint64        // read
+	took     time.Duration // what the last connection took
+	connects uint64
+	heardAt  clock.Instant // end of a one-sided read that was heard last; 0: none
 
 	offset clock.Offset // of its host's CLOCK_MONOTONIC
 
@@ -112,8 +119,9 @@ func (t *Tracker) engineOf(handle uint64) uint32 {
 
 // adopt starts the step's side of an engine that AddEngine has made.
 func (t *Tracker) adopt(i, use uint32) {
+	t.places = max(t.places, int(i)+1)
 	t.engines[i] = engine{
-		use: use, user: t.reg.seats[i].now.desc.User, hash: t.reg.seats[i].now.hash,
+		use: use, user: t.reg.seats[i].now.desc.User, hash: t.reg.seats[i].now.hash, id: t.reg.seats[i].now.desc.ID,
 		native: emptyDense(), stock: emptyDense(), fixed: emptyDense(),
 		strange: emptyList(), aside: emptyList(), waiting: emptyList(),
 		owed:    [owedKinds]list{emptyList(), emptyList(), emptyList()},
@@ -132,6 +140,10 @@ func (t *Tracker) setState(i uint32, s State) {
 	}
 	switch {
 	case s == Connected:
+		if e.offAt != 0 {
+			e.took, e.connects = t.now.Sub(e.offAt), e.connects+1
+			t.times.Connect.Observe(e.took)
+		}
 		e.offAt = 0
 	case e.offAt == 0:
 		e.offAt = t.now

@@ -1,8 +1,6 @@
 package heartbeat
 
 import (
-	"time"
-
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
@@ -41,20 +39,4 @@ func (t *Tracker) failingSince(e *engine) (since clock.Instant, failing bool) {
 		return min(since, e.badSince), true
 	}
 	return since, failing
-}
-
-// health fills in the gauges of engines that fail.
-func (t *Tracker) health(g *Gauges) {
-	for i := range t.engines {
-		since, failing := t.failingSince(&t.engines[i])
-		if !failing {
-			continue
-		}
-		age := t.now.Sub(since)
-		g.Failing++
-		g.FailingMs = max(g.FailingMs, uint64(age/time.Millisecond))
-		if age >= t.cfg.Duration {
-			g.FailingLong++
-		}
-	}
 }

@@ -101,7 +101,7 @@ func (t *Tracker) heard(i, k uint32, mark uint64) {
 	}
 	l := &e.links[k]
 	l.heard = max(l.heard, min(mark, e.sent))
-	l.fails, l.downAt = 0, 0
+	l.fails, l.downAt, e.heardAt = 0, 0, t.now
 	if !e.up && e.downAt() == 0 {
 		t.engineUp(i)
 	}

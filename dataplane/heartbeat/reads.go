@@ -212,6 +212,10 @@ func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 	}
 	q.held = o.BlocksHeld
 	q.value0, q.value1 = o.Bytes, uint64(o.Took)
+	e.bytes += o.Bytes
+	if o.Posted != 0 {
+		t.times.Read.Observe(o.Took)
+	}
 	if q.held {
 		q.heldSaid = true
 		t.gauges.BlocksHeld++

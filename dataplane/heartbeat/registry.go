@@ -28,6 +28,8 @@ type EngineDesc struct {
 	ID     string
 	TP, PP uint32 // its shape: ranks of a stage, and stages; 0 counts as 1
 	User   uint64 // comes back in events
+
+	Address string // host:port of its side channel, for the stats page; empty: it has none
 }
 
 // PeerRank is the handshake of one rank of an engine.
@@ -53,10 +55,12 @@ type registry struct {
 
 // seat is one place of the engine table.
 type seat struct {
-	use    atomic.Uint32 // uses begun; odd: in use. A handle's use is (use-1)/2.
-	now    entry
-	next   *entry // AddEngineAt for a later use, while the one before has not ended here
-	queued bool
+	use  atomic.Uint32 // uses begun; odd: in use. A handle's use is (use-1)/2.
+	now  entry
+	next *entry // AddEngineAt for a later use, while the one before has not ended here
+
+	address atomic.Pointer[string] // of the use that began last, or of the one before; nil: not known
+	queued  bool
 }
 
 // entry is what other goroutines have said about one engine.
@@ -129,7 +133,11 @@ func (t *Tracker) AddEngine(desc EngineDesc) (uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if h, ok := r.byID[desc.ID]; ok {
-		return uint64(h), sameShape(r.lookup(uint64(h)), &e)
+		err := sameShape(r.lookup(uint64(h)), &e)
+		if err == nil {
+			r.seats[h.Slot()].moved(desc.Address)
+		}
+		return uint64(h), err
 	}
 	if len(r.free) == 0 {
 		return 0, fmt.Errorf("%d engines: %w", len(r.seats), ErrFull)
@@ -140,7 +148,16 @@ func (t *Tracker) AddEngine(desc EngineDesc) (uint64, error) {
 	i := r.free[len(r.free)-1]
 	r.free = r.free[:len(r.free)-1]
 	e.use = r.seats[i].use.Load() / 2
+	r.seats[i].address.Store(nil)
+	r.seats[i].moved(desc.Address)
 	return uint64(r.begin(i, e)), nil
+}
+
+// moved says where an engine is asked.
+func (p *seat) moved(address string) {
+	if address != "" {
+		p.address.Store(&address)
+	}
 }
 
 func sameShape(old, e *entry) error {

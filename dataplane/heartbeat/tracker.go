@@ -65,7 +65,9 @@ type Tracker struct {
 	head wire.Header  // its header
 	ev   record.Event // the event under construction: a local one would be moved to the heap
 
+	places      int // of engines, used so far
 	counters    Counters
+	times       Times
 	gauges      Gauges
 	otherStates int
 }
@@ -211,17 +213,26 @@ func (t *Tracker) Counters() Counters { return t.counters }
 // CountersAt gives where they lie.
 func (t *Tracker) CountersAt() *Counters { return &t.counters }
 
+// TimesAt gives where the distributions lie. Stepping thread.
+func (t *Tracker) TimesAt() *Times { return &t.times }
+
 // Gauges gives what there is now. Stepping thread; it walks the engines once.
 func (t *Tracker) Gauges() Gauges {
+	g := t.Counted()
+	var v EngineShown
+	for i := range t.places {
+		if t.ShowEngine(i, &v) {
+			g.Add(&v, t.cfg.Duration)
+		}
+	}
+	return g
+}
+
+// Counted is Gauges without those for which the engines are walked: UnheardMax and Failing*.
+func (t *Tracker) Counted() Gauges {
 	g := t.gauges
 	g.Remotes = t.remotes.n
 	g.LongIDsFree = t.remotes.longLeft
 	g.Parked = len(t.parked)
-	for i := range t.engines {
-		if e := &t.engines[i]; e.state == Connected {
-			g.UnheardMax = max(g.UnheardMax, e.unheard())
-		}
-	}
-	t.health(&g)
 	return g
 }

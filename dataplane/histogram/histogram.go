@@ -26,8 +26,8 @@ const ZeroThreshold = 1.0 / (1 << 24)
 //
 // Threads: one writes. Memory: 1.4 KB, none but its own.
 type Histogram struct {
-	Zero   uint64 // spans of at most ZeroMax, those below 0 too
-	Sum    uint64 // ns
+	Zero   uint64  // spans of at most ZeroMax, those below 0 too
+	Sum    float64 // seconds, or things: whole ns would pass 64 bits within days
 	Counts [Buckets]uint64
 }
 
@@ -59,7 +59,7 @@ func (h *Histogram) Observe(d time.Duration) { h.ObserveN(d, 1) }
 func (h *Histogram) ObserveN(d time.Duration, n uint64) {
 	if d <= ZeroMax {
 		h.Zero += n
-		h.Sum += uint64(max(d, 0)) * n
+		h.Sum += float64(max(d, 0)) * float64(n) * 1e-9
 		return
 	}
 	ns := uint64(d)
@@ -67,13 +67,13 @@ func (h *Histogram) ObserveN(d time.Duration, n uint64) {
 	for bounds[i] < ns {
 		i++
 	}
-	h.Sum += ns * n
+	h.Sum += float64(ns) * float64(n) * 1e-9
 	h.Counts[i] += n
 }
 
 // ObserveCount counts a number of things as if it were as many seconds: for histograms whose unit is not time.
 func (h *Histogram) ObserveCount(things int) {
-	h.Observe(time.Duration(min(things, 1<<20)) * time.Second)
+	h.Observe(time.Duration(min(things, 1<<32)) * time.Second)
 }
 
 // Count is how many spans were counted.

@@ -56,7 +56,7 @@ func (v *value) Write(out *dto.Metric) error {
 	out.Label = v.pairs
 	h := &dto.Histogram{
 		SampleCount:   proto.Uint64(v.h.Count()),
-		SampleSum:     proto.Float64(float64(v.h.Sum) / 1e9),
+		SampleSum:     proto.Float64(v.h.Sum),
 		Schema:        proto.Int32(histogram.Schema),
 		ZeroThreshold: proto.Float64(histogram.ZeroThreshold),
 		ZeroCount:     proto.Uint64(v.h.Zero),

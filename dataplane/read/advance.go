@@ -72,6 +72,7 @@ func (m *Machine) fenceEnded(t *xfer) {
 	j.fences--
 	s := &m.sourcesOf(i)[t.source]
 	if j.state == jobRunning && !j.bad {
+		m.FenceTime.Observe(m.now.Sub(s.arrived))
 		if loadRow(&m.landing[m.fenceRow(i, t.source)]).Fence == s.fence.Want {
 			s.stage = sound
 			j.sound++

@@ -11,6 +11,7 @@ package read
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/histogram"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
@@ -101,7 +102,9 @@ type Machine struct {
 
 	// Counters only grow.
 	Counters Counters
-	gauges   Gauges
+	// FenceTime is from the end of a source's data to the word of its fence: 0 where one step sees both.
+	FenceTime histogram.Histogram
+	gauges    Gauges
 }
 
 // ring is a bounded queue. Its users reserve before they push, so it never overflows.

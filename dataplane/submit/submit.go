@@ -4,6 +4,7 @@ package submit
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/histogram"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/ringbuf"
@@ -100,6 +101,7 @@ type Sources struct {
 	sites *trace.Sites
 
 	Counters Counters
+	Depth    histogram.Histogram // bytes that a step found in a producer's ring and took, of rings that had any; things
 }
 
 // source is one producer's pair of rings as the step sees it.
@@ -131,8 +133,11 @@ func (s *Sources) Drain(most int, sink Sink, now clock.Instant) {
 	n := len(s.all)
 	for i := range n {
 		producer := (s.first + i) % n
-		before := most
+		before, from := most, s.all[producer].ring.Position()
 		most = s.drain(&s.all[producer], most, sink, now)
+		if taken := s.all[producer].ring.Position() - from; taken > 0 {
+			s.Depth.ObserveCount(int(taken))
+		}
 		if most != before && s.sites.On(trace.HookDrained) {
 			s.sites.Fire(trace.HookDrained, s.sites.Ctx(), uint64(producer), s.all[producer].ring.Position(), uint64(before-most))
 		}

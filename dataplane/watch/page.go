@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -217,7 +218,7 @@ func (p *Page) Read(s *Snapshot) error {
 	for i := range p.hists {
 		d := &p.hists[i]
 		h := Histogram{Name: d.Name, Unit: d.Unit, Help: d.Help}
-		h.Zero, h.Sum = word(at), word(at+1)
+		h.Zero, h.Sum = word(at), math.Float64frombits(word(at+1))
 		for k := range h.Counts {
 			h.Counts[k] = word(at + 2 + k)
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -206,7 +207,7 @@ func (w *Writer) Values() []uint64 { return w.values }
 // PutHistogram sets histogram i of Spec.Histograms.
 func (w *Writer) PutHistogram(i int, h *histogram.Histogram) {
 	to := w.hists[i*histogram.Words:][:histogram.Words]
-	to[0], to[1] = h.Zero, h.Sum
+	to[0], to[1] = h.Zero, math.Float64bits(h.Sum)
 	copy(to[2:], h.Counts[:])
 }
 

@@ -1,0 +1,86 @@
+package group
+
+import (
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/histogram"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/siphash"
+)
+
+// Times are the distributions that a group keeps.
+type Times struct {
+	Drained histogram.Histogram // from a hook's word (kvl_grant, kvl_track) to the step that takes it; hooks take the coarse clock
+	Life    histogram.Histogram // of leases, from the grant to the end on the last rank
+	Connect histogram.Histogram // from when an engine was known not to be up on every rank to when it was
+}
+
+// TimesAt gives where they lie, DepthAt where that of the bytes lies that steps found in the producers' rings. Stepping thread.
+func (g *Group) TimesAt() *Times               { return &g.times }
+func (g *Group) DepthAt() *histogram.Histogram { return &g.sources.Depth }
+
+// LastEnds are the leases that ended last.
+func (g *Group) LastEnds() *record.LastEnds { return &g.last }
+
+func (g *Group) drained(said, now clock.Instant) {
+	if said > 0 && said <= now {
+		g.times.Drained.Observe(now.Sub(said))
+	}
+}
+
+// remember keeps the end of a lease. Who read it the ranks know.
+func (g *Group) remember(s uint32, k *lease) {
+	slot := &g.mem.Slots[s]
+	g.times.Life.Observe(time.Duration(k.end))
+	e := g.last.Next()
+	e.AtNs, e.Lease, e.User, e.HeldNs, e.Blocks, e.Reason = uint64(g.now), record.NewHandle(s, k.use), slot.User, uint64(k.end), slot.Blocks, uint16(k.grave)
+	id := g.ids.of(slot)
+	e.IDLen = uint16(len(id))
+	if copy(e.ID[:], id) < len(id) {
+		e.IDHash = siphash.Sum64(0, 0, id)
+	}
+}
+
+// EnginePlaces is how many places of the engine table have been used.
+func (g *Group) EnginePlaces() int { return g.places }
+
+// ShowEngine tells how the engine in a place stands, as far as a host knows: bytes, heartbeats and rows are its ranks'. false: there is
+// none. Stepping thread.
+func (g *Group) ShowEngine(i int, v *heartbeat.EngineShown) bool {
+	e := &g.engines[i]
+	if e.facts == nil {
+		return false
+	}
+	*v = heartbeat.EngineShown{
+		Engine: e.facts.handle, Hash: e.facts.hash, ID: e.facts.name, State: heartbeat.Idle, Since: e.offAt, Native: e.epoch != 0, Epoch: e.epoch,
+		Ranks: int(e.facts.shape.Ranks()), Connect: e.took, Connects: e.connects, Tracked: int(e.tracked), Offset: e.offset,
+	}
+	if a := g.reg.addresses[i].Load(); a != nil {
+		v.Address = *a
+	}
+	switch {
+	case e.isUp:
+		v.State, v.Since = heartbeat.Connected, e.upAt
+	case e.breaks > 0:
+		v.State = heartbeat.Broken
+	}
+	if off := g.now.Sub(e.offAt); !e.isUp && off >= g.cfg.Duration/6 {
+		v.Failing, v.FailingFor = true, off
+	}
+	return true
+}
+
+// Add takes an engine into the gauges that count engines by how they stand.
+func (v *Gauges) Add(e *heartbeat.EngineShown, duration time.Duration) {
+	v.Engines++
+	if !e.Failing {
+		return
+	}
+	v.Failing++
+	v.FailingMs = max(v.FailingMs, uint64(e.FailingFor/time.Millisecond))
+	if e.FailingFor >= duration {
+		v.FailingLong++
+	}
+}
