@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
@@ -25,8 +26,11 @@ const (
 	gatherAfter = time.Second     // how long a scrape waits for the one before
 )
 
-// ErrAddr is wrapped by errors about the text of an address.
-var ErrAddr = errors.New("address")
+// Errors of Listen; each is wrapped by one that says what is wrong.
+var (
+	ErrAddr   = errors.New("address")         // its text
+	ErrListen = errors.New("nothing listens") // the system refused
+)
 
 // ParseAddr reads HOST:PORT. Without a host, and as localhost, it is 127.0.0.1: what listens for others too is said as 0.0.0.0, [::] or an
 // address of this machine.
@@ -65,7 +69,7 @@ func Listen(addr string, c *Collector) (*Server, error) {
 	}
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
 	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
+		return nil, refused(at, err)
 	}
 	s := &Server{listen: &bounded{Listener: l, room: make(chan struct{}, connsMax)}, done: make(chan struct{})}
 	s.http = &http.Server{
@@ -77,6 +81,20 @@ func Listen(addr string, c *Collector) (*Server, error) {
 		_ = s.http.Serve(s.listen)
 	}()
 	return s, nil
+}
+
+// refused says what to do about an address that cannot be had.
+func refused(at netip.AddrPort, err error) error {
+	what := "cannot listen there"
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		what = fmt.Sprintf("the port is in use: choose another one, 0 for any, or end what listens there (ss -ltnp 'sport = :%d')", at.Port())
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		what = "that is no address of this machine"
+	case errors.Is(err, syscall.EACCES):
+		what = "that port needs privileges: choose one from 1024 on"
+	}
+	return fmt.Errorf("%w for metrics at %v: %s: %w", ErrListen, at, what, err)
 }
 
 // Addr is where it listens.

@@ -279,15 +279,27 @@ static PyObject *context_fence_all(PyObject *self, PyObject *none)
 	Py_RETURN_NONE;
 }
 
-/* A JSON object of the library as a dict. */
-static PyObject *object_of(PyObject *self, int32_t (*get)(kvl_ctx_t *, char *, size_t, size_t *))
+/* A text of the library. `waits`: another thread of Python may run meanwhile. */
+static PyObject *text_of(PyObject *self, int32_t (*get)(kvl_ctx_t *, char *, size_t, size_t *), int waits)
 {
 	char near[8192], *buf = near, *grown;
 	size_t cap = sizeof near, len = 0;
-	PyObject *text, *dict;
+	PyObject *text;
 	int32_t st;
-	OPEN(self, c);
-	while ((st = get(c, buf, cap, &len)) == KVL_ERR_SPACE && len >= cap) { /* it may grow between two looks */
+	for (;;) {
+		kvl_ctx_t *c = ((kvp_context_t *)self)->open;
+		if (c == NULL) {
+			if (buf != near)
+				PyMem_Free(buf);
+			return kvp_raise_closed(self, (kvp_context_t *)self);
+		}
+		if (waits)
+			KVP_WITHOUT_GIL((kvp_context_t *)self, st = get(c, buf, cap, &len));
+		else
+			st = get(c, buf, cap, &len);
+		if (st != KVL_ERR_SPACE || len < cap)
+			break;
+		/* it may grow between two looks */
 		if ((grown = PyMem_Realloc(buf != near ? buf : NULL, len + 256)) == NULL) {
 			if (buf != near)
 				PyMem_Free(buf);
@@ -299,6 +311,13 @@ static PyObject *object_of(PyObject *self, int32_t (*get)(kvl_ctx_t *, char *, s
 	text = st == KVL_OK ? PyUnicode_DecodeUTF8(buf, (Py_ssize_t)len, "replace") : kvp_raise(kvp_module_of(self), st);
 	if (buf != near)
 		PyMem_Free(buf);
+	return text;
+}
+
+/* A JSON object of the library as a dict. */
+static PyObject *object_of(PyObject *self, int32_t (*get)(kvl_ctx_t *, char *, size_t, size_t *))
+{
+	PyObject *text = text_of(self, get, 0), *dict;
 	if (text == NULL)
 		return NULL;
 	dict = PyObject_CallFunctionObjArgs(kvp_module_of(self)->loads, text, NULL);
@@ -308,6 +327,37 @@ static PyObject *object_of(PyObject *self, int32_t (*get)(kvl_ctx_t *, char *, s
 
 static PyObject *context_stats(PyObject *self, PyObject *none) { return (void)none, object_of(self, kvl_stats); }
 static PyObject *context_config(PyObject *self, PyObject *none) { return (void)none, object_of(self, kvl_config_json); }
+
+static PyObject *context_metrics_text(PyObject *self, PyObject *none) { return (void)none, text_of(self, kvl_metrics_text, 1); }
+
+static PyObject *context_metrics_listen(PyObject *o, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+	static const kvp_signature_t s = {"metrics_listen", 0, 1, {"addr"}};
+	kvp_context_t *self = (kvp_context_t *)o;
+	char addr[256] = "127.0.0.1:0";
+	uint32_t port = 0;
+	PyObject *a[1];
+	int32_t st;
+	if (kvp_bind(&s, args, n, names, a) != 0)
+		return NULL;
+	if (a[0] != NULL) {
+		Py_ssize_t len;
+		const char *text = PyUnicode_Check(a[0]) ? PyUnicode_AsUTF8AndSize(a[0], &len) : NULL;
+		if (text == NULL) {
+			if (!PyErr_Occurred())
+				PyErr_Format(PyExc_TypeError, "metrics_listen: addr must be str, not %R", Py_TYPE(a[0]));
+			return NULL;
+		}
+		if ((size_t)len >= sizeof addr || strlen(text) != (size_t)len)
+			return kvp_raise_text(kvp_module_of(o), KVL_ERR_INVALID, "addr: longer than 255 bytes, or with a zero in it");
+		memcpy(addr, text, (size_t)len + 1);
+	}
+	OPEN(o, c);
+	KVP_WITHOUT_GIL(self, st = kvl_metrics_listen(c, addr, &port));
+	if (st != KVL_OK)
+		return kvp_raise(kvp_module_of(o), st);
+	return PyLong_FromUnsignedLong(port);
+}
 
 static PyObject *context_closed(PyObject *self, void *none)
 {
@@ -336,6 +386,9 @@ static PyMethodDef methods[] = {
 	FAST("drain", context_drain, "drain($self, timeout)\n--\n\nkvl_drain. Releases the GIL."),
 	{"fence_all", context_fence_all, METH_NOARGS, "fence_all($self)\n--\n\nkvl_fence_all: close every row for ever."},
 	{"stats", context_stats, METH_NOARGS, "stats($self)\n--\n\nkvl_stats as a dict."},
+	{"metrics_text", context_metrics_text, METH_NOARGS, "metrics_text($self)\n--\n\nkvl_metrics_text: all metrics in Prometheus' text format. Releases the GIL."},
+	FAST("metrics_listen", context_metrics_listen,
+	     "metrics_listen($self, addr='127.0.0.1:0')\n--\n\nkvl_metrics_listen: serves them at http://HOST:PORT/metrics until the close; the port."),
 	{"config", context_config, METH_NOARGS, "config($self)\n--\n\nThe configuration in force as a dict."},
 	{"producer", kvp_context_producer, METH_NOARGS, "producer($self)\n--\n\nkvl_producer_open."},
 	{"register", kvp_context_register, METH_O, "register($self, regions, /)\n--\n\nkvl_register. Releases the GIL."},

@@ -2,6 +2,7 @@
 
 import json
 import select
+import urllib.request
 
 import kvlease as k
 import lab
@@ -296,3 +297,25 @@ def test_statistics_and_configuration_are_plain_objects(engines):
     assert stats["steps"] == 0 and all(isinstance(v, (int, float, list)) for v in stats.values())
     owner.turn()
     assert owner.context.stats()["steps"] == 1
+
+
+def test_metrics_are_text_and_can_be_scraped_until_the_context_closes(engines):
+    owner = engines("P")
+    owner.turn()
+    text = owner.context.metrics_text()
+    assert f'kvlease_up{{engine="{owner.id}",rank="0",role="engine"}} 1' in text.splitlines()
+    port = owner.context.metrics_listen("127.0.0.1:0")
+    scrape = f"http://127.0.0.1:{port}/metrics"
+    with urllib.request.urlopen(scrape, timeout=10) as answer:
+        assert "kvlease_leases_held" in answer.read().decode()
+    with pytest.raises(k.Invalid, match=f"already at 127.0.0.1:{port}"):
+        owner.context.metrics_listen()
+    with engines("Q").context as other:
+        with pytest.raises(k.Unavailable, match="the port is in use"):
+            other.metrics_listen(f":{port}")
+        with pytest.raises(k.Invalid, match="the host is"):
+            other.metrics_listen("example.org:0")
+        other.step()  # and all else goes on
+    owner.context.close()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(scrape, timeout=10)

@@ -75,6 +75,7 @@ func kvlgo_close(handle C.int64_t, timeoutNs C.uint64_t, errText *C.char, errCap
 	if err := c.Close(span(timeoutNs)); err != nil {
 		return fail(err, errText, errCap)
 	}
+	dropExporter(int64(handle))
 	drop(int64(handle))
 	return C.KVL_OK
 }

@@ -504,6 +504,28 @@ KVL_API int32_t kvl_stats(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *len_out
 /** The configuration in force, defaults filled in, as JSON. Otherwise as kvl_stats. */
 KVL_API int32_t kvl_config_json(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *len_out);
 
+/**
+ * All metrics of this context in Prometheus' text format, for engines with an exporter of their own: docs/metrics.md lists them.
+ * Reads the stats page, takes no lock of a step, and costs it nothing; some 100 KiB that grow with the peers, so call again with more
+ * room. Histograms have classic buckets here; native ones only kvl_metrics_listen has. Otherwise as kvl_stats.
+ *
+ * @return also KVL_ERR_UNAVAILABLE: there is no memory for a stats page.
+ */
+KVL_API int32_t kvl_metrics_text(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *len_out);
+
+/**
+ * Serve the same at http://HOST:PORT/metrics until kvl_close, native histograms for whoever asks for them. Once a context; each
+ * context of a process has its own. Off unless called. Threads of the core answer, one scrape at a time, never a step.
+ *
+ * @param addr      [in] "HOST:PORT", zero-terminated, at most 255 bytes. HOST is an IP address of this machine; none and localhost are
+ *                  127.0.0.1. Whoever reaches the port can read all metrics: another address than loopback must be said, as 0.0.0.0.
+ *                  PORT 0 takes any that is free.
+ * @param port_out  [out] the port; may be NULL.
+ * @return KVL_OK; KVL_ERR_INVALID: no such address, or it listens already, the text says where; KVL_ERR_UNAVAILABLE: the port is taken or
+ *         needs privileges, or there is no stats page: nothing listens, and all else goes on.
+ */
+KVL_API int32_t kvl_metrics_listen(kvl_ctx_t *ctx, const char *addr, uint32_t *port_out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -71,3 +71,25 @@ KVL_API int32_t kvl_config_json(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *l
 	KVL_ENTER(ctx);
 	return get_text(ctx, KVL_CALL_CONFIG_JSON, "config_json", kvl_core.config_json, buf, cap, len_out);
 }
+
+KVL_API int32_t kvl_metrics_text(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *len_out)
+{
+	KVL_ENTER(ctx);
+	return get_text(ctx, KVL_CALL_METRICS_TEXT, "metrics_text", kvl_core.metrics_text, buf, cap, len_out);
+}
+
+KVL_API int32_t kvl_metrics_listen(kvl_ctx_t *ctx, const char *addr, uint32_t *port_out)
+{
+	uint32_t port = 0;
+	size_t len;
+	int32_t st;
+	KVL_ENTER(ctx);
+	if (addr == NULL || (len = strnlen(addr, KVL_ADDR_MAX + 1)) > KVL_ADDR_MAX)
+		return kvl_fail(KVL_ERR_INVALID, "addr: is NULL, or longer than %u bytes", KVL_ADDR_MAX);
+	KVL_BEGIN(ctx, KVL_CALL_METRICS_LISTEN);
+	st = kvl_core_said("metrics_listen", kvl_core.metrics_listen(ctx->core, addr, len, &port, kvl_error_text(), KVL_ERR_TEXT));
+	kvl_call_end(ctx, KVL_CALL_METRICS_LISTEN);
+	if (st == KVL_OK && port_out != NULL)
+		*port_out = port;
+	return st;
+}

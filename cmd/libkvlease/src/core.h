@@ -35,6 +35,9 @@
 	X(delta_put, "delta_put", (int64_t core, uint32_t rank, const void *data, uint64_t len, char *err, uint64_t cap))             \
 	X(delta_lost, "delta_lost", (int64_t core, uint32_t rank, char *err, uint64_t cap))                                          \
 	X(stats, "stats", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))                                           \
+	/* all metrics as text; and a listener for scrapers, once, until close */                                     \
+	X(metrics_text, "metrics_text", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))                             \
+	X(metrics_listen, "metrics_listen", (int64_t core, const char *addr, uint64_t len, uint32_t *port_out, char *err, uint64_t cap)) \
 	X(config_json, "config_json", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))                                     \
 	/* the parts of transfer parameters that are the same for every lease, as a JSON object */                     \
 	X(params_info, "params_info", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))

@@ -21,6 +21,7 @@
 #define KVL_PRODUCER_MAGIC 0x706c766bu /* 'kvlp' */
 #define KVL_ERR_TEXT 512u              /* bytes of an error text, with the zero */
 #define KVL_REGION_GROUPS 32u          /* transfer groups that regions may name: 0 .. 31 */
+#define KVL_ADDR_MAX 255u              /* bytes of HOST:PORT */
 #define KVL_GROUPS_MAX 4096u           /* transfer groups of one request */
 
 #define KVL_LOAD(p, order) __atomic_load_n((p), __ATOMIC_##order)
@@ -43,6 +44,8 @@ enum kvl_call {
 	KVL_CALL_DELTA_PUT,
 	KVL_CALL_STATS,
 	KVL_CALL_CONFIG_JSON,
+	KVL_CALL_METRICS_LISTEN,
+	KVL_CALL_METRICS_TEXT,
 	KVL_CALL_WAIT_FD,
 	KVL_CALLS
 };

@@ -40,6 +40,7 @@ static void handles_are_checked(void)
 	kvl_engine_t e;
 	kvl_track_t t;
 	size_t len;
+	uint32_t port;
 	char buf[8];
 	int fd;
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -70,6 +71,8 @@ static void handles_are_checked(void)
 		CHECK_ERROR("ctx: is NULL");
 		BAD(kvl_stats(c, buf, sizeof buf, &len), "ctx");
 		BAD(kvl_config_json(c, buf, sizeof buf, &len), "ctx");
+		BAD(kvl_metrics_text(c, buf, sizeof buf, &len), "ctx");
+		BAD(kvl_metrics_listen(c, ":0", &port), "ctx");
 		q = (kvl_producer_t *)(void *)c;
 		BAD(kvl_expect(q, str("r"), &l), "producer");
 		BAD(kvl_grant(q, &g, &l), "producer");
@@ -135,6 +138,7 @@ static void context_calls_check_their_arguments(void)
 	kvl_event_t evs[2];
 	static char big[KVL_DELTA_MIN];
 	size_t len = 77;
+	uint32_t port = 77;
 	char buf[64];
 	BAD(kvl_producer_open(ctx, NULL), "producer_out");
 	BAD(kvl_register(ctx, NULL, sizeof(kvl_region_t), 1), "regions");
@@ -234,6 +238,19 @@ static void context_calls_check_their_arguments(void)
 	CHECK(strcmp(buf, "{\"fake\":1}") == 0);
 	BAD(kvl_config_json(ctx, NULL, 1, &len), "buf");
 	CHECK_STATUS(kvl_config_json(ctx, buf, 64, &len), KVL_OK);
+	BAD(kvl_metrics_text(ctx, NULL, 64, &len), "buf");
+	expect("no room for the metrics", kvl_metrics_text(ctx, buf, 13, &len), KVL_ERR_SPACE, "at least 14");
+	CHECK_STATUS(kvl_metrics_text(ctx, buf, 14, &len), KVL_OK);
+	CHECK(len == 13 && strcmp(buf, "kvlease_up 1\n") == 0);
+	BAD(kvl_metrics_listen(ctx, NULL, &port), "addr");
+	memset(big, 'a', sizeof big - 1);
+	big[sizeof big - 1] = 0;
+	BAD(kvl_metrics_listen(ctx, (char *)big, &port), "addr");
+	BAD(kvl_metrics_listen(ctx, "here", &port), "HOST:PORT");
+	CHECK_EQ(port, 77);
+	CHECK_STATUS(kvl_metrics_listen(ctx, ":0", NULL), KVL_OK);
+	CHECK_STATUS(kvl_metrics_listen(ctx, ":0", &port), KVL_OK);
+	CHECK_EQ(port, 9464);
 	BAD(kvl_poll(ctx, NULL, 64, 1), "events");
 	BAD(kvl_poll(ctx, evs, 56, 1), "event_size");
 	BAD(kvl_poll(ctx, (kvl_event_t *)(void *)(junk + 4), 64, 1), "events");

@@ -409,6 +409,21 @@ EXPORT int32_t kvlgo_config_json(int64_t core, char *buf, uint64_t cap, uint64_t
 	return copy_out(get(core)->sizes.pump ? "{\"drive\":\"pump\"}" : "{\"drive\":\"inline\"}", buf, cap, len_out);
 }
 
+EXPORT int32_t kvlgo_metrics_text(int64_t core, char *buf, uint64_t cap, uint64_t *len_out)
+{
+	(void)core;
+	return copy_out("kvlease_up 1\n", buf, cap, len_out);
+}
+
+EXPORT int32_t kvlgo_metrics_listen(int64_t core, const char *addr, uint64_t len, uint32_t *port_out, char *err, uint64_t cap)
+{
+	(void)core;
+	if (len == 0 || memchr(addr, ':', len) == NULL)
+		return fail(KVL_ERR_INVALID, err, cap, "addr: wanted HOST:PORT");
+	*port_out = 9464;
+	return KVL_OK;
+}
+
 EXPORT int32_t kvlgo_params_info(int64_t core, char *buf, uint64_t cap, uint64_t *len_out)
 {
 	(void)core;

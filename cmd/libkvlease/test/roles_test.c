@@ -69,6 +69,8 @@ static void a_rank_context_has_memory_and_no_requests(void)
 	CHECK_EQ(kvl_poll(c, &ev, sizeof ev, 1), 0);
 	CHECK_STATUS(kvl_wait_fd(c, &fd), KVL_OK);
 	CHECK_STATUS(kvl_stats(c, text, sizeof text, &len), KVL_OK);
+	CHECK_STATUS(kvl_metrics_text(c, text, sizeof text, &len), KVL_OK);
+	CHECK_STATUS(kvl_metrics_listen(c, ":0", NULL), KVL_OK);
 	CHECK_STATUS(kvl_unregister(c), KVL_OK);
 	CHECK_STATUS(kvl_register(c, &region, sizeof region, 1), KVL_OK); /* and again: it woke up */
 	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
