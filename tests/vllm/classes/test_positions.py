@@ -4,7 +4,7 @@ import unittest
 from unittest import mock
 
 import stage
-from stage import PREFILL, answer, prompt
+from stage import PREFILL, answer, prompt, until
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
 TURNS = {"bidirectional_kv_xfer": True, "kv_recompute_threshold": 16, "decoder_kv_blocks_ttl": 60}
@@ -105,6 +105,19 @@ class Turns(Engines):
                     d.run(f"e{k}", p)
                     p.rest(d)
             self.assertGreater(p.ranks[0].stats()["read_bytes"], 0)
+
+    def test_requests_that_share_the_object_of_their_parameters_are_each_read(self):
+        p, d = self.engine("p"), self.engine("d", caching=False)
+        p.add("p", prompt(100), kv=dict(PREFILL))
+        kv = p.run("p").kv
+        for id in ("a", "b"):  # as of n = 2 without a process of its own for the core
+            d.add(id, prompt(100), 30, kv)
+        until(lambda: all(len(d.out[id].tokens) > 3 for id in ("a", "b")), d)
+        self.assertEqual((d.left().get("pulls"), kv["do_remote_prefill"]), (None, True))
+        for id in ("a", "b"):
+            self.assertEqual(d.run(id, p).tokens, answer(prompt(100), 30))
+        block = 2 * 2 * 32 * 2 * 32 * 4  # layers, heads, tokens, keys and values, bytes
+        self.assertEqual(d.ranks[0].stats()["read_bytes"], 2 * 4 * block)
 
 
 if __name__ == "__main__":

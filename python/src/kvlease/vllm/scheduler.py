@@ -107,6 +107,7 @@ class Scheduler(NixlPullConnectorScheduler):
             self._source.count("kvlease_params_refused")
             request.kv_transfer_params = None
             return
+        params = request.kv_transfer_params = dict(params)  # what is noted there is of this request; a front end in this process shares it
         if params.get("do_remote_decode"):
             self._truncate_request_for_prefill(request)
         if params.get("do_remote_prefill") or self._second_turn(params):
