@@ -17,14 +17,14 @@ class Metadata(KVConnectorMetadata):
 
 
 class Stepped(KVConnectorWorkerMetadata):
-    """From the workers: the step that was made, and what ranks say to the host context. Never empty: vLLM calls
-    update_connector_output only for outputs that are not."""
+    """From the workers: the step that was made, what ranks say to the host context, and whether the context of one is broken. Never
+    empty: vLLM calls update_connector_output only for outputs that are not."""
 
-    __slots__ = ("messages", "step")
+    __slots__ = ("broken", "messages", "step")
 
-    def __init__(self, step: int, messages: tuple[tuple[int, bytes], ...] = ()):
-        self.step, self.messages = step, messages
+    def __init__(self, step: int, messages: tuple[tuple[int, bytes], ...] = (), broken: bool = False):
+        self.step, self.messages, self.broken = step, messages, broken
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         assert isinstance(other, Stepped)
-        return Stepped(min(self.step, other.step), self.messages + other.messages)
+        return Stepped(min(self.step, other.step), self.messages + other.messages, self.broken or other.broken)

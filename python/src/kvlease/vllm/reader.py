@@ -67,6 +67,7 @@ class Reader:
         self._pulls: dict[str, Pull] = {}
         self._by_user: dict[int, Pull] = {}
         self._next = 0
+        self._broken = False  # a rank reads nothing any more
         self._again: dict[str, tuple[Any, int, int]] = {}  # reads that wait for a step, or for room in the ring
         self.done: set[str] = set()
         self.failed: list[str] = []
@@ -80,6 +81,8 @@ class Reader:
         try:
             remote = kvlease.params_read(request.kv_transfer_params)
             pull.groups, pull.tokens = remote.groups, remote.tokens
+            if self._broken:
+                raise ValueError("not read, a rank of this engine is broken")
             if not any(pull.groups):
                 raise ValueError("remote_block_ids names no block")
             engine = self.engines.use(remote)
@@ -90,6 +93,15 @@ class Reader:
             self._lose(pull, f"kv_transfer_params: {e}")
             return
         self._by_user[pull.user] = pull
+
+    def give_up_reading(self) -> None:
+        """A rank is broken. What it reads keeps its blocks, since nobody can say when it ends; all other requests do without."""
+        if not self._broken:
+            self._broken = True
+            for pull in list(self._pulls.values()):
+                if pull.state == TRACKED:
+                    self._untrack(pull)
+                    self._lose(pull, "a rank of this engine is broken")
 
     def lost(self, request_id: str) -> bool:
         """There is nothing to read."""

@@ -184,6 +184,8 @@ class Scheduler(NixlPullConnectorScheduler):
             self._seen = max(self._seen, stepped.step)
             if self._carried is not None:
                 self._carried.put(stepped.messages)
+            if stepped.broken:
+                self._reader.give_up_reading()
             self._reader.start(self._seen)
         self.poll()
         if done := self._reader.done:

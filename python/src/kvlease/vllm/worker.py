@@ -43,6 +43,7 @@ class Worker(NixlPullConnectorWorker):
         self._refuse()
         self._step = 0
         self._failed: tuple[str, ...] = ()
+        self._broken = False
         self._inline = settings.drive == "inline"
         self._carried = settings.carrier == "delta"
         self._registered = 0  # times
@@ -114,12 +115,17 @@ class Worker(NixlPullConnectorWorker):
         self._failed = metadata.failed
         if metadata.messages:
             carried.put(self._ctx, self._number, metadata.messages[self._number])
-        self._pass()
+        try:
+            self._pass()
+        except kvlease.Poisoned:  # its rows are closed, and its events end what can be ended: the engine goes on, without it
+            self._broken = True
+        except kvlease.Busy:  # it is being closed
+            pass
         if events := self._ctx.poll():
             self._report(events)
 
     def worker_meta(self) -> Stepped:
-        return Stepped(self._step, ((self._number, self._ctx.delta_take(self._number)),) if self._carried else ())
+        return Stepped(self._step, ((self._number, self._ctx.delta_take(self._number)),) if self._carried else (), self._broken)
 
     def get_transfer_results(self) -> KVConnectorTransferResults:
         failed, self._failed = set(self._failed), ()
