@@ -16,7 +16,7 @@ WIDTH = 48  # characters of a bar
 INTRODUCTION = f"""
 Two real vLLM engines and real NIXL, on this machine. P computes prompts and must hold their KV blocks until D has read them. How long
 it holds them is a lease of {rig.LEASE} s; each heartbeat of D, one a second, gives {rig.EXTENSION} s more. The same is played twice: with vLLM's own connector
-(stock), then with kvlease's. Tokens are compared with those of a single engine.
+(stock), then with kvlease's. Tokens are compared with those of a single engine; wrong ones are marked.
 """
 
 
