@@ -343,6 +343,15 @@ class Known(unittest.TestCase):
         e.use(self.remote("c"))
         self.assertEqual((c.removed, sorted(c.known)), ([2], ["a", "c"]))
 
+    def test_one_is_named_to_the_library_again_only_at_another_address(self):
+        c = self.Context(9)
+        e, named = Engines(c, 3600), []
+        add = c.engine_add
+        c.engine_add = lambda *where: (named.append(where), add(*where))[1]
+        there, elsewhere = self.remote("a"), SimpleNamespace(**{**vars(self.remote("a")), "port": 2})
+        handles = {e.use(where) for where in (there, there, elsewhere, elsewhere, there)}
+        self.assertEqual((len(handles), [port for _, _, _, port, _ in named]), (1, [1, 2, 1]))
+
     def test_those_whose_time_is_over_go(self):
         c = self.Context(9)
         e = Engines(c, 3600)

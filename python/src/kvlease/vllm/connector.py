@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole, KVConnectorTransferResults
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlBaseConnector
 
 from kvlease.vllm import settings
@@ -26,11 +26,14 @@ class NixlConnector(NixlBaseConnector):
         if role == KVConnectorRole.SCHEDULER:
             from kvlease.vllm.scheduler import Scheduler
 
-            self.connector_scheduler = Scheduler(vllm_config, s, kv_cache_config)
+            self.connector_scheduler = scheduler = Scheduler(vllm_config, s, kv_cache_config)
+            direct = {n: getattr(scheduler, n) for n in ("build_connector_meta", "update_connector_output", "get_kv_connector_stats")}
         else:
             from kvlease.vllm.worker import Worker
 
-            self.connector_worker = Worker(vllm_config, s, kv_cache_config)
+            self.connector_worker = worker = Worker(vllm_config, s, kv_cache_config)
+            direct = {n: getattr(worker, n) for n in ("get_transfer_results", "build_connector_worker_meta", "get_kv_connector_stats")}
+        self.__dict__.update(direct)  # called in every pass: without a call in between
 
     # Scheduler
 
@@ -50,17 +53,11 @@ class NixlConnector(NixlBaseConnector):
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         self.connector_worker.start_load_kv(self._connector_metadata)
 
-    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        return self.connector_worker.get_transfer_results()
-
     def get_block_ids_with_load_errors(self) -> set[int]:
         return set()  # failures are told by request
 
     def wait_for_save(self) -> None:
         pass
-
-    def build_connector_worker_meta(self) -> Any:
-        return self.connector_worker.worker_meta()
 
     def get_handshake_metadata(self) -> Any:
         return self.connector_worker.handshake_payload()
@@ -74,10 +71,6 @@ class NixlConnector(NixlBaseConnector):
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
         return True
-
-    def get_kv_connector_stats(self) -> Any:
-        side = self.connector_worker or self.connector_scheduler
-        return side.get_kv_connector_stats()
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:

@@ -20,6 +20,7 @@ SETTLE = 5.0  # s in which an engine is expected to answer
 
 class Known(NamedTuple):
     handle: int
+    at: tuple[int, str, int, int]  # sizes and address that it was named with
     users: int  # local requests tracked there
     left: float  # when the last of them ended
     up: bool  # it has answered
@@ -38,14 +39,19 @@ class Engines:
     def use(self, remote: kvlease.Remote) -> int:
         """Handle of a request's engine; give it back by leave. kvlease.Full: so many engines have requests here."""
         self.sweep()
-        try:
-            handle = self._add(remote)
-        except kvlease.Full:
-            handle = self._make_room(remote)
+        at = remote.tp_size, remote.host, remote.port, remote.pp_size
+        known = self._known.get(remote.engine_id)
+        if known is not None and known.at == at:
+            handle = known.handle  # the library would say so, too, for a lock and a wake-up
+        else:
+            try:
+                handle = self._add(remote)
+            except kvlease.Full:
+                handle = self._make_room(remote)
         known = self._known.pop(remote.engine_id, None)
         up = known is not None and known.handle == handle and known.up
         users = known.users + 1 if known is not None else 1
-        self._known[remote.engine_id] = Known(handle, users, 0.0, up)
+        self._known[remote.engine_id] = Known(handle, at, users, 0.0, up)
         self._ids[handle] = remote.engine_id
         return handle
 

@@ -41,7 +41,7 @@ class Maps:
 
     def __init__(self, ctx: kvlease.Context, tp_size: int):
         self._ctx, self._tp_size = ctx, tp_size
-        self._waiting: dict[tuple[int, int], tuple[Any, dict[str, Any]]] = {}
+        self.waiting: dict[tuple[int, int], tuple[Any, dict[str, Any]]] = {}  # by key: maps that are not served yet
         self._registered: dict[int, int] = {}  # by rank: the registration whose map is served
         self._gone: set[int] = set()  # ranks whose map the library has dropped since
 
@@ -53,7 +53,7 @@ class Maps:
             rank = self._number(key)
             carried.put(self._ctx, rank, message)
             if self._registered.get(rank) != registration:
-                self._waiting[key] = payload, theirs
+                self.waiting[key] = payload, theirs
                 self._registered[rank] = registration
 
     def unregistered(self, rank: int) -> None:
@@ -63,7 +63,7 @@ class Maps:
     def publish(self) -> dict[tuple[int, int], Any]:
         """Serve the maps of those ranks that have told theirs by now, and answer their payloads."""
         out = {}
-        for key, (payload, theirs) in list(self._waiting.items()):
+        for key, (payload, theirs) in list(self.waiting.items()):
             rank = self._number(key)
             if self._registered[rank] > 1 and rank not in self._gone:
                 continue  # the library still has the map of before
@@ -76,13 +76,13 @@ class Maps:
             self._ctx.handshake_set(rank, payload.agent_metadata_bytes)
             self._gone.discard(rank)
             out[key] = payload
-            del self._waiting[key]
+            del self.waiting[key]
         return out
 
     @property
-    def waiting(self) -> list[int]:
+    def missing(self) -> list[int]:
         """Ranks whose map is not there yet."""
-        return [self._number(key) for key in self._waiting]
+        return [self._number(key) for key in self.waiting]
 
     def _number(self, key: tuple[int, int]) -> int:
         return key[0] * self._tp_size + key[1]

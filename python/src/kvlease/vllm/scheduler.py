@@ -19,6 +19,8 @@ from kvlease.vllm.reader import Group, Reader
 from kvlease.vllm.stats import HOST, Source, Stats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -44,6 +46,7 @@ class Scheduler(NixlPullConnectorScheduler):
         self._owner: Owner
         self._reader: Reader
         self._source: Source
+        self._turn: Callable[[], object]  # what a poll begins with
         self._manager: KVCacheManager | None = None
         self._reads_wait = vllm_config.max_concurrent_batches > 1 and not vllm_config.kv_transfer_config.is_kv_consumer
         self._made = 0  # steps handed out
@@ -58,15 +61,16 @@ class Scheduler(NixlPullConnectorScheduler):
         until = time.monotonic() + ATTACH_TIMEOUT
         while True:
             self.poll()
-            if self._carried is not None or not (waiting := self._maps.waiting):
+            if self._carried is not None or not (missing := self._maps.missing):
                 return
             if time.monotonic() > until:
-                raise RuntimeError(f"kvlease: rank {', '.join(map(str, waiting))} is not there after {ATTACH_TIMEOUT:.0f} s")
+                raise RuntimeError(f"kvlease: rank {', '.join(map(str, missing))} is not there after {ATTACH_TIMEOUT:.0f} s")
             time.sleep(0.005)
 
     def _open(self, any_rank: Any) -> None:
         settings = self._settings
         self._ctx = open_host(settings, any_rank, self.side_channel_host, self.side_channel_port)
+        self._turn = self._ctx.step if settings.host_steps else self._ctx.beat
         self._maps = Maps(self._ctx, settings.parallel.tensor_parallel_size)
         self._source = Source(self._ctx, HOST)
         self._carried = Carried(self._ctx, settings.ranks) if settings.carrier == "delta" else None
@@ -166,22 +170,28 @@ class Scheduler(NixlPullConnectorScheduler):
     # Steps
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Metadata:
-        for request, local, _, awaited in self._reqs_need_recv.values():
-            if awaited:
-                self._reader.read(request.request_id, local, request.num_computed_tokens, self._made if self._reads_wait else 0)
-            else:
-                self._reader.release(request.request_id)
-        self._reqs_need_recv.clear()
-        self._reader.start(self._seen)
-        self.poll()
+        reader = self._reader
+        if self._reqs_need_recv:
+            for request, local, _, awaited in self._reqs_need_recv.values():
+                if awaited:
+                    reader.read(request.request_id, local, request.num_computed_tokens, self._made if self._reads_wait else 0)
+                else:
+                    reader.release(request.request_id)
+            self._reqs_need_recv.clear()
+        reader.start(self._seen)
+        if self._settings.host_steps:
+            self.poll()  # what was said leaves with this step; elsewhere it has left
         self._made += 1
-        failed, self._reader.failed = tuple(self._reader.failed), []
+        failed: tuple[str, ...] = ()
+        if reader.failed:
+            failed, reader.failed = tuple(reader.failed), []
         return Metadata(self._made, failed, self._carried.take() if self._carried is not None else ())
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         stepped = connector_output.kv_connector_worker_meta
         if isinstance(stepped, Stepped):
-            self._seen = max(self._seen, stepped.step)
+            if stepped.step > self._seen:
+                self._seen = stepped.step
             if self._carried is not None:
                 self._carried.put(stepped.messages)
             if stepped.broken:
@@ -197,29 +207,27 @@ class Scheduler(NixlPullConnectorScheduler):
 
     def poll(self) -> bool:
         """Take what the library has to say. True: blocks came free."""
-        if self._ctx is None or self._ctx.closed:
+        ctx = self._ctx
+        if ctx is None or ctx.closed:
             return False
         try:
-            if self._settings.host_steps:
-                self._ctx.step()
-            else:
-                self._ctx.beat()
+            self._turn()
         except (kvlease.Poisoned, kvlease.Busy):  # broken: its events say so and end everything; or it is being closed
             pass
-        while events := self._ctx.poll():
-            for e in events:
-                if e.kind == kvlease.EV_FREED:
-                    self._owner.freed(e)
-                elif e.kind in READER_EVENTS:
-                    self._reader.event(e)
-                else:
-                    self._report(e)
-        self._publish()
-        return self._owner.give_back(self._seen)
-
-    def _publish(self) -> None:
+        while events := ctx.poll():
+            self._take(events)
         if self._maps.waiting and (published := self._maps.publish()):
             super().set_xfer_handshake_metadata(published)  # counts registrations, which stock readers ask about
+        return self._owner.give_back(self._seen)
+
+    def _take(self, events: list[kvlease.Event]) -> None:
+        for e in events:
+            if e.kind == kvlease.EV_FREED:
+                self._owner.freed(e)
+            elif e.kind in READER_EVENTS:
+                self._reader.event(e)
+            else:
+                self._report(e)
 
     def has_pending_block_frees(self) -> bool:
         return self.poll() or self._owner.pressure()

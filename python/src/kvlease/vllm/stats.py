@@ -101,7 +101,14 @@ class Source:
         self._ctx, self._metrics = ctx, metrics
         self._before: dict[str, float] = {}
         self._next = 0.0
-        self.stats = Stats()
+        self._stats = Stats()
+        self._written = False  # something may stand in them: to ask each list in each pass costs more than all else here
+
+    @property
+    def stats(self) -> Stats:
+        """To be written into."""
+        self._written = True
+        return self._stats
 
     def count(self, name: str, label: str = "", n: int = 1) -> None:
         ours = self.stats.data[OURS]
@@ -117,9 +124,12 @@ class Source:
         if now >= self._next:
             self._next = now + EVERY
             self._look()
-        if self.stats.is_empty():
+        if not self._written:
             return None
-        out, self.stats = self.stats, Stats()
+        self._written = False
+        if self._stats.is_empty():
+            return None
+        out, self._stats = self._stats, Stats()
         return out
 
     def _look(self) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
+NOTHING = KVConnectorTransferResults(frozenset(), frozenset(), frozenset())  # type: ignore[arg-type]  # shared, so nobody may change it
 QUIET_TIMEOUT = 150.0  # s that a sleep waits for reads in flight; the library gives a read up after 120
 
 
@@ -111,23 +112,25 @@ class Worker(NixlPullConnectorWorker):
 
     def start_load_kv(self, metadata: Metadata) -> None:
         self._passes = True
-        self._step = metadata.step
-        self._failed = metadata.failed
+        self._step, self._failed = metadata.step, metadata.failed
+        ctx = self._ctx
         if metadata.messages:
-            carried.put(self._ctx, self._number, metadata.messages[self._number])
+            carried.put(ctx, self._number, metadata.messages[self._number])
         try:
             self._pass()
         except kvlease.Poisoned:  # its rows are closed, and its events end what can be ended: the engine goes on, without it
             self._broken = True
         except kvlease.Busy:  # it is being closed
             pass
-        if events := self._ctx.poll():
+        if events := ctx.poll():
             self._report(events)
 
-    def worker_meta(self) -> Stepped:
+    def build_connector_worker_meta(self) -> Stepped:
         return Stepped(self._step, ((self._number, self._ctx.delta_take(self._number)),) if self._carried else (), self._broken)
 
-    def get_transfer_results(self) -> KVConnectorTransferResults:
+    def get_transfer_results(self, finished_req_ids: set[str] = frozenset()) -> KVConnectorTransferResults:  # type: ignore[assignment]
+        if not self._failed:
+            return NOTHING
         failed, self._failed = set(self._failed), ()
         return KVConnectorTransferResults(finished_sending=set(), finished_recving=set(failed), failed_recving=failed)
 
