@@ -140,6 +140,12 @@ bench: deps build python ## every target beside its peer, in one run; QUICK=1 fo
 bench-python: python ## the hooks from Python beside ctypes and vLLM's own hook
 	$(PYTHON) bench/run.py --only python $(if $(QUICK),--quick)
 
+.PHONY: bench-vllm
+bench-vllm: vllm-wheel ## the connector in vLLM's classes and real engines, vLLM's own and kvlease's in turn; QUICK=1 for a short one
+	tests/vllm/classes/deps.sh .deps/vllm-0.33
+	KVLEASE_PYTHONPATH=$(BUILT)/vllm/wheel KVLEASE_VLLM_OUT=$(BUILT)/vllm \
+		$(PYTHON) bench/run.py --only passes,engines --save vllm- $(if $(QUICK),--quick,--readme)
+
 .PHONY: models
 models: ## the protocol's models (spin) and the edges between threads, every variant; writes docs/models.md; about 5 minutes
 	@command -v spin >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { \

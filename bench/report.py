@@ -70,7 +70,9 @@ def summary(values):
 
 def show(v, unit):
     if unit == "bytes":
-        return f"{v:.0f} B"
+        return f"{v:,.0f} B"
+    if unit in ("%", "/s"):
+        return f"{v:.3g} {unit}" if v < 1000 else f"{v:,.0f} {unit}"
     for limit, factor, name in ((1e3, 1, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms"), (float("inf"), 1e9, "s")):
         if v < limit:
             return f"{v / factor:.3g} {name}"
@@ -150,7 +152,7 @@ class Result:
         out += ["", f"{sum(judged)} of {len(judged)} targets met."]
         return "\n".join(out)
 
-    def save(self):
+    def save(self, name=""):
         folder = HERE / "results"
         folder.mkdir(exist_ok=True)
         rounded = lambda s: {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in s.items()}  # noqa: E731
@@ -164,23 +166,23 @@ class Result:
             "missing": self.bench.missing,
             "rows": [
                 {
-                    "section": r["row"].section, "what": r["row"].what, "target": r["row"].target, "unit": "B" if r["row"].unit == "bytes" else "ns",
+                    "section": r["row"].section, "what": r["row"].what, "target": r["row"].target, "unit": {"bytes": "B", "time": "ns"}.get(r["row"].unit, r["row"].unit),
                     "ours": rounded(r["ours"]), "peers": [rounded(p) for p in r["others"]],
                     "ratio": None if r["ratio"] is None else round(r["ratio"], 4), "met": r["met"],
                 }
                 for r in self.rows
             ],
         }
-        path = folder / f"{self.date:%Y-%m-%d}-{self.commit.rstrip('+')}.json"
+        path = folder / f"{name}{self.date:%Y-%m-%d}-{self.commit.rstrip('+')}.json"
         text = json.dumps(data, ensure_ascii=False, indent=1)
         text = re.sub(r'\{\n\s+("(?:project|median)"[^{}]*)\}', lambda m: "{" + re.sub(r"\s*\n\s*", " ", m[1]).strip() + "}", text)  # one line a summary
         path.write_text(text + "\n")
 
-    def put_into_readme(self):
+    def put_into_readme(self, mark="table"):
         path = HERE / "README.md"
         table = ["| what | target | ours: median (range) | peer | peer / ours | |", "|---|---|---|---|---|---|"]
         table += ["| " + " | ".join(cells) + " |" for cells in self.lines()]
         body = "\n".join([*(line + "\n" for line in self.heading()), *table])
         text = path.read_text()
-        new = re.sub(r"(<!-- table -->\n).*(<!-- end -->)", lambda m: m[1] + body + "\n" + m[2], text, flags=re.S)
+        new = re.sub(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", lambda m: m[1] + body + "\n" + m[2], text, flags=re.S)
         path.write_text(new)

@@ -16,7 +16,7 @@ class Row:
     peers: list = field(default_factory=list)  # (project, what of it, samples, scale)
     ratio: float | None = None  # the best peer's median over ours must not be below
     less: str = ""  # samples that are taken off ours: the transport's own part
-    unit: str = "time"  # time, bytes
+    unit: str = "time"  # time, bytes, %, /s
     tail: bool = False  # p50 and p99 instead of median and range
     note: str = ""
 
@@ -78,7 +78,7 @@ def rows():
         out.append(Row("latency", f"completion sent → blocks-free event, {words}", f"free.{how}", US, peers=raw, tail=True))
     out.append(Row("kill", "D killed → blocks free, lease of 3 s (extension 2 s), no death wire", "kill.freed", S, limit=2.08e9,
                    target="≤ extension + settle + tick + two steps = 2.08 s", peers=[vllm("lease of 3 s, clock moved by hand", "freed.3", S), vllm("its default of 30 s", "freed.30", S)]))
-    return out + reads()
+    return out + reads() + inside()
 
 
 def reads():
@@ -90,4 +90,41 @@ def reads():
                 out.append(Row("reads", f"read of {n:,} × {name}" + (f", {shape}" if n > 1 else ""), f"{key}.ours", US, target="≥ 0.97 of raw NIXL", ratio=0.97,
                                peers=[("NIXL", way, f"{key}.{way}", US) for way in ("prepared", "plain", "merged")]
                                + [("by hand", "prepared, then 8 bytes as a fence", f"{key}.fenced", US), ("memcpy", "", f"{key}.memcpy", US)]))
+    return out
+
+
+def inside():
+    """The connector in vLLM. What kvlease does on vLLM 0.33 is ours; the connector of 0.33 decides, what was seen of 0.32 and inline stands beside."""
+
+    def versions(name, scale=NS):
+        return [("vLLM", "0.33", f"stock-0.33.{name}", scale), ("vLLM 0.32", "", f"stock-0.32.{name}", scale),
+                ("kvlease on 0.32", "", f"pump-0.32.{name}", scale), ("kvlease inline", "", f"inline-0.33.{name}", scale)]
+
+    def row(what, name, **more):
+        return Row("passes", what, f"pump-0.33.{name}", peers=versions(name), **more)
+
+    out = []
+    for side, does in (("P", "held on P"), ("D", "tracked on D")):
+        for n in (0, 100, 1000, 10000):
+            goal = {"target": "≥ 20× less", "ratio": 20.0} if n == 1000 else {}
+            out.append(row(f"{side}: a pass, {n:,} leases {does}, heartbeats spread over passes of 30 ms", f"{side}.pass.{n}", **goal))
+        for n in (0, 1000):
+            out.append(row(f"{side}: of it the scheduler's half, nothing due, {n:,} leases", f"{side}.scheduler.{n}"))
+            out.append(row(f"{side}: of it the worker's half, nothing due, {n:,} leases", f"{side}.worker.{n}"))
+        for n in (1000, 10000):
+            out.append(row(f"{side}: the pass with the heartbeats of {n:,} leases", f"{side}.due.{n}"))
+        for n in (0, 1000, 10000):
+            out.append(row(f"{side}: bytes of step messages, most in a pass, {n:,} leases", f"{side}.due_bytes.{n}", unit="bytes"))
+    out += [
+        row("P: a request from its arrival to its grant", "P.begin"),
+        row("P: from D's completion to free blocks, a request", "P.end"),
+        row("D: a request's arrival, tracked", "D.begin"),
+        row("D: from blocks at D to the end of the request, read in between", "D.end"),
+        row("P: bytes of step messages per request", "P.request_bytes", unit="bytes"),
+    ]
+    beside = [("vLLM", "0.32, NIXL's progress thread calmed to 1 ms", "stock"), ("vLLM as it ships", "", "spins"), ("kvlease inline", "", "inline"),
+              ("no connector", "no leases", "none")]
+    for key, words, unit, goal in (("cpu", "share of a core", "%", {"limit": 2.0, "target": "≤ 2 %"}), ("switches", "voluntary context switches", "/s", {})):
+        peers = [(project, what, f"idle-{kind}.{key}.100", NS) for project, what, kind in beside]
+        out.append(Row("engines", f"idle P that holds 100 leases, whole process: {words}", f"idle-pump.{key}.100", unit=unit, peers=peers, **goal))
     return out

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Measures kvlease beside its peers, in turn, in one run. `make bench` calls it; see bench/README.md.
 
-usage: run.py [--quick] [--only SECTION,...] [--rounds N] [--calm SECONDS] [--readme]
+usage: run.py [--quick] [--only SECTION,...] [--rounds N] [--calm SECONDS] [--readme] [--save NAME]
 
   --quick    few rounds and the smaller sizes: shows that all of it runs, not how fast it is
-  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, memory
+  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, memory; and passes, engines, which need make deps-vllm
   --rounds   7 unless said; the latencies and the kill take as many as fit beside them
   --calm     wait before a round while others use the machine, so many seconds in all at most
   --readme   put the table into bench/README.md, too
+  --save     what the JSON file's name begins with
 
 Environment: KVLEASE_PEERS and KVLEASE_RIGTORP say where peers are that no registry has. A peer that is missing is named in
 the table with the reason.
@@ -217,6 +218,26 @@ class Bench:
         for block, blocks in shapes[:2] if self.quick else shapes:
             turns([self.pair("reads", block=block, blocks=blocks, rounds=1)], self.rounds, self.samples, self.calm)
 
+    def passes(self):
+        """The connector in vLLM's own classes; kvlease is on the path as `make vllm-wheel` leaves it."""
+        sizes = ["0", "100", "1000"] if self.quick else ["0", "100", "1000", "10000"]
+        python = ROOT / ".deps" / "vllm" / "venv" / "bin" / "python"
+
+        def program(kind, version):
+            other = [f"KVLEASE_VLLM_PYTHON={ROOT / '.deps' / f'vllm-{version}'}"] if version != "0.32" else []
+            package = os.environ.get("KVLEASE_PYTHONPATH", str(ROOT / "build" / "vllm" / "wheel"))
+            return Live("env", f"PYTHONPATH={package}", *other, python, "bench/vllm/passes.py", kind, f"{kind}-{version}", *sizes)
+
+        kinds = [("stock", "0.33"), ("pump", "0.33"), ("stock", "0.32"), ("pump", "0.32"), ("inline", "0.33")]
+        turns([program(*k) for k in (kinds[:2] if self.quick else kinds)], self.rounds, self.samples, self.calm)
+
+    def engines(self):
+        """Real engines over real NIXL."""
+        python = ROOT / ".deps" / "vllm" / "venv" / "bin" / "python"
+        windows, seconds = (2, 2) if self.quick else (4, 5)
+        programs = [Once(python, "bench/vllm/idle.py", kind, f"idle-{kind}", 100, windows, seconds) for kind in ("stock", "pump", "inline", "spins", "none")]
+        turns(programs[:2] if self.quick else programs, 1 if self.quick else 2, self.samples, self.calm)
+
     def memory(self):
         text = run(["go", "test", "-count=1", "-v", "-run", "TestAMillionLeasesStayWithin256MiB", "./dataplane/core"], 300)
         m = re.search(r"a lease: (\d+) bytes opened, (\d+) granted, (\d+) with every end waiting", text)
@@ -227,6 +248,7 @@ class Bench:
 
 
 SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "memory"]
+INSIDE = ["passes", "engines"]  # inside vLLM, with what `make deps-vllm` installs
 
 
 def main():
@@ -236,9 +258,10 @@ def main():
     ap.add_argument("--rounds", type=int, default=7)
     ap.add_argument("--calm", type=float, default=0)
     ap.add_argument("--readme", action="store_true")
+    ap.add_argument("--save", default="")
     a = ap.parse_args()
     chosen = a.only.split(",")
-    if unknown := set(chosen) - set(SECTIONS):
+    if unknown := set(chosen) - {*SECTIONS, *INSIDE}:
         ap.error(f"no section {', '.join(sorted(unknown))}")
     OUT.mkdir(parents=True, exist_ok=True)
     for old in OUT.glob("*.test"):
@@ -246,10 +269,11 @@ def main():
     nixl = next(ROOT.glob("third_party/nixl/.nixl*.libs/libnixl_capi.so"), None)
     if nixl is not None:
         os.environ.setdefault("KVLEASE_NIXL", str(nixl))
-    link_kvlease("pair", "-Icnixl", *(str(p) for p in sorted((ROOT / "bench" / "pair").glob("*.c"))))
+    if set(chosen) & {"idle", "latency", "kill", "reads"}:
+        link_kvlease("pair", "-Icnixl", *(str(p) for p in sorted((ROOT / "bench" / "pair").glob("*.c"))))
     bench = Bench(a.quick, a.rounds, a.calm)
     loads = report.Loads()
-    for name in SECTIONS:
+    for name in SECTIONS + INSIDE:
         if name in chosen:
             start = time.monotonic()
             getattr(bench, name)()
@@ -258,9 +282,9 @@ def main():
     result = report.Result(bench, loads)
     print(result.text())
     if not a.quick:
-        result.save()
+        result.save(a.save)
     if a.readme:
-        result.put_into_readme()
+        result.put_into_readme("vllm" if set(chosen) <= set(INSIDE) else "table")
 
 
 if __name__ == "__main__":
