@@ -41,7 +41,8 @@ type statsPage struct {
 
 // ownGauges are what Stats finds itself: names as there.
 type ownGauges struct {
-	Held, HeldBlocks, Lingering, Alive, ReadsOpen int
+	Held, HeldBlocks, Lingering, Expected         int
+	Alive, ReadsOpen                              int
 	LoadMaxNs                                     uint64
 	Poisoned, Healthy                             int
 	KvLeaseDurationMs, IntervalMs, ExtensionMs    int64
@@ -146,7 +147,8 @@ func (c *Core) show(now clock.Instant) {
 			p.ranks[n] = gr.Rank(n)
 		}
 	} else {
-		g.Held, g.HeldBlocks, g.Lingering, g.Alive, g.ReadsOpen = c.leases.Held(), int(c.leases.Blocks()), c.leases.Lingering(), c.plane.Alive(), c.reads.Open()
+		g.Held, g.HeldBlocks, g.Lingering, g.Expected = c.leases.Held(), int(c.leases.Blocks()), c.leases.Lingering(), c.leases.Expected()
+		g.Alive, g.ReadsOpen = c.plane.Alive(), c.reads.Open()
 		g.LoadMaxNs = uint64(c.agent.longest)
 		p.tracker, p.reads = c.tracker.Gauges(), c.reads.Gauges()
 	}

@@ -56,6 +56,7 @@ func (c *Core) stepCounters() map[string]any {
 		"held":        c.leases.Held(),
 		"held_blocks": c.leases.Blocks(),
 		"lingering":   c.leases.Lingering(),
+		"expected":    c.leases.Expected(),
 		"alive":       c.plane.Alive(),
 		"reads_open":  c.reads.Open(),
 		"load_max_ns": uint64(c.agent.longest),

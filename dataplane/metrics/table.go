@@ -137,7 +137,7 @@ var table = []metric{
 	gauge("leases_lingering", ofRanks, "Of the leases held, those past their deadline that stay for a stock reader (stock_linger).", "lingering"),
 	gauge("oldest_lease_age_seconds", ofRanks, "Age of the oldest lease held; missing if there is none."),
 	counter("leases_granted_total", ofRequests, "Leases granted.", "lease_grants", "grants"),
-	counter("leases_freed_total", ofRequests, "Leases that ended, by reason.").by("reason", each(record.FreedNames[:], "lease_freed", "freed")...),
+	counter("leases_freed_total", ofRequests, "Leases that ended, by reason.").by("reason", append(each(record.FreedNames[:record.FreedLost], "lease_freed", "freed"), is(record.FreedNames[record.FreedLost], "freed/"+strconv.Itoa(record.FreedLost)))...),
 	counter("leases_saved_total", ofRanks, "Leases whose deadline had passed, and that a heartbeat still renewed in time for the second look.", "lease_due_saved"),
 	counter("expectations_lapsed_total", ofRequests, "Requests said to end here soon that were neither granted nor cancelled.", "lease_lapsed", "lapsed"),
 	counter("tables_full_total", ofAll, "Times that there was no room, by where: index, leases that stock readers cannot name; readers, readers not remembered; long_ids, ids of more than 96 bytes; runs, reads; row_states, requests without a look at all rows; death_wires, readers without one.").by("table",

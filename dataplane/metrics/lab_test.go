@@ -1,0 +1,107 @@
+package metrics
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/internal/require"
+)
+
+// shared is a folder in memory, where stats pages must lie.
+func shared(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "kvlease-metrics-test-")
+	if err != nil {
+		require.Skip(t, "shm", err.Error())
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// open makes a context over the loopback transport.
+func open(t testing.TB, config string) *core.Core {
+	t.Helper()
+	cfg, err := core.ParseConfig([]byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := core.NewMemory(cfg.Sizes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := core.Open(cfg, mem, map[string]core.OpenTransport{"loopback": core.Loopback(loopback.NewHub())}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(time.Second) })
+	return c
+}
+
+// pageOf writes one page with these values and opens it.
+func pageOf(t testing.TB, spec *watch.Spec, fill func(w *watch.Writer)) *watch.Page {
+	t.Helper()
+	w, why, err := watch.New(spec)
+	if err != nil || why != nil {
+		t.Fatal(err, why)
+	}
+	t.Cleanup(w.Close)
+	if fill != nil {
+		fill(w)
+	}
+	w.Publish(&watch.Live{Stepped: core.Now()})
+	p, err := w.Page()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func gather(t testing.TB, c *Collector) []*dto.MetricFamily {
+	t.Helper()
+	all, err := c.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// series are the values of a family by the labels that were asked for, joined by commas. Of a histogram it is the count.
+func series(all []*dto.MetricFamily, name string, labels ...string) map[string]float64 {
+	out := map[string]float64{}
+	for _, f := range all {
+		if f.GetName() != "kvlease_"+name {
+			continue
+		}
+		for _, m := range f.Metric {
+			var key []string
+			for _, want := range labels {
+				for _, l := range m.Label {
+					if l.GetName() == want {
+						key = append(key, l.GetValue())
+					}
+				}
+			}
+			switch {
+			case m.Counter != nil:
+				out[strings.Join(key, ",")] += m.Counter.GetValue()
+			case m.Gauge != nil:
+				out[strings.Join(key, ",")] += m.Gauge.GetValue()
+			case m.Histogram != nil:
+				out[strings.Join(key, ",")] += float64(m.Histogram.GetSampleCount())
+			}
+		}
+	}
+	return out
+}
+
+func engineSpec(id string) *watch.Spec {
+	return &watch.Spec{Head: watch.Head{Role: "engine", Engine: id, Provider: "loopback", Duration: 30 * time.Second, Interval: 5 * time.Second}}
+}

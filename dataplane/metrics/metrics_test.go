@@ -1,0 +1,294 @@
+package metrics
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/watch"
+)
+
+// contextsOf are one context of each role, and what they say: keys of kvl_stats as the page writes them.
+func contextsOf(t *testing.T) map[string]*core.Core {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := free.Addr().(*net.TCPAddr).Port
+	free.Close()
+	carrier := `"carrier":"delta","tp_size":2`
+	all := map[string]*core.Core{
+		"engine": open(t, fmt.Sprintf(`{"engine_id":"E","transport":"loopback","drive":"pump","stats_page":"","side_channel_host":"127.0.0.1","side_channel_port":%d,"side_channel_listen":true}`, port)),
+		"host":   open(t, `{"engine_id":"H","role":"host","stats_page":"",`+carrier+`}`),
+		"rank":   open(t, `{"engine_id":"H","role":"rank","transport":"loopback","stats_page":"",`+carrier+`}`),
+	}
+	return all
+}
+
+func keysOf(t *testing.T, c *core.Core) []string {
+	var all map[string]any
+	if err := json.Unmarshal(c.Stats(), &all); err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for key, v := range all {
+		switch v := v.(type) {
+		case []any:
+			for i := range v {
+				if _, number := v[i].(float64); number {
+					keys = append(keys, key+"/"+strconv.Itoa(i))
+				}
+			}
+		case float64, bool:
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func TestEveryKeyOfTheTableIsOneOfKvlStats(t *testing.T) {
+	have := map[string]map[string]bool{}
+	for role, c := range contextsOf(t) {
+		have[role] = map[string]bool{}
+		for _, key := range keysOf(t, c) {
+			have[role][key] = true
+		}
+	}
+	for _, m := range table {
+		roles := map[string]bool{}
+		for _, p := range m.parts {
+			for _, key := range p.keys {
+				there := false
+				for role, keys := range have {
+					if keys[key] {
+						there = true
+						if m.of.has(role) {
+							roles[role] = true
+						}
+					}
+				}
+				if !there {
+					t.Errorf("kvlease_%s is made from %s, which no context has", m.name, key)
+				}
+			}
+		}
+		if len(m.parts) > 0 && len(roles) == 0 {
+			t.Errorf("kvlease_%s: no context of its roles has any of its keys", m.name)
+		}
+	}
+}
+
+func TestNoKeyOfKvlStatsIsTakenTwice(t *testing.T) {
+	seen := map[string]string{}
+	for _, m := range table {
+		for _, p := range m.parts {
+			for _, key := range p.keys {
+				if other := seen[key]; other != "" && key != "held" {
+					t.Errorf("%s stands in kvlease_%s and in kvlease_%s", key, other, m.name)
+				}
+				seen[key] = m.name
+			}
+		}
+	}
+}
+
+func TestNamesFollowPrometheusConventions(t *testing.T) {
+	for role, c := range contextsOf(t) {
+		page, err := c.Page()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer page.Close()
+		problems, err := promlint.NewWithMetricFamilies(gather(t, Own(page))).Lint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: %s: %s", role, p.Metric, p.Text)
+		}
+	}
+	for _, m := range table {
+		if total := strings.HasSuffix(m.name, "_total"); total != (m.kind == watch.Counter) {
+			t.Errorf("kvlease_%s is a %v", m.name, m.kind)
+		}
+		if !strings.HasSuffix(m.help, ".") {
+			t.Errorf("kvlease_%s: its help is no sentence: %q", m.name, m.help)
+		}
+	}
+}
+
+func TestTwoEnginesOfOneProcessAreToldApart(t *testing.T) {
+	dir := shared(t)
+	for _, id := range []string{"one", "two"} {
+		c := open(t, fmt.Sprintf(`{"engine_id":%q,"transport":"loopback","stats_page":%q}`, id, dir))
+		page, err := c.Page()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer page.Close()
+		if diff := cmp.Diff(map[string]float64{id + ",engine,0": 0}, series(gather(t, Own(page)), "leases_held", "engine", "role", "rank")); diff != "" {
+			t.Errorf("the context's own (-want +got):\n%s", diff)
+		}
+	}
+	all := gather(t, Machine(dir))
+	pid := strconv.Itoa(os.Getpid())
+	if diff := cmp.Diff(map[string]float64{"one," + pid: 1, "two," + pid: 1}, series(all, "up", "engine", "pid")); diff != "" { // shows C77.2
+		t.Errorf("up (-want +got):\n%s", diff)
+	}
+	if got := series(all, "pages", "state"); got["alive"] != 2 {
+		t.Errorf("pages %v, want two alive", got)
+	}
+}
+
+func TestHostAndRanksOfAnEngineAreNotCountedTwice(t *testing.T) {
+	for role, c := range contextsOf(t) {
+		page, err := c.Page()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer page.Close()
+		all := gather(t, Own(page))
+		if got := len(series(all, "leases_held", "role")); (got == 1) != (role != "rank") {
+			t.Errorf("%s has kvlease_leases_held: %d", role, got)
+		}
+		if got := len(series(all, "heartbeats_sent_total", "role")); (got == 1) != (role != "host") {
+			t.Errorf("%s has kvlease_heartbeats_sent_total: %d", role, got)
+		}
+	}
+}
+
+func TestAValueWithoutANameStandsUnderItsKey(t *testing.T) {
+	spec := engineSpec("E")
+	spec.Step = []watch.Desc{
+		{Name: "brand_new", Kind: watch.Counter}, {Name: "level", Kind: watch.Gauge}, {Name: "brand_new", Kind: watch.Counter},
+		{Name: "lease_freed", Label: "4", Kind: watch.Counter}, {Name: "steps", Kind: watch.Counter},
+	}
+	page := pageOf(t, spec, func(w *watch.Writer) { copy(w.Values(), []uint64{7, ^uint64(0), 9, 3, 5}) })
+	all := gather(t, Own(page))
+	for _, tc := range []struct {
+		name, label, value string
+		want               float64
+	}{
+		{"internal_total", "key", "brand_new", 7},
+		{"internal", "key", "level", -1},
+		{"leases_freed_total", "reason", "expired", 3},
+		{"steps_total", "role", "engine", 5},
+	} {
+		if got := series(all, tc.name, tc.label)[tc.value]; got != tc.want {
+			t.Errorf("kvlease_%s{%s=%q} is %v, want %v", tc.name, tc.label, tc.value, got, tc.want)
+		}
+	}
+}
+
+// A page of another user may say anything; the scrape of the machine goes on.
+func TestAHostilePageBreaksNoScrape(t *testing.T) {
+	dir := shared(t)
+	bad := engineSpec("E\xff\"\n{}")
+	bad.Dir, bad.Role, bad.Provider = dir, "\xfe", "\xff"
+	for i := range 3000 {
+		bad.Step = append(bad.Step, watch.Desc{Name: strings.Repeat("\xff{", i%7), Label: "\n", Kind: watch.Kind(i)})
+	}
+	bad.Histograms = []watch.Desc{{Name: "go_info"}, {Name: "step_time"}, {Name: "step_time"}}
+	w, why, err := watch.New(bad)
+	if err != nil || why != nil {
+		t.Fatal(err, why)
+	}
+	defer w.Close()
+	w.Publish(&watch.Live{Stepped: 1 << 62})
+	if err := os.WriteFile(filepath.Join(dir, "kvlease-stats.0.1.1"), []byte("KVLSTATS"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := engineSpec("good")
+	good.Dir = dir
+	pageOf(t, good, nil)
+	all := gather(t, Machine(dir))
+	if got := series(all, "up", "engine"); got["good"] != 1 || len(got) != 2 {
+		t.Errorf("up %v", got)
+	}
+	if got := series(all, "pages", "state"); got["unreadable"] != 1 {
+		t.Errorf("pages %v, want one unreadable", got)
+	}
+}
+
+func TestAPageWhoseProcessIsGoneIsDown(t *testing.T) {
+	dir := shared(t)
+	spec := engineSpec("gone")
+	spec.Dir = dir
+	w, why, err := watch.New(spec)
+	if err != nil || why != nil {
+		t.Fatal(err, why)
+	}
+	w.Publish(&watch.Live{Closed: true}) // what a context says of itself at last
+	all := gather(t, Machine(dir))
+	if diff := cmp.Diff(map[string]float64{"gone": 0}, series(all, "up", "engine")); diff != "" {
+		t.Errorf("up (-want +got):\n%s", diff)
+	}
+	if got := series(all, "engine_info", "engine"); len(got) != 0 {
+		t.Errorf("it still has %v", got)
+	}
+	w.Close()
+}
+
+func TestOneReaderOfTwoBootsIsOneRow(t *testing.T) {
+	now := core.Now()
+	e := emitter{snap: &watch.Snapshot{Head: watch.Head{Role: "engine", BlockBytes: 10, Stepped: now}}}
+	e.snap.Readers = []watch.Reader{
+		{Unnamed: true, Leases: 1, LeastSlack: -1},
+		{Hash: 0xab, Epoch: 1, Native: true, Leases: 2, Blocks: 4, Bytes: 40, Oldest: now - 5e9, LastBeat: now - 9e9, LeastSlack: 3 * time.Second, Expired: 1},
+		{Hash: 0xab, Epoch: 2, Native: true, Leases: 3, Blocks: 5, Bytes: 50, Oldest: now - 2e9, LastBeat: now - 1e9, LeastSlack: -1, Completed: 2},
+		{Name: "agent\xff", Leases: 4, LeastSlack: -1},
+		{Other: true, Leases: 8, LeastSlack: -1},
+	}
+	all := collect(t, &e, e.readers)
+	want := map[string]float64{"unnamed,,unnamed": 1, "00000000000000ab,00000000000000ab,native": 5, "agent\uFFFD,,stock": 4, "other,,other": 8}
+	if diff := cmp.Diff(want, series(all, "reader_leases", "reader", "hash", "kind")); diff != "" {
+		t.Errorf("leases (-want +got):\n%s", diff)
+	}
+	for name, want := range map[string]float64{
+		"reader_held_bytes": 90, "reader_oldest_lease_age_seconds": 5, "reader_beat_age_seconds": 1, "reader_least_slack_seconds": 3,
+	} {
+		if got := series(all, name, "kind")["native"]; got != want {
+			t.Errorf("kvlease_%s is %v, want %v", name, got, want)
+		}
+	}
+	if got := series(all, "oldest_lease_age_seconds")[""]; got != 5 {
+		t.Errorf("the oldest lease of all is %v s old, want 5", got)
+	}
+	if got := series(all, "reader_leases_freed_total", "kind", "reason"); got["native,expired"] != 1 || got["native,completed"] != 2 {
+		t.Errorf("ends %v", got)
+	}
+}
+
+func TestRemotesPastTheLimitAreFolded(t *testing.T) {
+	e := emitter{snap: &watch.Snapshot{Head: watch.Head{Role: "engine"}}}
+	for i := range remotesMax + 10 {
+		e.snap.Remotes = append(e.snap.Remotes, watch.Remote{ID: fmt.Sprint("P", i), State: "connected", Tracked: 1, Bytes: 2})
+	}
+	all := collect(t, &e, e.remotes)
+	tracked := series(all, "remote_requests_tracked", "remote")
+	if len(tracked) != remotesMax+1 || tracked["other"] != 10 {
+		t.Errorf("%d rows, other has %v; want %d and 10", len(tracked), tracked["other"], remotesMax+1)
+	}
+	if got := series(all, "remote_read_bytes_total")[""]; got != 2*(remotesMax+10) {
+		t.Errorf("bytes of all are %v", got)
+	}
+}
+
+func TestAFolderThatIsNotThereIsAnError(t *testing.T) {
+	if _, err := Machine(filepath.Join(t.TempDir(), "none")).Gather(); !errors.Is(err, os.ErrNotExist) && (err == nil || !strings.Contains(err.Error(), "no such file")) {
+		t.Errorf("gathered: %v", err)
+	}
+}
