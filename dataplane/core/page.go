@@ -4,14 +4,16 @@ import (
 	"fmt"
 	"reflect"
 	"strconv"
+	"strings"
 	"time"
+
+	_ "embed"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/group"
-	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/histogram"
 	"github.com/kvlease/kvlease/dataplane/internal/stats"
-	"github.com/kvlease/kvlease/dataplane/read"
-	"github.com/kvlease/kvlease/dataplane/stream"
+	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
@@ -20,38 +22,41 @@ import (
 // page says since when.
 const pageEvery = 100 * time.Millisecond
 
-// statsPage is how a context shows itself (package watch). What the page holds is what Stats tells: the same structs, whose fields are
-// found once, by reflection; a step only follows pointers.
+// statsPage is how a context shows itself (package watch). Its values are what Stats tells: the same structs, whose fields are found
+// once, by reflection; a step only follows pointers.
 //
-// Threads: the step's, under the core's lock.
+// Threads: the step's, under the core's lock; side has its own.
 type statsPage struct {
 	out   *watch.Writer
-	why   error // the folder could not hold it: nobody else sees it
 	at    clock.Instant
 	words []word
+	hists []*histogram.Histogram
 	live  watch.Live
+	side  *pageSide
 
-	own     ownGauges
-	tracker heartbeat.Gauges
-	reads   read.Gauges
-	stream  stream.Counters
-	group   group.Gauges
-	ranks   []group.RankStats
+	gauges  gauges
+	step    histogram.Histogram // how long steps take
+	boot    clock.Instant       // CLOCK_BOOTTIME of began
+	began   time.Time
+	regions *Region // those whose block length is known
+	walk    engineWalk
+	reader  watch.ReaderRow
+	hidden  bool // its folder could not hold it: nobody else sees it
 }
 
-// ownGauges are what Stats finds itself: names as there.
-type ownGauges struct {
-	Held, HeldBlocks, Lingering, Expected         int
-	Alive, ReadsOpen                              int
-	LoadMaxNs                                     uint64
-	Poisoned, Healthy                             int
-	KvLeaseDurationMs, IntervalMs, ExtensionMs    int64
-	StreamState, Misfit                           int
-	MapsLoaded, MapsRefused                       uint64
-	PumpClass                                     int
-	StatsPageFailed                               uint64
-	StatsPageShown                                int
-}
+//go:embed page_help.txt
+var pageHelpText string
+
+// pageHelp says what the values are: the comments of the fields, which go generate collects.
+var pageHelp = func() map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(pageHelpText) {
+		if name, help, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); ok {
+			all[name] = help
+		}
+	}
+	return all
+}()
 
 // pageList collects what a page shows.
 type pageList struct {
@@ -59,7 +64,7 @@ type pageList struct {
 	words []word
 }
 
-// add takes the fields of *s under snake case names.
+// add takes the fields of *s under snake case names. Of an array each element is a value, labelled with its number.
 func (l *pageList) add(prefix string, s any, kind watch.Kind) {
 	v := reflect.ValueOf(s).Elem()
 	for i := range v.NumField() {
@@ -79,40 +84,99 @@ func (l *pageList) add(prefix string, s any, kind watch.Kind) {
 }
 
 func (l *pageList) word(name, label string, f reflect.Value, kind watch.Kind) {
-	l.descs = append(l.descs, watch.Desc{Name: name, Label: label, Kind: kind})
+	unit := ""
+	for _, u := range [...]string{"ns", "ms", "bytes"} {
+		if strings.HasSuffix(name, "_"+u) {
+			unit = u
+		}
+	}
+	help := name
+	if rest, ok := strings.CutPrefix(name, "rank_"); ok { // rank_7_held: once for all ranks
+		if _, rest, ok = strings.Cut(rest, "_"); ok {
+			help = "rank_" + rest
+		}
+	}
+	l.descs = append(l.descs, watch.Desc{Name: name, Label: label, Kind: kind, Unit: unit, Help: pageHelp[help]})
 	l.words = append(l.words, wordAt(f))
+}
+
+// values are those that the step shows.
+func (c *Core) values(g *gauges) *pageList {
+	l := &pageList{}
+	l.add("", &g.own, watch.Gauge)
+	if c.hosted != nil {
+		l.add("", &c.hosted.group.Counters, watch.Counter)
+		l.add("group_", &g.group, watch.Gauge)
+		for n := range g.ranks {
+			l.add(fmt.Sprintf("rank_%d_", n), &g.ranks[n], watch.Gauge)
+		}
+	} else {
+		l.add("", &g.plane, watch.Gauge)
+		l.add("", &c.plane.Counters, watch.Counter)
+		l.add("lease_", &c.leases.Counters, watch.Counter)
+		l.add("beat_", c.tracker.CountersAt(), watch.Counter)
+		l.add("tracker_", &g.tracker, watch.Gauge)
+		l.add("read_", &c.reads.Counters, watch.Counter)
+		l.add("reads_", &g.reads, watch.Gauge)
+	}
+	if c.ranked != nil {
+		l.add("", &g.rank, watch.Gauge)
+		l.add("link_", &c.ranked.link.Counters, watch.Counter)
+		l.add("stream_", &g.stream, watch.Counter)
+	}
+	if c.pump != nil {
+		l.add("pump_", &c.pump.counters, watch.Counter)
+		l.add("pump_", &g.pump, watch.Gauge)
+	}
+	return l
+}
+
+// distributions are the histograms, with what they are.
+func (c *Core) distributions(p *statsPage) (list []watch.Desc) {
+	add := func(h *histogram.Histogram, name, unit, help string) {
+		list = append(list, watch.Desc{Name: name, Unit: unit, Help: help})
+		p.hists = append(p.hists, h)
+	}
+	const s = "seconds"
+	add(&p.step, "step_time", s, "Length of a step, and of its wait for the context's lock.")
+	if c.hosted != nil {
+		t := c.hosted.group.TimesAt()
+		add(&t.Connect, "handshake_time", s, "From when an engine was known not to be connected on every rank to when it was.")
+		add(&t.Life, "lease_life", s, "From the grant of a lease to its end on the last rank.")
+		add(&t.Drained, "drain_time", s, "From kvl_grant or kvl_track to the step that takes its record.")
+		add(c.hosted.group.DepthAt(), "ring_depth", "bytes", "Bytes that a step found in a producer's ring.")
+		return list
+	}
+	leases, beats := &c.leases.Times, c.tracker.TimesAt()
+	add(&leases.Slack, "slack", s, "Time that a renewal found left to a lease's deadline; of a stock reader by its own heartbeats.")
+	add(&leases.StallGap, "stall", s, "Gaps between steps longer than stall_gap.")
+	add(&leases.Life, "lease_life", s, "From the grant of a lease to its end.")
+	add(&leases.DeathFree, "reclaim_time", s, "From the last heartbeat of a dead reader to each end of a lease that its death brought.")
+	add(&beats.BeatLate, "beat_late", s, "From when a round of heartbeats was due to the step that begins it.")
+	add(&beats.Connect, "handshake_time", s, "From when an engine was known to be without a connection to when it had one.")
+	add(&beats.Read, "read_time", s, "From a read's first post to its outcome.")
+	add(&c.reads.FenceTime, "fence_time", s, "From the arrival of a source's data to the word of its fence; 0 where one step saw both.")
+	add(&c.plane.Times.Drained, "drain_time", s, "From kvl_grant or kvl_track to the step that takes its record.")
+	add(&c.plane.Times.Entries, "batch_size", "requests", "Requests named in a message of heartbeats, completions or releases.")
+	if c.ranked == nil {
+		add(c.plane.DepthAt(), "ring_depth", "bytes", "Bytes that a step found in a producer's ring.")
+	}
+	return list
 }
 
 // openPage makes the page. A context opens without one if there is no memory for it.
 func (c *Core) openPage() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := &statsPage{}
-	var l pageList
-	l.add("", &p.own, watch.Gauge)
+	p := &statsPage{began: time.Now()}
+	p.boot = Now()
+	p.walk.c, p.walk.p = c, p
 	if c.hosted != nil {
-		p.ranks = make([]group.RankStats, c.hosted.group.Ranks())
-		l.add("", &c.hosted.group.Counters, watch.Counter)
-		l.add("group_", &p.group, watch.Gauge)
-		for n := range p.ranks {
-			l.add(fmt.Sprintf("rank_%d_", n), &p.ranks[n], watch.Gauge)
-		}
-	} else {
-		l.add("", &c.plane.Counters, watch.Counter)
-		l.add("lease_", &c.leases.Counters, watch.Counter)
-		l.add("beat_", c.tracker.CountersAt(), watch.Counter)
-		l.add("tracker_", &p.tracker, watch.Gauge)
-		l.add("read_", &c.reads.Counters, watch.Counter)
-		l.add("reads_", &p.reads, watch.Gauge)
+		p.gauges.ranks = make([]group.RankStats, c.hosted.group.Ranks())
 	}
-	if c.ranked != nil {
-		l.add("link_", &c.ranked.link.Counters, watch.Counter)
-		l.add("stream_", &p.stream, watch.Counter)
-	}
-	if c.pump != nil {
-		l.add("pump_", &c.pump.counters, watch.Counter)
-	}
+	l := c.values(&p.gauges)
 	p.words = l.words
+	p.side = newPageSide(c.side)
 	cfg := c.cfg
 	head := watch.Head{
 		Context: int(c.number), Library: Version, Role: cfg.Role, Engine: cfg.EngineID, Hash: wire.EngineHash([]byte(cfg.EngineID)), Rank: cfg.Rank(),
@@ -122,42 +186,33 @@ func (c *Core) openPage() {
 	if cfg.Role != "engine" {
 		head.Carrier = cfg.Carrier
 	}
-	var err error
-	p.out, p.why, err = watch.New(&watch.Spec{Dir: cfg.StatsPage, Head: head, Step: l.descs, Readers: watch.ReadersMax, Remotes: min(cfg.EnginesMax, watch.RemotesMax)})
-	if err != nil {
+	out, why, err := watch.New(&watch.Spec{
+		Dir: cfg.StatsPage, Head: head, Step: l.descs, Side: p.side.list.descs, Histograms: c.distributions(p),
+		Readers: watch.ReadersMax, Remotes: min(cfg.EnginesMax, watch.RemotesMax),
+	})
+	if c.pageErr = why; err != nil {
 		c.pageErr = err
 		return
 	}
-	c.pageErr = p.why
+	p.out, p.hidden = out, why != nil
+	p.tables(c)
 	c.page = p
 	c.show(head.Opened)
+	p.side.start(out)
 }
 
-// show writes a state of the page. Under the lock.
-func (c *Core) show(now clock.Instant) {
-	p := c.page
-	p.at = now
-	g := &p.own
-	g.KvLeaseDurationMs, g.IntervalMs, g.ExtensionMs = c.cfg.Duration.Milliseconds(), c.cfg.Interval().Milliseconds(), c.cfg.Extension().Milliseconds()
-	if c.hosted != nil {
-		gr := c.hosted.group
-		g.Held, g.HeldBlocks, g.Alive = gr.Held(), int(gr.Blocks()), gr.Alive()
-		p.group = gr.Gauges()
-		for n := range p.ranks {
-			p.ranks[n] = gr.Rank(n)
-		}
-	} else {
-		g.Held, g.HeldBlocks, g.Lingering, g.Expected = c.leases.Held(), int(c.leases.Blocks()), c.leases.Lingering(), c.leases.Expected()
-		g.Alive, g.ReadsOpen = c.plane.Alive(), c.reads.Open()
-		g.LoadMaxNs = uint64(c.agent.longest)
-		p.tracker, p.reads = c.tracker.Gauges(), c.reads.Gauges()
+// tables says where kvlease dump finds the leases.
+func (p *statsPage) tables(c *Core) {
+	t := &p.live.Tables
+	t[watch.TableControl] = record.PlaceOf(controlOf(c.mem.Control))
+	t[watch.TableSlots] = record.PlaceOf(c.mem.Slots)
+	if c.leases == nil {
+		return
 	}
-	p.live.Stepped, p.live.Epoch = now, c.mem.Epoch
-	values := p.out.Values()
-	for i, w := range p.words {
-		values[i] = w.load()
-	}
-	p.out.Publish(&p.live)
+	_, rows := record.Board(c.mem.Board)
+	l := c.leases.Places()
+	t[watch.TableRows] = record.PlaceOf(rows[:len(c.mem.Slots)])
+	t[watch.TableHot], t[watch.TableGranted], t[watch.TableIndex], t[watch.TableLongIDs] = l.Hot, l.Granted, l.Index, l.LongIDs
 }
 
 // Page opens the context's own stats page, for the process itself. The caller closes it.
@@ -173,13 +228,25 @@ func (c *Core) Page() (*watch.Page, error) {
 	return nil, fmt.Errorf("%w: no stats page", ErrClosed)
 }
 
+// PagePath is the file of the stats page; empty and why: nobody else sees it.
+func (c *Core) PagePath() (path string, why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.page == nil {
+		return "", c.pageErr
+	}
+	return c.page.out.Path(), c.pageErr
+}
+
 // closePage shows the last state and takes the page away. Under the lock.
 func (c *Core) closePage() {
-	if c.page == nil {
+	p := c.page
+	if p == nil {
 		return
 	}
-	c.page.live.Closed = true
-	c.show(max(c.now, c.page.at))
-	c.page.out.Close()
+	p.side.halt()
+	p.live.Closed = true
+	c.show(max(c.now, p.at))
+	p.out.Close()
 	c.page = nil
 }
