@@ -13,7 +13,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	_ "github.com/kvlease/kvlease/cmd/libkvlease/sites"
+	_ "github.com/kvlease/kvlease/cmd/libkvlease/sites/hooks"
 )
 
 // version is the version of this source tree; kvl_version of the C library says the same.

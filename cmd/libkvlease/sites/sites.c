@@ -2,7 +2,7 @@
 #include "fire.h"
 
 KVL_SITE_WORDS_HERE
-KVL_SITES(KVL_SITE)
+KVL_SITES_OF_CORE(KVL_SITE)
 
 void kvl_site_fire(uint32_t site, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
@@ -11,7 +11,7 @@ void kvl_site_fire(uint32_t site, uint64_t a, uint64_t b, uint64_t c, uint64_t d
 	case KVL_SITE_##name:                                                                                          \
 		kvl_site_##name(a, b, c, d);                                                                           \
 		return;
-		KVL_SITES(KVL_SITE_CASE)
+		KVL_SITES_OF_CORE(KVL_SITE_CASE)
 #undef KVL_SITE_CASE
 	}
 }

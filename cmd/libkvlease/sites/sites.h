@@ -11,9 +11,12 @@
 
 #include <stdint.h>
 
-/* In the order of dataplane/trace. */
+/* In the order of dataplane/trace. hook__submit stands where the hooks do, all others with the core: of one name in two libraries of a
+ * process bpftrace -p sees only one. */
 #define KVL_SITES(X)                                                                                                   \
 	X(hook__submit)                                                                                                \
+	KVL_SITES_OF_CORE(X)
+#define KVL_SITES_OF_CORE(X)                                                                                           \
 	X(hook__drained)                                                                                               \
 	X(step__begin)                                                                                                 \
 	X(step__end)                                                                                                   \
@@ -46,10 +49,12 @@ static inline int kvl_site_on(enum kvl_site site)
 	return __builtin_expect(__atomic_load_n(&kvl_site_words[site], __ATOMIC_RELAXED) != 0, 0);
 }
 
-/* Once in the library or program. */
-#define KVL_SITE_WORDS_HERE                                                                                            \
+/* Once in the library or program. A second part of it, linked apart, has KVL_SITE_WORDS_TOO, which gives way. */
+#define KVL_SITE_WORDS_HERE KVL_SITE_WORDS_AS(used)
+#define KVL_SITE_WORDS_TOO KVL_SITE_WORDS_AS(weak)
+#define KVL_SITE_WORDS_AS(how)                                                                                         \
 	uint32_t kvl_site_words[KVL_SITE_WORDS]                                                                        \
-		__attribute__((section(".probes"), aligned(64), used, visibility("hidden"))) = {0};
+		__attribute__((section(".probes"), aligned(64), how, visibility("hidden"))) = {0};
 
 #if defined(__x86_64__)
 #define KVL_SITE_NOP ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n"
