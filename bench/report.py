@@ -112,7 +112,7 @@ class Result:
         # The best of the first project decides; the others stand beside it.
         rivals = [p for p in others if p["project"] == row.peers[0][0]]
         best = min(rivals, key=lambda p: p["median"], default=None)
-        ratio = best["median"] / ours["median"] if best else None
+        ratio = best["median"] / ours["median"] if best and ours["median"] > 0 else None
         met = None
         if row.limit is not None:
             met = ours["median"] <= row.limit

@@ -72,10 +72,6 @@ class Nothing(KVConnectorBase_V1):
 EMPTY_SET = set()
 
 
-class Nobody:
-    connector = Nothing()
-
-
 def worker_half(c, meta):
     """The connector's calls of v1/worker/gpu/kv_connector.py."""
     c.handle_preemptions(meta)
@@ -114,6 +110,12 @@ def mean(call, times=200, samples=9):
             call()
         took.append((now() - began) / times)
     return statistics.median(took)
+
+
+def nothing():
+    """ns of both halves of a pass with the connector that does nothing."""
+    nobody, told = Nothing(), stage.KVConnectorOutput()
+    return mean(lambda: scheduler_half(nobody, told)), mean(lambda: worker_half(nobody, Nothing.META))
 
 
 class Side:
@@ -256,16 +258,17 @@ class Round:
     def quiet(self, size):
         for side in (self.p, self.d):
             scheduler, worker, small = side.quiet()
-            scheduler, worker = max(scheduler - BASE[0], 0), max(worker - BASE[1], 0)
+            base = nothing()  # beside it, since caches and clock change within a run
+            scheduler, worker = scheduler - base[0], worker - base[1]
             self.say(f"{side.name}.scheduler.{size}", scheduler)
             self.say(f"{side.name}.worker.{size}", worker)
             self.say(f"{side.name}.bytes.{size}", small)
-            due, most = self.due(side, scheduler + worker) if side.stock else (scheduler + worker, small)
+            due, most = self.due(side, sum(base)) if side.stock else (scheduler + worker, small)
             self.say(f"{side.name}.due.{size}", due)
             self.say(f"{side.name}.due_bytes.{size}", most)
             self.say(f"{side.name}.pass.{size}", scheduler + worker + (due - scheduler - worker) * PASS / INTERVAL)
 
-    def due(self, side, otherwise):
+    def due(self, side, base):
         """A pass of a stock engine with the heartbeats of all requests: D sends them, P applies them."""
         took, most = [], 0
         for _ in range(5):
@@ -275,7 +278,7 @@ class Round:
             ns, bytes = sent if side is self.d else applied
             took.append(ns)
             most = max(most, bytes)
-        return statistics.median(took) - sum(BASE), most
+        return statistics.median(took) - base, most
 
     def shrink(self, size):
         """D reads, in chunks. ns a request on either side, from D's blocks to P's."""
@@ -337,8 +340,6 @@ if __name__ == "__main__":
     KIND, PREFIX, SIZES = sys.argv[1], sys.argv[2], [int(n) for n in sys.argv[3:]]
     if KIND == "stock":
         stage.base_worker.NixlWrapper, stage.base_worker.nixl_agent_config = memory_nixl.Agent, None
-    nobody, nothing = Nothing(), stage.KVConnectorOutput()
-    BASE = mean(lambda: scheduler_half(nobody, nothing)), mean(lambda: worker_half(nobody, Nothing.META))
     sides = Side("P", KIND), Side("D", KIND)
     for _ in sys.stdin:
         play(*sides)
