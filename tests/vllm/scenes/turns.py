@@ -5,7 +5,7 @@ from mix import Judged
 
 from . import scene
 
-KEPT = 8  # decoder_kv_blocks_ttl, s
+KEPT = 12  # decoder_kv_blocks_ttl, s; stock declines a second turn whose blocks have less than 5 s left
 ENDS = 10  # s within which P must have answered
 TURNED = {"do_remote_decode": True, "do_remote_prefill": False}
 
