@@ -33,6 +33,7 @@ Start with:
   kvlease sim --trace FILE      how long a lease should last, for a trace of requests
   kvlease attach HOST:5600      what a running engine, stock or ours, publishes, and how far away it is
   kvlease trace                 where the time of heartbeats and reads goes, in running processes
+  kvlease export                metrics of all engines of this machine, for Prometheus
   kvlease version               what is installed here`
 
 type cli struct {
@@ -42,6 +43,7 @@ type cli struct {
 	Sim     simCmd     `cmd:"" help:"Run fleets of the real plane code on a virtual clock: a fault case, faults by chance, or a trace of requests, for the price of each lease duration."`
 	Attach  attachCmd  `cmd:"" help:"Look at a running engine, stock vLLM's or ours: what it publishes, round trips, its clock, a request's lease and blocks."`
 	Trace   traceCmd   `cmd:"" help:"Time what happens inside running engines, stage by stage, by a program in the kernel: live, as JSON, as a picture."`
+	Export  exportCmd  `cmd:"" help:"Serve metrics of all engines of this machine to Prometheus, from their stats pages; engines are not touched."`
 	Version versionCmd `cmd:"" help:"Print the versions of kvlease, Go, NIXL and the kernel."`
 }
 
@@ -124,7 +126,7 @@ type usageError struct{ error }
 // helped is the command whose help speaks of these arguments.
 func helped(args []string) string {
 	switch args[0] {
-	case "attach", "demo", "node", "sim", "soak", "trace", "version":
+	case "attach", "demo", "export", "node", "sim", "soak", "trace", "version":
 		return "kvlease " + args[0]
 	}
 	return "kvlease"

@@ -11,6 +11,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/node"
+	"github.com/kvlease/kvlease/dataplane/metrics"
 )
 
 type nodeCmd struct {
@@ -25,6 +26,7 @@ type nodeCmd struct {
 	Layers    uint32        `help:"Layers of the KV cache, one region each." default:"4"`
 	Watch     bool          `help:"Report heartbeats as they arrive."`
 	Listen    string        `help:"Serve our handshake and the death wire on this side channel." placeholder:"HOST:PORT"`
+	Metrics   string        `help:"Serve our metrics to Prometheus there; without a host on 127.0.0.1. For all engines of the machine: kvlease export." placeholder:"HOST:PORT"`
 	Context   string        `help:"What this process holds of the engine: engine (all of it), host (requests), rank (memory of one rank)." enum:"engine,host,rank" default:"engine"`
 	Tp        uint32        `help:"Ranks of the engine, with --context host or rank: 1, 2 or 4." default:"1"`
 	TpRank    uint32        `help:"Which of them this process is, with --context rank."`
@@ -87,6 +89,11 @@ func (c *nodeCmd) check() error {
 	case c.Context != "engine" && c.EngineID == "":
 		return errors.New("--engine-id: a host and its ranks must be given the same one")
 	}
+	if c.Metrics != "" {
+		if _, err := metrics.ParseAddr(c.Metrics); err != nil {
+			return fmt.Errorf("--metrics: %w", err)
+		}
+	}
 	if c.Listen != "" {
 		if _, port, err := net.SplitHostPort(c.Listen); err != nil || !isPort(port) {
 			return fmt.Errorf("--listen is %q, wanted: HOST:PORT", c.Listen)
@@ -113,6 +120,6 @@ func (c *nodeCmd) Run(w *world) error {
 	return node.Run(w.ctx, node.Config{
 		Role: c.Role, EngineID: c.EngineID, Drive: c.Drive, Transport: c.Transport, NixlPath: c.Nixl,
 		PassTime: c.PassTime, Lease: c.Lease, Layers: c.Layers, Blocks: c.Blocks, Watch: c.Watch,
-		Listen: c.Listen, Context: c.Context, TP: c.Tp, TPRank: c.TpRank, Carrier: c.Carrier, Keys: keys,
+		Listen: c.Listen, Metrics: c.Metrics, Context: c.Context, TP: c.Tp, TPRank: c.TpRank, Carrier: c.Carrier, Keys: keys,
 	}, transports, w.stdin, w.stdout, version)
 }

@@ -170,6 +170,33 @@ func TestHostAndRanksOfAnEngineAreNotCountedTwice(t *testing.T) {
 	}
 }
 
+func TestEveryHistogramOfAPageIsShown(t *testing.T) {
+	shown := map[string]bool{}
+	for role, c := range contextsOf(t) {
+		page, err := c.Page()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer page.Close()
+		var s watch.Snapshot
+		if err := page.Read(&s); err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range s.Histograms {
+			if distributions[h.Name] == nil {
+				t.Errorf("%s: no metric for the histogram %s", role, h.Name)
+				continue
+			}
+			shown[h.Name] = shown[h.Name] || distributions[h.Name].of.has(role)
+		}
+	}
+	for _, d := range distributionTable {
+		if !shown[d.page] {
+			t.Errorf("kvlease_%s: no context of its roles has %s", d.name, d.page)
+		}
+	}
+}
+
 func TestAValueWithoutANameStandsUnderItsKey(t *testing.T) {
 	spec := engineSpec("E")
 	spec.Step = []watch.Desc{

@@ -84,6 +84,7 @@ type Report struct {
 	Drive      string `json:"drive,omitempty"`
 	PID        int    `json:"pid,omitempty"`
 	BlockBytes uint64 `json:"block_bytes,omitempty"`
+	Metrics    string `json:"metrics,omitempty"` // where they are served
 
 	TimeNS uint64 `json:"t_ns"`
 }

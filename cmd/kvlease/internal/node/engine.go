@@ -29,6 +29,7 @@ type Config struct {
 	TPRank    uint32         // which of them this is
 	Carrier   string         // path of the socket between host and ranks
 	Listen    string         // host:port of the side channel, "" none
+	Metrics   string         // host:port for Prometheus, "" none
 	Keys      map[string]any // further keys of the configuration
 	EngineID  string
 	Drive     string // inline or pump

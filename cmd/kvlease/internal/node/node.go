@@ -14,6 +14,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
 	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/metrics"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
@@ -70,9 +71,19 @@ func Run(ctx context.Context, cfg Config, transports map[string]core.OpenTranspo
 			n.free = append(n.free, b-1)
 		}
 	}
+	exporter := metrics.NewExporter(e.core.Page)
+	defer exporter.Close()
+	served := ""
+	if cfg.Metrics != "" {
+		at, err := exporter.Listen(cfg.Metrics)
+		if err != nil {
+			return errors.Join(err, n.leave())
+		}
+		served = fmt.Sprintf("http://%v/metrics", at)
+	}
 	n.say(jsonl.Report{
 		Ev: "ready", Role: cfg.Role, EngineID: e.core.Config().EngineID, Program: "node", Version: version, Drive: cfg.Drive, PID: os.Getpid(),
-		Blocks: cfg.Blocks, BlockBytes: uint64(cfg.Layers) * kvcache.BlockLen, Context: cfg.Context, Rank: cfg.TPRank,
+		Blocks: cfg.Blocks, BlockBytes: uint64(cfg.Layers) * kvcache.BlockLen, Context: cfg.Context, Rank: cfg.TPRank, Metrics: served,
 	})
 	ended := make(chan error, 1)
 	go n.readLines(ctx, stdin, ended)
