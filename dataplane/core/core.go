@@ -46,8 +46,9 @@ type OpenTransport func(cfg *Config, agent string) (transport.Transport, error)
 //
 // Threads: any; one lock is held around everything. In pump mode the pump takes it for each step.
 type Core struct {
-	number uint64       // of the context in this process, from 1
-	sites  *trace.Sites // of this context; nil: none
+	number   uint64       // of the context in this process, from 1
+	ownClock bool         // clock is CLOCK_BOOTTIME, and not a test's
+	sites    *trace.Sites // of this context; nil: none
 
 	cfg   *Config
 	mem   *record.Memory
@@ -117,13 +118,14 @@ func Open(cfg *Config, mem *record.Memory, transports map[string]OpenTransport, 
 	if !ok && cfg.Role != "host" {
 		return nil, fmt.Errorf("transport %q: %w: it is not built into this program", cfg.Transport, ErrUnavailable)
 	}
-	if now == nil {
+	ownClock := now == nil
+	if ownClock {
 		now = Now
 	}
 	if cfg.EngineID == "" {
 		cfg.EngineID = fmt.Sprintf("kvl-%016x", mem.Epoch)
 	}
-	c := &Core{number: contexts.Add(1), cfg: cfg, mem: mem, open: open, clock: now, nextEra: newEra}
+	c := &Core{number: contexts.Add(1), cfg: cfg, mem: mem, open: open, clock: now, ownClock: ownClock, nextEra: newEra}
 	c.sites = trace.Process().For(c.number)
 	if err := c.openParts(); err != nil {
 		c.dropParts()
@@ -290,9 +292,7 @@ func (c *Core) stepAt(now clock.Instant) (err error) {
 	}
 	c.listen()
 	c.traceEnd(work)
-	if c.page != nil && c.now >= c.page.at.Add(pageEvery) {
-		c.show(c.now)
-	}
+	c.stepped(now)
 	return nil
 }
 

@@ -26,6 +26,8 @@ type hostSide struct {
 	taken   uint64 // maps that the group had taken when they were looked at last
 	whole   bool   // the maps of all ranks are published
 
+	blockBytes uint64 // of one block over all ranks, as far as their maps are known
+
 	shapes  map[uint64]topology.Shape  // of engines; under the core's lock
 	offered map[uint64][]group.PeerMap // maps that came out of band, of engines that are not complete yet; under the core's lock
 }
@@ -134,6 +136,12 @@ func (c *Core) rankMaps() {
 		}
 		if c.side.SetMap(uint32(n), m) == nil {
 			h.maps[n] = m
+		}
+	}
+	h.blockBytes = 0
+	for _, m := range h.maps {
+		if own := new(wire.Handshake); m != nil && wire.ParseHandshake(m, own) == nil {
+			h.blockBytes += blockBytesOf(own)
 		}
 	}
 	h.whole = !slices.ContainsFunc(h.maps, func(m []byte) bool { return m == nil })

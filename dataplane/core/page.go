@@ -44,6 +44,8 @@ type statsPage struct {
 	hidden  bool // its folder could not hold it: nobody else sees it
 }
 
+//go:generate env KVLEASE_UPDATE=1 go test -count=1 -run TestTheHelpTextsOfThePageAreTheCommentsOfItsFields .
+
 //go:embed page_help.txt
 var pageHelpText string
 
@@ -64,7 +66,8 @@ type pageList struct {
 	words []word
 }
 
-// add takes the fields of *s under snake case names. Of an array each element is a value, labelled with its number.
+// add takes the fields of *s under snake case names. Of an array each element is a value, labelled with its number. Among counters what is
+// no uint64, or the most of something, is a gauge.
 func (l *pageList) add(prefix string, s any, kind watch.Kind) {
 	v := reflect.ValueOf(s).Elem()
 	for i := range v.NumField() {
@@ -84,6 +87,9 @@ func (l *pageList) add(prefix string, s any, kind watch.Kind) {
 }
 
 func (l *pageList) word(name, label string, f reflect.Value, kind watch.Kind) {
+	if f.Kind() != reflect.Uint64 || strings.Contains(name, "_max_") {
+		kind = watch.Gauge
+	}
 	unit := ""
 	for _, u := range [...]string{"ns", "ms", "bytes"} {
 		if strings.HasSuffix(name, "_"+u) {
@@ -108,7 +114,7 @@ func (c *Core) values(g *gauges) *pageList {
 		l.add("", &c.hosted.group.Counters, watch.Counter)
 		l.add("group_", &g.group, watch.Gauge)
 		for n := range g.ranks {
-			l.add(fmt.Sprintf("rank_%d_", n), &g.ranks[n], watch.Gauge)
+			l.add(fmt.Sprintf("rank_%d_", n), &g.ranks[n], watch.Counter)
 		}
 	} else {
 		l.add("", &g.plane, watch.Gauge)

@@ -3,7 +3,12 @@ package core
 import (
 	"reflect"
 	"unsafe"
+
+	"github.com/kvlease/kvlease/dataplane/record"
 )
+
+// controlOf views the control page as a table of one entry.
+func controlOf(c *record.Control) []record.Control { return unsafe.Slice(c, 1) }
 
 // word is where a number of 1, 4 or 8 bytes lies. Reflection finds it once, when the page is made.
 type word struct {

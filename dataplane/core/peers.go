@@ -36,6 +36,7 @@ func (c *Core) AddPeer(d heartbeat.EngineDesc, host string, port int) (uint64, e
 	}
 	c.naming.Lock()
 	defer c.naming.Unlock()
+	d.Address = addr
 	e, err := c.nameEngine(d)
 	if err != nil {
 		return e, peerErr(err)
@@ -51,7 +52,7 @@ func (c *Core) nameEngine(d heartbeat.EngineDesc) (uint64, error) {
 	if c.hosted == nil {
 		return c.tracker.AddEngine(d)
 	}
-	e, err := c.hosted.group.AddEngine(group.EngineDesc{ID: d.ID, TP: d.TP, PP: d.PP, User: d.User})
+	e, err := c.hosted.group.AddEngine(group.EngineDesc{ID: d.ID, TP: d.TP, PP: d.PP, User: d.User, Address: d.Address})
 	if err == nil {
 		c.mu.Lock()
 		c.hosted.shapes[e] = topology.Shape{TP: max(d.TP, 1), PP: max(d.PP, 1)}

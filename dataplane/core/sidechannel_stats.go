@@ -1,7 +1,9 @@
 package core
 
 import (
+	"github.com/kvlease/kvlease/dataplane/deathwire"
 	"github.com/kvlease/kvlease/dataplane/handshake"
+	"github.com/kvlease/kvlease/dataplane/zmtp"
 )
 
 // SideCounters are the side channel's own: what it made of what its parts found out.
@@ -48,36 +50,64 @@ type ServedCounters struct {
 	Unknown    uint64
 }
 
-// stats adds side_failing, which is a list of texts, and the groups side (own), side_client, side_server, side_zmtp, side_readers
-// and side_owners (wires).
-func (s *sideChannel) stats(all map[string]any) {
+// sideStats are all of them at one moment.
+type sideStats struct {
+	own     SideCounters
+	client  ClientCounters
+	server  ServedCounters
+	wire    zmtp.Stats
+	readers deathwire.ServerStats
+	owners  deathwire.ClientStats
+}
+
+// read takes them. It allocates nothing.
+func (v *sideStats) read(s *sideChannel) {
 	s.mu.Lock()
 	peers := len(s.peers)
 	s.mu.Unlock()
 	n := &s.n
-	flatten(all, "side_", SideCounters{
+	v.own = SideCounters{
 		Peers: peers, Loads: n.loads.Load(), Refused: n.refused.Load(), WrongEngine: n.wrongEngine.Load(),
 		Misfits: n.misfits.Load(), Moved: n.moved.Load(), Claims: n.claims.Load(), Retries: n.retries.Load(), OwnersDead: n.dead.Load(), ReadersDead: n.readersDead.Load(),
 		WiresFull: n.wiresFull.Load(), ClockJumps: n.voids.Load(),
-	})
-	all["side_failing"] = s.failing()
+	}
 	c := s.client.Stats()
-	flatten(all, "side_client_", ClientCounters{
+	v.client = ClientCounters{
 		Engines: c.Engines, Failing: c.Failing, Active: c.Active, Parked: c.Parked, Pending: c.Pending, Attempts: c.Attempts,
 		Fetched: c.Fetched, Failures: c.Failures, Refreshes: c.Refreshes, RefreshFailures: c.RefreshFailures,
 		Parkings: c.Parkings, Cut: c.Cut, Replaced: c.Replaced, Doubts: c.Doubts,
-	})
+	}
 	if s.server != nil {
 		st := s.server.Stats()
-		flatten(all, "side_server_", ServedCounters{
+		v.server = ServedCounters{
 			Ranks: st.Ranks, Generation: st.Generation, Answered: st.Answered, Unexpected: st.Unexpected, Malformed: st.Malformed, Unknown: st.Unknown,
-		})
-		flatten(all, "side_zmtp_", st.Wire)
+		}
+		v.wire = st.Wire
 	}
 	if s.readers != nil {
-		flatten(all, "side_readers_", s.readers.Stats())
+		v.readers = s.readers.Stats()
 	}
 	if s.owners != nil {
-		flatten(all, "side_owners_", s.owners.Stats())
+		v.owners = s.owners.Stats()
+	}
+}
+
+// stats adds side_failing, which is a list of texts, and the groups side (own), side_client, side_server, side_zmtp, side_readers
+// and side_owners (wires).
+func (s *sideChannel) stats(all map[string]any) {
+	var v sideStats
+	v.read(s)
+	flatten(all, "side_", v.own)
+	all["side_failing"] = s.failing()
+	flatten(all, "side_client_", v.client)
+	if s.server != nil {
+		flatten(all, "side_server_", v.server)
+		flatten(all, "side_zmtp_", v.wire)
+	}
+	if s.readers != nil {
+		flatten(all, "side_readers_", v.readers)
+	}
+	if s.owners != nil {
+		flatten(all, "side_owners_", v.owners)
 	}
 }

@@ -6,11 +6,15 @@ import (
 	"reflect"
 	"sync/atomic"
 
+	"github.com/kvlease/kvlease/dataplane/group"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/internal/stats"
+	"github.com/kvlease/kvlease/dataplane/read"
+	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
 // Stats are all counters and gauges as one flat JSON object, keys as group_name. Groups of counters: none (the plane),
-// lease, beat, read, pump, side; of gauges: tracker, reads. Groups within side: client and server (handshakes), zmtp, readers
+// lease, beat, read, pump, side, go (its runtime); of gauges: tracker, reads. Groups within side: client and server (handshakes), zmtp, readers
 // and owners (death wires). pump_class is what the kernel has granted the pump's thread: 0 nothing, 1 nice,
 // 2 real-time. kv_lease_duration_ms, interval_ms and extension_ms are what is in
 // effect; healthy is the one number to watch.
@@ -24,23 +28,112 @@ func (c *Core) Stats() []byte {
 
 func (c *Core) counters() map[string]any {
 	all := c.stepCounters()
-	all["poisoned"] = min(1, int(atomic.LoadUint32(&c.mem.Control.Poisoned)))
-	all["kv_lease_duration_ms"] = c.cfg.Duration.Milliseconds()
-	all["interval_ms"] = c.cfg.Interval().Milliseconds()
-	all["extension_ms"] = c.cfg.Extension().Milliseconds()
-	all["healthy"] = healthy(all)
 	if c.side != nil {
 		c.side.stats(all) // without our lock: a crowd at the listener makes this wait, and must not make a step wait
 	}
+	var g goStats
+	g.read()
+	flatten(all, "go_", g.values)
 	return all
 }
 
+// gauges are what stands now. Those of a part that the role does not have are 0, and not shown.
+type gauges struct {
+	own     ownGauges
+	plane   planeGauges
+	rank    rankGauges
+	pump    pumpGauges
+	tracker heartbeat.Gauges
+	reads   read.Gauges
+	stream  stream.Counters
+	group   group.Gauges
+	ranks   []group.RankStats
+}
+
+// ownGauges are those of every context.
+type ownGauges struct {
+	Held              int    // leases
+	HeldBlocks        uint64 // under them
+	Alive             int    // leases, requests, reads and messages that need further steps
+	Poisoned          int    // 1: the core broke, or kvl_fence_all was called
+	Healthy           int    // 0: poisoned, or all engines that are known have been failing for a lease duration
+	KvLeaseDurationMs int64  // in effect
+	IntervalMs        int64  // between two heartbeats of a request
+	ExtensionMs       int64  // what a heartbeat gives
+	StatsPageHidden   int    // 1: its folder cannot hold the stats page, so nobody else sees it, or there is no memory for one
+	StatsPageFailed   uint64 // writes of the stats page that failed: no room, or somebody has cut the file
+}
+
+// planeGauges are those of a context with an agent.
+type planeGauges struct {
+	Expected  int    // requests that have started to run and hold no lease yet
+	Lingering int    // leases past their deadline, held for a stock reader
+	ReadsOpen int    // transfers whose memory may still be written
+	LoadMaxNs uint64 // longest load of a peer's metadata
+}
+
+// rankGauges are those of a rank.
+type rankGauges struct {
+	StreamState int    // to the host: 0 waiting, 1 attached, 2 lost
+	Misfit      int    // 1: another kv_lease_duration than the host's
+	MapsLoaded  uint64 // maps and deaths of peers that the loader is done with
+	MapsRefused uint64 // of these, those that could not be used
+}
+
+// pumpGauges are those of a pump.
+type pumpGauges struct {
+	Class int // what the kernel has granted its thread: 0 nothing, 1 nice, 2 real-time
+}
+
+// gather takes what stands now. walk has counted the engines; nil: they are walked here. Under the lock.
+func (c *Core) gather(g *gauges, walk *engineWalk) {
+	own := &g.own
+	if c.hosted != nil {
+		h := c.hosted.group
+		own.Held, own.HeldBlocks, own.Alive = h.Held(), h.Blocks(), h.Alive()
+		if g.group = h.Counted(); walk == nil {
+			g.group = h.Gauges()
+		}
+		for n := range g.ranks {
+			g.ranks[n] = h.Rank(n)
+		}
+	} else {
+		own.Held, own.HeldBlocks, own.Alive = c.leases.Held(), c.leases.Blocks(), c.plane.Alive()
+		g.plane = planeGauges{Expected: c.leases.Expected(), Lingering: c.leases.Lingering(), ReadsOpen: c.reads.Open(), LoadMaxNs: uint64(c.agent.longest)}
+		if g.tracker = c.tracker.Counted(); walk == nil {
+			g.tracker = c.tracker.Gauges()
+		}
+		g.reads = c.reads.Gauges()
+	}
+	if walk != nil {
+		walk.into(g)
+	}
+	if r := c.ranked; r != nil {
+		g.rank = rankGauges{StreamState: int(r.carrier.State()), MapsLoaded: r.loaded.Load(), MapsRefused: r.refused.Load()}
+		if r.told.Era != 0 && !r.fits(c.cfg) {
+			g.rank.Misfit = 1
+		}
+		g.stream = r.carrier.Counters()
+	}
+	if c.pump != nil {
+		g.pump.Class = int(c.pump.class)
+	}
+	own.KvLeaseDurationMs, own.IntervalMs, own.ExtensionMs = c.cfg.Duration.Milliseconds(), c.cfg.Interval().Milliseconds(), c.cfg.Extension().Milliseconds()
+	own.Poisoned = min(1, int(atomic.LoadUint32(&c.mem.Control.Poisoned)))
+	own.Healthy = g.healthy()
+	own.StatsPageHidden, own.StatsPageFailed = 0, 0
+	if c.pageErr != nil {
+		own.StatsPageHidden = 1
+	}
+	if c.page != nil {
+		own.StatsPageFailed = c.page.out.Failed()
+	}
+}
+
 // healthy is 0 if the context is poisoned, or if it knows engines and all of them have been failing for a lease duration; else 1.
-func healthy(all map[string]any) int {
-	gauge := func(name string) int { n, _ := all[name].(int); return n }
-	known := gauge("tracker_idle") + gauge("tracker_loading") + gauge("tracker_connected") + gauge("tracker_broken") + gauge("group_engines")
-	long := gauge("tracker_failing_long") + gauge("group_failing_long")
-	if gauge("poisoned") != 0 || known > 0 && long == known {
+func (g *gauges) healthy() int {
+	known := g.tracker.Idle + g.tracker.Loading + g.tracker.Connected + g.tracker.Broken + g.group.Engines
+	if g.own.Poisoned != 0 || known > 0 && g.tracker.FailingLong+g.group.FailingLong == known {
 		return 0
 	}
 	return 1
@@ -49,57 +142,38 @@ func healthy(all map[string]any) int {
 func (c *Core) stepCounters() map[string]any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var g gauges
 	if c.hosted != nil {
-		return c.hostCounters()
+		g.ranks = make([]group.RankStats, c.hosted.group.Ranks())
 	}
-	all := map[string]any{
-		"held":        c.leases.Held(),
-		"held_blocks": c.leases.Blocks(),
-		"lingering":   c.leases.Lingering(),
-		"expected":    c.leases.Expected(),
-		"alive":       c.plane.Alive(),
-		"reads_open":  c.reads.Open(),
-		"load_max_ns": uint64(c.agent.longest),
-	}
-	flatten(all, "", c.plane.Counters)
-	flatten(all, "lease_", c.leases.Counters)
-	flatten(all, "beat_", c.tracker.Counters())
-	flatten(all, "read_", c.reads.Counters)
-	flatten(all, "reads_", c.reads.Gauges())
-	flatten(all, "tracker_", c.tracker.Gauges())
-	if c.ranked != nil {
-		flatten(all, "link_", c.ranked.link.Counters)
-		flatten(all, "stream_", c.ranked.carrier.Counters())
-		all["stream_state"] = int(c.ranked.carrier.State())
-		all["misfit"] = 0 // 1: another kv_lease_duration than the host's
-		if c.ranked.told.Era != 0 && !c.ranked.fits(c.cfg) {
-			all["misfit"] = 1
+	c.gather(&g, nil)
+	all := map[string]any{}
+	flatten(all, "", g.own)
+	if c.hosted != nil {
+		flatten(all, "", c.hosted.group.Counters)
+		flatten(all, "group_", g.group)
+		for n := range g.ranks {
+			flatten(all, fmt.Sprintf("rank_%d_", n), g.ranks[n])
 		}
-		all["maps_loaded"] = c.ranked.loaded.Load()
-		all["maps_refused"] = c.ranked.refused.Load()
+	} else {
+		flatten(all, "", g.plane)
+		flatten(all, "", c.plane.Counters)
+		flatten(all, "lease_", c.leases.Counters)
+		flatten(all, "beat_", c.tracker.Counters())
+		flatten(all, "tracker_", g.tracker)
+		flatten(all, "read_", c.reads.Counters)
+		flatten(all, "reads_", g.reads)
 	}
-	c.pumpCounters(all)
-	return all
-}
-
-// hostCounters are those of a host context: groups as above, and rank_N_ for each rank.
-func (c *Core) hostCounters() map[string]any {
-	g := c.hosted.group
-	all := map[string]any{"held": g.Held(), "held_blocks": g.Blocks(), "alive": g.Alive()}
-	flatten(all, "", g.Counters)
-	flatten(all, "group_", g.Gauges())
-	for n := range g.Ranks() {
-		flatten(all, fmt.Sprintf("rank_%d_", n), g.Rank(n))
+	if c.ranked != nil {
+		flatten(all, "", g.rank)
+		flatten(all, "link_", c.ranked.link.Counters)
+		flatten(all, "stream_", g.stream)
 	}
-	c.pumpCounters(all)
-	return all
-}
-
-func (c *Core) pumpCounters(all map[string]any) {
 	if c.pump != nil {
 		flatten(all, "pump_", c.pump.counters)
-		all["pump_class"] = int(c.pump.class)
+		flatten(all, "pump_", g.pump)
 	}
+	return all
 }
 
 // flatten adds the fields of a struct of integers and arrays of integers under snake case names.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/kvlease/kvlease/dataplane/histogram"
+	"github.com/kvlease/kvlease/dataplane/record"
 )
 
 // The file, all numbers little-endian and 8 bytes where nothing else is said:
@@ -94,7 +95,7 @@ const (
 )
 
 // tableNames are the memory that dump looks into, in the order of Live.Tables.
-var tableNames = [...]string{"control", "slots", "rows", "hot", "granted", "index", "long_ids"}
+var tableNames = [TablesN]string{"control", "slots", "rows", "hot", "granted", "index", "long_ids"}
 
 const tablesMax = 12
 
@@ -107,15 +108,18 @@ const (
 	remoteID    = 256
 	remoteAddr  = 64
 	remoteLen   = remoteWords*8 + remoteID + remoteAddr
-	remoteCell  = 32 // rows of a cell
-	endLen      = 128
-	endIDMax    = 40
+	remoteState = 17 * 8 // in the row: a short text
+	remoteCell  = 32     // rows of a cell
+	endLen      = uint64(record.LastEndLen)
 	endHeadLen  = 64 // before the ring: what is being written, what is whole
+
+	unnamedNumber = 1 // of the first two rows of readers: those of nobody, and of all others
+	otherNumber   = 2
 )
 
 // EndsMax is how many ends a page remembers, ReadersMax and RemotesMax how many engines it has rows for.
 const (
-	EndsMax    = 1024
+	EndsMax    = record.LastEndsMax
 	ReadersMax = 256
 	RemotesMax = 1024
 )

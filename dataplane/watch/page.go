@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/histogram"
+	"github.com/kvlease/kvlease/dataplane/record"
 )
 
 // Page is an open page of any process. It is read with calls, never mapped: a file that is cut makes an error and no signal.
@@ -32,8 +33,8 @@ type Page struct {
 	hists     []Desc
 	tries     uint64 // copies that had to be read again
 
-	main, names, cells []byte
-	ends               []byte
+	main, names, cells, ends []byte
+	ring                     []record.LastEnd
 }
 
 // triesMax bounds how often a state is read that changes meanwhile. A page changes ten times a second, and a read takes microseconds.
@@ -225,8 +226,10 @@ func (p *Page) Read(s *Snapshot) error {
 		at += histogram.Words
 		s.Histograms = append(s.Histograms, h)
 	}
-	if err := p.readSide(s); err != nil {
-		return err
+	for _, err := range [...]error{p.readReaders(s, p.main[8*at:], word(mwReaders)), p.readSide(s), p.readRemotes(s, word(mwRemotes)), p.readEnds(s)} {
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ type Value struct {
 // Histogram is one distribution, in native buckets of schema 2.
 type Histogram struct {
 	Name string
-	Unit string // "seconds", or what is counted
+	Unit string // "seconds", or what is counted: then a bucket's end is a number of them, and so is Sum
 	Help string
 	histogram.Histogram
 }
@@ -60,6 +60,7 @@ type Histogram struct {
 // Reader is an engine that reads from here: what it holds, and how close it is to losing it.
 type Reader struct {
 	Name   string // agent name of a stock reader, id of one of ours if it is known here; else empty: join Hash over pages
+	Row    int    // its place among the readers: what the lease table calls its account
 	Hash   uint64 // wire.EngineHash of one of ours; 0: of a stock reader, or of none
 	Epoch  uint64
 	Native bool
@@ -73,7 +74,10 @@ type Reader struct {
 	LastBeat       clock.Instant // 0: none
 	LeastSlack     time.Duration // least time that a renewal found left, of the last two to four intervals; -1: there was none
 
-	Completed, Released, Expired, Revoked, Closed uint64 // leases ended while this reader was the last that had named them
+	// Leases ended while this reader was the last that had named them.
+	Completed, Released, Revoked, Expired, Poisoned, Duplicate, Closed uint64
+
+	number uint64
 }
 
 // Remote is an engine that is read from here.
@@ -88,10 +92,10 @@ type Remote struct {
 	Epoch   uint64
 	Ranks   int // those that this rank talks to
 
-	Handshake time.Duration // the last one, from when it was known to be without a connection; 0: none yet
+	Handshake time.Duration // the last connection, from when the engine was known to be without one; 0: none yet
 	Connects  uint64        // handshakes that ended well, healed connections too
 	LastBeat  clock.Instant // round of heartbeats that began last; 0: none
-	LastRow   clock.Instant // answer of its rows, or sign of life, that came last; 0: none
+	LastRow   clock.Instant // one-sided read that ended last: a row, a sign of life or data; 0: none
 	Fails     uint64        // of its worst rank, since it was heard
 
 	Tracked uint64 // requests
@@ -100,7 +104,7 @@ type Remote struct {
 	Unheard uint64 // bytes sent that it has not taken in, as far as is known
 
 	OffsetKnown bool
-	Offset      time.Duration // its CLOCK_MONOTONIC minus ours
+	Offset      time.Duration // our CLOCK_BOOTTIME minus its CLOCK_MONOTONIC
 }
 
 // End is one of the leases that ended last.
@@ -108,8 +112,9 @@ type End struct {
 	Number uint64 // from 1 on, over all ends of the context
 	At     clock.Instant
 	Lease  uint64 // handle
+	User   uint64 // the engine's own number
 	IDHash uint64 // wire.EngineHash of the id, the same in all processes
-	ID     string // its first bytes
+	ID     string // its first 96 bytes
 	IDLen  int
 	Reason string // expired, completed, ...
 	Reader Reader // Name, Hash, Epoch, Native, Unnamed and Other of who named it last
@@ -117,7 +122,8 @@ type End struct {
 	Blocks uint64
 }
 
-// Table is memory of the process that kvlease dump looks into.
+// Table is memory of the process that kvlease dump looks into: control, slots, rows (record.Control, Slot, Row), hot, granted, index and
+// long_ids (lease.Places).
 type Table struct {
 	Name          string
 	Addr          uint64
@@ -163,9 +169,11 @@ type Snapshot struct {
 	Head
 	Values     []Value
 	Histograms []Histogram
-	Readers    []Reader
+	Readers    []Reader // first those of nobody and of all others
 	Remotes    []Remote
 	Ends       []End // oldest first
+
+	SkipEnds bool // said by the caller: Ends is left empty, which makes Read cheaper
 }
 
 // Value gives a value by name and label.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/histogram"
+	"github.com/kvlease/kvlease/dataplane/record"
 )
 
 // Spec is what a page is made with.
@@ -216,11 +217,21 @@ type Live struct {
 	Stepped                    clock.Instant
 	Epoch, BlockBytes          uint64
 	Poisoned, Draining, Closed bool
-	Tables                     [len(tableNames)]Place // control page, slots, rows, then of the lease table: hot, granted, index, long ids
+	Tables                     [TablesN]record.Place
 }
 
-// Place is where a table lies.
-type Place struct{ Addr, Stride, Count uint64 }
+// Places in Live.Tables, whose names in a Snapshot are control, slots, rows, hot, granted, index and long_ids. The last four are those of
+// lease.Places.
+const (
+	TableControl = iota
+	TableSlots
+	TableRows
+	TableHot
+	TableGranted
+	TableIndex
+	TableLongIDs
+	TablesN
+)
 
 // Publish writes what has been put: values, histograms, readers. It tells whether that worked.
 func (w *Writer) Publish(l *Live) bool {
