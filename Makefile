@@ -193,6 +193,7 @@ test: test-static test-fuzz test-go test-race test-c test-asan test-tsan test-py
 	@grep -hE 'tests passed|Total Test time' $(BUILD)/test/ctest-{c,asan,tsan}.log
 	@grep -hE '^test-python:|passed' $(BUILD)/test/python.log
 	@grep -hE '^test-vllm(-classes)?:|^[0-9]+ findings in ' $(BUILD)/test/vllm-classes.log $(BUILD)/test/vllm.log
+	@$(BUILD)/kvlease version | sed -n 's/^trace   not from here/test: skipped, what needs a program in the kernel/p'
 	@$(GO) run ./internal/faults/cmd ran $(if $(filter on,$(NIXL)),,-skips) $(BUILD)/test/go.json $(BUILD)/test/ctest-{c,asan,tsan}.log
 
 .PHONY: test-vllm-classes test-vllm

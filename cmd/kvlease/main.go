@@ -44,7 +44,7 @@ type cli struct {
 	Attach  attachCmd  `cmd:"" help:"Look at a running engine, stock vLLM's or ours: what it publishes, round trips, its clock, a request's lease and blocks."`
 	Trace   traceCmd   `cmd:"" help:"Time what happens inside running engines, stage by stage, by a program in the kernel: live, as JSON, as a picture."`
 	Export  exportCmd  `cmd:"" help:"Serve metrics of all engines of this machine to Prometheus, from their stats pages; engines are not touched."`
-	Version versionCmd `cmd:"" help:"Print the versions of kvlease, Go, NIXL and the kernel."`
+	Version versionCmd `cmd:"" help:"Print the versions of kvlease, Go, NIXL and the kernel, and whether engines can be traced here."`
 }
 
 // world is what a command sees of the process around it.

@@ -111,7 +111,7 @@ func TestHelpShowsANewcomerWhereToStart(t *testing.T) {
 			t.Errorf("%v: code %d\n%s", args, code, stdout)
 		}
 	}
-	for cmd, word := range map[string]string{"demo": "k  pressure", "node": "pressure wanted", "soak": "false expiries", "sim": "--case C26", "version": "--json", "attach": "unproven"} {
+	for cmd, word := range map[string]string{"demo": "k  pressure", "node": "pressure wanted", "soak": "false expiries", "sim": "--case C26", "version": "--json", "attach": "unproven", "trace": "posted → seen by P"} {
 		code, stdout, _ := invoke(t, "", cmd, "--help")
 		if code != exitOK || !strings.Contains(stdout, word) {
 			t.Errorf("%s: code %d, does not mention %q\n%s", cmd, code, word, stdout)
@@ -121,7 +121,7 @@ func TestHelpShowsANewcomerWhereToStart(t *testing.T) {
 
 func TestVersionIsReadByPeopleAndPrograms(t *testing.T) {
 	code, stdout, _ := invoke(t, "", "version")
-	if code != exitOK || !strings.Contains(stdout, "kvlease "+version) || !strings.Contains(stdout, "nixl") {
+	if code != exitOK || !strings.Contains(stdout, "kvlease "+version) || !strings.Contains(stdout, "nixl") || !strings.Contains(stdout, "\ntrace   ") {
 		t.Errorf("code %d\n%s", code, stdout)
 	}
 	code, stdout, _ = invoke(t, "", "version", "--json")

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/cnixl"
+	"github.com/kvlease/kvlease/dataplane/probe"
 )
 
 type versionCmd struct {
@@ -24,6 +25,7 @@ type versions struct {
 	File    string `json:"nixl_file,omitempty"`
 	Found   string `json:"nixl_found_by,omitempty"`
 	Missing string `json:"nixl_missing,omitempty"`
+	Untrace string `json:"trace_missing,omitempty"` // what kvlease trace lacks here
 }
 
 func (c *versionCmd) Run(w *world) error {
@@ -33,6 +35,9 @@ func (c *versionCmd) Run(w *world) error {
 		v.Kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
 	}
 	v.findNIXL()
+	if err := probe.Check(); err != nil {
+		v.Untrace = err.Error()
+	}
 	if c.JSON {
 		enc := json.NewEncoder(w.stdout)
 		enc.SetIndent("", "  ")
@@ -41,9 +46,14 @@ func (c *versionCmd) Run(w *world) error {
 	fmt.Fprintf(w.stdout, "kvlease %s\ngo      %s %s\nkernel  %s\n", v.Kvlease, v.Go, v.Machine, v.Kernel)
 	if v.Missing != "" {
 		fmt.Fprintf(w.stdout, "nixl    not found: %s\n", v.Missing)
-		return nil
+	} else {
+		fmt.Fprintf(w.stdout, "nixl    %s  %s (found by: %s)\n", v.NIXL, v.File, v.Found)
 	}
-	fmt.Fprintf(w.stdout, "nixl    %s  %s (found by: %s)\n", v.NIXL, v.File, v.Found)
+	if v.Untrace != "" {
+		fmt.Fprintf(w.stdout, "trace   not from here: %s\n", v.Untrace)
+	} else {
+		fmt.Fprintln(w.stdout, "trace   possible from here")
+	}
 	return nil
 }
 

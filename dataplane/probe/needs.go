@@ -188,7 +188,7 @@ func (m *machine) caveats() []string {
 		list = append(list, "kernel "+release+": before 6.10 (6.6.33, 6.9.4) a probe of one process may see its first thread alone. Name the library with --lib instead: that sees all threads")
 	}
 	if major < 6 || major == 6 && minor < optimizedMinor {
-		list = append(list, "kernel "+release+": each hit of a site costs a process about 5 us; from 6.18 on, on x86-64, 0.4 us")
+		list = append(list, "kernel "+release+": each hit of a site costs a process about 5 us; from 6.18 on, on x86-64, 0.7 us")
 	}
 	return list
 }

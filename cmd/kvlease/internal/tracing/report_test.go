@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -224,5 +225,26 @@ func TestAnEngineIsNamedByWhatItsContextGoesBy(t *testing.T) {
 	n.learn(nil, []probe.Alias{{Context: c, Hash: 5}, {Context: c, Hash: 6}})
 	if n.context(c) != "E" || n.hash(6) != "E" || n.hash(7) != "engine 0000000000000007" {
 		t.Errorf("%s, %s, %s", n.context(c), n.hash(6), n.hash(7))
+	}
+}
+
+func TestTheDocumentNamesEveryStageAndCounter(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "trace.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{}
+	for s := range probe.Stages {
+		want = append(want, "`"+s.Key()+"`", s.String())
+	}
+	for c := range reflect.TypeFor[countersJSON]().Fields() {
+		if key := c.Tag.Get("json"); key != "hits" && key != "outliers" {
+			want = append(want, "`"+key+"`")
+		}
+	}
+	for _, w := range want {
+		if !bytes.Contains(text, []byte(w)) {
+			t.Errorf("docs/trace.md says nothing of %s", w)
+		}
 	}
 }
