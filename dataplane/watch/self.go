@@ -19,7 +19,7 @@ type identity struct {
 func self() (identity, error) {
 	me := identity{pid: os.Getpid(), uid: os.Geteuid()}
 	var ok bool
-	if me.started, ok = startOf(me.pid); !ok {
+	if me.started, ok = Started(me.pid); !ok {
 		return me, fmt.Errorf("/proc/%d/stat: not readable, the stats page needs it", me.pid)
 	}
 	me.namespace = ownNamespace()
@@ -34,8 +34,8 @@ func ownNamespace() uint64 {
 	return st.Ino
 }
 
-// startOf gives when a process was started; false: there is none of that number.
-func startOf(pid int) (ticks uint64, ok bool) {
+// Started gives when a process was started, in clock ticks after boot; false: there is none of that number, or it has ended.
+func Started(pid int) (ticks uint64, ok bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, false
@@ -52,7 +52,7 @@ func startOf(pid int) (ticks uint64, ok bool) {
 // alive says whether the process of a page lives. In another namespace its number means nothing: its lock on the file tells.
 func alive(pid int, started, namespace uint64, fd int) bool {
 	if namespace != 0 && namespace == ownNamespace() {
-		at, ok := startOf(pid)
+		at, ok := Started(pid)
 		return ok && at == started
 	}
 	if err := unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB); err != nil {
