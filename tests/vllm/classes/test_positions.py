@@ -7,6 +7,8 @@ import stage
 from stage import PREFILL, answer, prompt, until
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
+from kvlease.vllm.host import regions_of_groups
+
 TURNS = {"bidirectional_kv_xfer": True, "kv_recompute_threshold": 16, "decoder_kv_blocks_ttl": 60}
 CHUNK = 64
 
@@ -40,6 +42,13 @@ class Engines(unittest.TestCase):
         out = d.run("d" + id, p)
         self.assertEqual(out.tokens, answer(tokens, n))
         return out.kv
+
+
+class Counts(unittest.TestCase):
+    def test_every_group_has_its_regions_also_where_layers_of_all_groups_share_them(self):
+        for ids, want in (([-1, -1], [2, 2]), ([0, 0], [2, 0]), ([0, 1, 1], [1, 2]), ([0, -1], [2, 1])):
+            payload = mock.Mock(agent_metadata_bytes=stage.msgspec.msgpack.encode({"region_group_ids": ids}))
+            self.assertEqual(regions_of_groups(payload, 2), want)
 
 
 class Chunks(Engines):

@@ -88,8 +88,8 @@ class Maps:
         return key[0] * self._tp_size + key[1]
 
 
-def regions_of_groups(payload: Any) -> list[int]:
-    """How many regions the block ids of each transfer group address."""
+def regions_of_groups(payload: Any, number: int) -> list[int]:
+    """How many regions the block ids of each of so many transfer groups address. In a region of group -1 all do."""
     groups = msgspec.msgpack.decode(payload.agent_metadata_bytes)["region_group_ids"]
     shared = groups.count(-1)
-    return [groups.count(g) + shared for g in range(max(groups, default=0) + 1)]
+    return [groups.count(g) + shared for g in range(number)]

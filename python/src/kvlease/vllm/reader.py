@@ -136,7 +136,7 @@ class Reader:
             began = time.perf_counter()
             self._producer.read(pull.track, here, there)
             pull.posted = time.perf_counter() - began
-            pull.descs = sum(len(ours) * group.regions for ours, group in zip(local, self._groups))
+            pull.descs = sum(len(ours) * group.regions for ours, group in zip(local, self._groups, strict=True))
             pull.state = READING
             del self._again[request_id]
         except kvlease.Full:  # it stays for the next time
@@ -154,7 +154,7 @@ class Reader:
         if len(local) != len(pull.groups):
             raise ValueError(f"remote_block_ids has {len(pull.groups)} groups, this engine {len(local)}")
         here, there = [], []
-        for number, (ours, theirs, group) in enumerate(zip(local, pull.groups, self._groups)):
+        for number, (ours, theirs, group) in enumerate(zip(local, pull.groups, self._groups, strict=True)):
             end = -(-tokens // group.block_size)
             begin = self._end(pull, group) - len(theirs) if group.clipped else 0
             wanted = theirs[max(end - len(ours) - begin, 0) : max(end - begin, 0)]
@@ -168,7 +168,7 @@ class Reader:
 
     def _end(self, pull: Pull, group: Group) -> int:
         """Position behind the owner's last block."""
-        tokens = pull.tokens or max((len(ids) * g.block_size for ids, g in zip(pull.groups, self._groups) if not g.clipped), default=0)
+        tokens = pull.tokens or max((len(ids) * g.block_size for ids, g in zip(pull.groups, self._groups, strict=True) if not g.clipped), default=0)
         if tokens == 0:
             raise ValueError("remote_num_tokens is missing, and a window is found by it")
         return -(-tokens // group.block_size)

@@ -77,9 +77,10 @@ class Scheduler(NixlPullConnectorScheduler):
         producer = self._ctx.producer()
         self._owner = Owner(self._ctx, producer, self._source, own_blocks=not settings.host_steps)
         self._owner.manager = self._manager
+        transfer = self.kv_cache_config.transfer_groups
         groups = [
             Group(regions, g.kv_cache_spec.block_size, not isinstance(g.kv_cache_spec, FullAttentionSpec), clipped > 0)
-            for g, regions, clipped in zip(self.kv_cache_config.transfer_groups, regions_of_groups(any_rank), self.blocks_per_sw)
+            for g, regions, clipped in zip(transfer, regions_of_groups(any_rank, len(transfer)), self.blocks_per_sw, strict=True)
         ]
         self._skips = any(g.skips for g in groups)
         self._reader = Reader(self._ctx, producer, self._source, groups, settings.recompute, settings.engine_ttl)
