@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/handshake"
+	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
@@ -201,9 +203,10 @@ func TestAValueWithoutANameStandsUnderItsKey(t *testing.T) {
 	spec := engineSpec("E")
 	spec.Step = []watch.Desc{
 		{Name: "brand_new", Kind: watch.Counter}, {Name: "level", Kind: watch.Gauge}, {Name: "brand_new", Kind: watch.Counter},
-		{Name: "lease_freed", Label: "4", Kind: watch.Counter}, {Name: "steps", Kind: watch.Counter},
+		{Name: "lease_freed", Label: strconv.Itoa(record.FreedExpired), Kind: watch.Counter}, {Name: "steps", Kind: watch.Counter},
+		{Name: "side_client_failures", Label: strconv.Itoa(int(handshake.Silent)), Kind: watch.Counter},
 	}
-	page := pageOf(t, spec, func(w *watch.Writer) { copy(w.Values(), []uint64{7, ^uint64(0), 9, 3, 5}) })
+	page := pageOf(t, spec, func(w *watch.Writer) { copy(w.Values(), []uint64{7, ^uint64(0), 9, 3, 5, 6}) })
 	all := gather(t, Own(page))
 	for _, tc := range []struct {
 		name, label, value string
@@ -213,6 +216,7 @@ func TestAValueWithoutANameStandsUnderItsKey(t *testing.T) {
 		{"internal", "key", "level", -1},
 		{"leases_freed_total", "reason", "expired", 3},
 		{"steps_total", "role", "engine", 5},
+		{"handshake_failures_total", "class", "silent", 6},
 	} {
 		if got := series(all, tc.name, tc.label)[tc.value]; got != tc.want {
 			t.Errorf("kvlease_%s{%s=%q} is %v, want %v", tc.name, tc.label, tc.value, got, tc.want)

@@ -115,6 +115,11 @@ func names[T fmt.Stringer](n int, of func(int) T) (list []string) {
 	return list
 }
 
+var (
+	handshakeStates  = names(handshake.States, func(i int) handshake.State { return handshake.State(i) })
+	handshakeClasses = append([]string{""}, names(handshake.Classes, func(i int) handshake.Class { return handshake.Class(i) })[1:]...) // the first is none
+)
+
 // table is every metric there is, in the order of docs/metrics.md.
 var table = []metric{
 	gauge("up", ofAll, "1: the process of the context lives; 0: it is gone, and its stats page is left. What follows is there only with 1."),
@@ -200,9 +205,9 @@ var table = []metric{
 	counter("connections_loaded_total", ofRanks, "Connections made.", "beat_loads"),
 	counter("connection_failures_total", ofRanks, "Connections that could not be made.", "beat_loads_failed"),
 	gauge("connection_seconds_max", ofRanks, "Longest time that making or dropping a connection took within the step.", "load_max_ns").times(1e-9),
-	gauge("handshake_engines", ofRequests, "Engines asked over the side channel, by where the handshake stands.").by("state", each(names(handshake.States, func(i int) handshake.State { return handshake.State(i) }), "side_client_engines")...),
+	gauge("handshake_engines", ofRequests, "Engines asked over the side channel, by where the handshake stands.").by("state", each(handshakeStates, "side_client_engines")...),
 	counter("handshake_attempts_total", ofRequests, "Handshakes begun.", "side_client_attempts"),
-	counter("handshake_failures_total", ofRequests, "Handshakes that failed, by class.").by("class", each(names(handshake.Classes, func(i int) handshake.Class { return handshake.Class(i) })[1:], "side_client_failures")...),
+	counter("handshake_failures_total", ofRequests, "Handshakes that failed, by class.").by("class", each(handshakeClasses, "side_client_failures")...),
 	counter("handshakes_served_total", ofRequests, "Handshakes of others that were answered.", "side_server_answered"),
 	counter("handshakes_refused_total", ofRequests, "Handshakes of others that could not be, by why.").by("why",
 		is("malformed", "side_server_malformed"), is("unknown_rank", "side_server_unknown"), is("crowded", "side_zmtp_refused")),
@@ -233,6 +238,8 @@ var table = []metric{
 	gauge("pause_max_seconds", ofAll, "Longest time that this thread slept beyond what it asked for.", "pump_pause_max_ns").times(1e-9),
 	counter("overslept_total", ofAll, "Sleeps of this thread that took much longer than asked for.", "pump_overslept"),
 	counter("muted_steps_total", ofAll, "Steps of this thread without heartbeats, since the forward loop does not pass (stall_cover).", "pump_turns_muted"),
+	counter("collections_total", ofAll, "Collections of the core's heap; none is in a step.", "go_collections"),
+	gauge("heap_bytes", ofAll, "The core's heap, of all contexts of the process.", "go_heap_bytes"),
 	counter("submissions_total", ofRanks, "Records of hooks taken.", "records"),
 	counter("events_held_total", ofAll, "Publications put off because the completion ring was full: the host does not poll.", "events_held"),
 
