@@ -113,7 +113,7 @@ func (m *machine) check() error {
 		}
 		return &Missing{
 			What:   "the kernel " + release + " has no uprobe-multi, by which a program is attached with CAP_BPF and CAP_PERFMON alone",
-			Remedy: remedy + ". Until then: bpftrace, as root, attaches to the same sites (docs/trace.md)",
+			Remedy: remedy + ". Until then: bpftrace, as root, attaches to the same sites (docs/tracing-sites.md)",
 			Cause:  err,
 		}
 	}

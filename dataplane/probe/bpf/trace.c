@@ -327,6 +327,9 @@ static __attribute__((noinline)) int value(const struct hit *hit, u64 from, u64 
 /* Clocks of two CPUs may differ by some ns. */
 ALWAYS_INLINE u64 since(u64 then, u64 now) { return now > then ? now - then : 0; }
 
+/* A full barrier, which an addition whose result nobody uses is not on every processor. */
+ALWAYS_INLINE void advance(u64 *n, u64 from) { __sync_val_compare_and_swap(n, from, from + 1); }
+
 ALWAYS_INLINE void hook_submit(const struct hit *hit)
 {
 	struct producer key = {.context = hit->context, .producer = hit->b};
@@ -349,7 +352,7 @@ ALWAYS_INLINE void hook_submit(const struct hit *hit)
 	}
 	p->entries[n % HOOKS].position = hit->c;
 	p->entries[n % HOOKS].at = hit->now;
-	__sync_fetch_and_add(&p->pushed, 1); /* one thread pushes, one pops; behind the entry */
+	advance(&p->pushed, n); /* one thread pushes, one pops */
 }
 
 ALWAYS_INLINE void hook_drained(const struct hit *hit)
@@ -362,9 +365,10 @@ ALWAYS_INLINE void hook_drained(const struct hit *hit)
 	if (!p)
 		return;
 	struct histogram *h = 0;
+	u64 pushed = __sync_val_compare_and_swap(&p->pushed, 0, 0); /* entries below it are seen */
 	for (int i = 0; i < HOOKS; i++) {
 		u64 n = p->popped;
-		if (n == p->pushed || (s64)(hit->c - p->entries[n % HOOKS].position) < 0)
+		if (n == pushed || (s64)(hit->c - p->entries[n % HOOKS].position) < 0)
 			break;
 		if (!h)
 			h = histogram_of(hit->context, 0, STAGE_DRAINED);
@@ -372,7 +376,7 @@ ALWAYS_INLINE void hook_drained(const struct hit *hit)
 		if (h)
 			add(h, took);
 		tell(hit, hit->context, 0, STAGE_DRAINED, took);
-		__sync_fetch_and_add(&p->popped, 1);
+		advance(&p->popped, n);
 	}
 }
 

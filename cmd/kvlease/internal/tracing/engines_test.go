@@ -16,7 +16,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/node"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
-	_ "github.com/kvlease/kvlease/cmd/libkvlease/sites"
+	_ "github.com/kvlease/kvlease/cmd/libkvlease/sites/hooks"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"

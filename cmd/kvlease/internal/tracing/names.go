@@ -20,8 +20,11 @@ type names struct {
 	aliases  map[uint64]probe.Context // hashes that only a context of ours sends or receives under
 }
 
-// namesMax bounds what is remembered.
-const namesMax = 1 << 14
+// namesMax bounds what is remembered, pagesMax what is read of pages that no process here goes with.
+const (
+	namesMax = 1 << 14
+	pagesMax = 256
+)
 
 func newNames(dir string) *names {
 	if dir == "" {
@@ -32,8 +35,16 @@ func newNames(dir string) *names {
 
 // learn reads the pages of processes.
 func (n *names) learn(pids []uint32, aliases []probe.Alias) {
+	strange := false
 	for _, pid := range pids {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
+			strange = true
+			continue
+		}
 		n.pages(pid)
+	}
+	if strange { // numbers of the host, seen from within a container: what goes by a hash has a name nevertheless
+		n.all()
 	}
 	for _, a := range aliases {
 		if len(n.aliases) < namesMax {
@@ -41,6 +52,23 @@ func (n *names) learn(pids []uint32, aliases []probe.Alias) {
 		}
 		if name, ok := n.hashes[a.Hash]; ok && n.contexts[a.Context] == "" && len(n.contexts) < namesMax {
 			n.contexts[a.Context] = name
+		}
+	}
+}
+
+// all reads every page for the hashes alone.
+func (n *names) all() {
+	paths, err := watch.List(n.dir)
+	if err != nil {
+		return
+	}
+	for _, path := range paths[:min(len(paths), pagesMax)] {
+		if page, err := watch.Open(path); err == nil {
+			var s watch.Snapshot
+			if page.Read(&s) == nil {
+				n.known(&s)
+			}
+			page.Close()
 		}
 	}
 }
@@ -79,6 +107,14 @@ func (n *names) page(pid uint32, s *watch.Snapshot) {
 		return
 	}
 	n.contexts[probe.Context{PID: pid, Number: uint32(s.Context)}] = s.Engine
+	n.known(s)
+}
+
+// known takes the names of hashes from a page.
+func (n *names) known(s *watch.Snapshot) {
+	if len(n.hashes) >= namesMax {
+		return
+	}
 	n.hashes[wire.EngineHash([]byte(s.Engine))] = s.Engine
 	for i := range s.Remotes {
 		n.hashes[s.Remotes[i].Hash] = s.Remotes[i].ID

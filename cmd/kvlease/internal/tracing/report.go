@@ -66,12 +66,18 @@ func (r *Row) columns() [4]time.Duration {
 	return [4]time.Duration{r.Quantile(0.5), r.Quantile(0.9), r.Quantile(0.99), time.Duration(r.Max)}
 }
 
-// printable quotes text that would do something to a terminal, and cuts what is long.
+// quoted is text that does nothing to a terminal.
+func quoted(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// printable is a name for a line: quoted where it has to be, and cut where it is long.
 func printable(s string) string {
 	const most = 60
-	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		s = strconv.Quote(s)
-	}
+	s = quoted(s)
 	if cut := []rune(s); len(cut) > most {
 		return string(cut[:most-1]) + "…"
 	}
@@ -180,7 +186,7 @@ func (r *Report) lines() (head, body, foot []string) {
 		foot = append(foot, "  "+t)
 	}
 	for _, n := range r.Notes {
-		foot = append(foot, "note: "+n)
+		foot = append(foot, "note: "+quoted(n))
 	}
 	if len(foot) == 1 {
 		foot = nil

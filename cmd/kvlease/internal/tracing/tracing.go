@@ -171,8 +171,11 @@ func (t *tracer) scan() error {
 	}
 	for _, p := range all {
 		for _, f := range p.Files {
-			if err := t.add(f, 0); err != nil {
+			var missing *probe.Missing
+			if err := t.add(f, 0); errors.As(err, &missing) {
 				return err
+			} else if err != nil { // the others can still be traced
+				t.note(err.Error())
 			}
 		}
 	}
