@@ -54,6 +54,13 @@ func Open(cfg Config) (*Probe, error) {
 			return nil, err
 		}
 	}
+	dev, ino, err := pidNamespace()
+	if err == nil {
+		err = errors.Join(spec.Variables[bpf.TraceVarPidnsDev].Set(dev), spec.Variables[bpf.TraceVarPidnsIno].Set(ino))
+	}
+	if err != nil {
+		return nil, err
+	}
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return nil, err

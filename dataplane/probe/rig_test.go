@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(unprivilegedEnv) != "" {
 		os.Exit(unprivileged())
 	}
+	if words := strings.Fields(os.Getenv(insideEnv)); len(words) == 2 {
+		os.Exit(inside(words[0], words[1]))
+	}
 	code := m.Run()
 	if fixtures.dir != "" {
 		os.RemoveAll(fixtures.dir)

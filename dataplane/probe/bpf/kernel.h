@@ -32,6 +32,10 @@ static long (*const map_update)(void *map, const void *key, const void *value, u
 static long (*const map_delete)(void *map, const void *key) = (void *)3;
 static u64 (*const ktime_ns)(void) = (void *)5; /* CLOCK_MONOTONIC */
 static u64 (*const pid_tgid)(void) = (void *)14;
+struct pidns_info {
+	u32 pid, tgid;
+};
+static long (*const ns_pid_tgid)(u64 dev, u64 ino, struct pidns_info *out, u32 size) = (void *)120;
 static long (*const ringbuf_output)(void *ringbuf, void *data, u64 size, u64 flags) = (void *)130;
 static u64 (*const attach_cookie)(void *ctx) = (void *)174;
 

@@ -139,6 +139,7 @@ struct outlier {
 
 /* Set before the program is loaded. */
 volatile const u64 outlier_ns = ~0ULL; /* values from here on go into the ring */
+volatile const u64 pidns_dev, pidns_ino; /* our pid namespace; 0: it is the first one, whose numbers are the kernel's own */
 
 struct {
 	MAP_UINT(type, MAP_PERCPU_ARRAY);
@@ -549,8 +550,13 @@ int fired(struct pt_regs *regs)
 		.a = ARG_A(regs), .b = ARG_B(regs), .c = ARG_C(regs), .d = ARG_D(regs),
 		.now = ktime_ns(), .thread = pid_tgid(), .process = cookie >> 32,
 	};
-	if (!hit.process)
-		hit.process = hit.thread >> 32;
+	if (!hit.process) {
+		struct pidns_info here;
+		if (pidns_ino && !ns_pid_tgid(pidns_dev, pidns_ino, &here, sizeof(here)))
+			hit.process = here.tgid;
+		else
+			hit.process = hit.thread >> 32;
+	}
 	hit.context = (u64)hit.process << 32 | (u32)hit.a;
 	if (site == SITE_BATCH_POSTED || site == SITE_NOTIFICATION_SEEN || site == SITE_STALL_GAP)
 		hit.what = hit.d;

@@ -194,6 +194,8 @@ const (
 	TraceMapZero         = "zero"
 	TraceProgFired       = "fired"
 	TraceVarOutlierNs    = "outlier_ns"
+	TraceVarPidnsDev     = "pidns_dev"
+	TraceVarPidnsIno     = "pidns_ino"
 	TraceVarTypes        = "types"
 )
 
@@ -264,6 +266,8 @@ type TraceMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceVariableSpecs struct {
 	OutlierNs *ebpf.VariableSpec `ebpf:"outlier_ns"`
+	PidnsDev  *ebpf.VariableSpec `ebpf:"pidns_dev"`
+	PidnsIno  *ebpf.VariableSpec `ebpf:"pidns_ino"`
 	Types     *ebpf.VariableSpec `ebpf:"types"`
 }
 
@@ -321,6 +325,8 @@ func (m *TraceMaps) Close() error {
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceVariables struct {
 	OutlierNs *ebpf.Variable `ebpf:"outlier_ns"`
+	PidnsDev  *ebpf.Variable `ebpf:"pidns_dev"`
+	PidnsIno  *ebpf.Variable `ebpf:"pidns_ino"`
 	Types     *ebpf.Variable `ebpf:"types"`
 }
 
