@@ -158,24 +158,35 @@ func (d *engine) read(p *engine, id string) time.Duration {
 	return time.Duration(r.TookMS * 1e6)
 }
 
-// slow is a transport whose reads take a time that is long beside a pass.
+// slow is a transport whose reads take a time that is long beside a pass, and whose polls one that is long beside a step.
 type slow struct {
 	transport.Transport
-	takes time.Duration
+	takes, polls time.Duration
 
 	mu     sync.Mutex
 	posted map[transport.Xfer]time.Time
 }
 
 func slowReads(hub *loopback.Hub, takes time.Duration) core.OpenTransport {
+	return slowly(hub, takes, 0)
+}
+
+func slowly(hub *loopback.Hub, takes, polls time.Duration) core.OpenTransport {
 	open := core.Loopback(hub)
 	return func(cfg *core.Config, agent string) (transport.Transport, error) {
 		tr, err := open(cfg, agent)
 		if err != nil {
 			return nil, err
 		}
-		return &slow{Transport: tr, takes: takes, posted: map[transport.Xfer]time.Time{}}, nil
+		return &slow{Transport: tr, takes: takes, polls: polls, posted: map[transport.Xfer]time.Time{}}, nil
 	}
+}
+
+func (s *slow) Poll(in *transport.Inbox) int {
+	for began := time.Now(); time.Since(began) < s.polls; { // a poll works, it does not sleep
+		continue
+	}
+	return s.Transport.Poll(in)
 }
 
 func (s *slow) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {

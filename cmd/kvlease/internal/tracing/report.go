@@ -3,15 +3,13 @@ package tracing
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"path"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/probe"
 )
 
@@ -66,23 +64,8 @@ func (r *Row) columns() [4]time.Duration {
 	return [4]time.Duration{r.Quantile(0.5), r.Quantile(0.9), r.Quantile(0.99), time.Duration(r.Max)}
 }
 
-// quoted is text that does nothing to a terminal.
-func quoted(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
-}
-
-// printable is a name for a line: quoted where it has to be, and cut where it is long.
-func printable(s string) string {
-	const most = 60
-	s = quoted(s)
-	if cut := []rune(s); len(cut) > most {
-		return string(cut[:most-1]) + "…"
-	}
-	return s
-}
+// printable is a name for a line: quoted where a terminal would act on it, and cut where it is long.
+func printable(s string) string { return text.Cut(text.Printable(s), 60) }
 
 // matches reports that one of both names is asked for. No filter asks for all.
 func matches(engines []string, from, to string) bool {
@@ -152,7 +135,7 @@ func boolInt(b bool) int {
 
 // lines are the report for people, none of them longer than 80 characters but for names and notes.
 func (r *Report) lines() (head, body, foot []string) {
-	head = append(head, fmt.Sprintf("kvlease trace: %.1f s, %d hits in %s, %s", r.Seconds, r.Counters.Hits, counted(r.Processes, "process", "processes"), counted(len(r.Files), "file", "files")))
+	head = append(head, fmt.Sprintf("kvlease trace: %.1f s, %d hits in %s, %s", r.Seconds, r.Counters.Hits, text.Counted(r.Processes, "process", "processes"), text.Counted(len(r.Files), "file", "files")))
 	if len(r.Groups) > 0 {
 		head = append(head, "", fmt.Sprintf("%-24s %9s %9s %9s %9s %9s", "", "n", "p50", "p90", "p99", "max"))
 	}
@@ -186,19 +169,12 @@ func (r *Report) lines() (head, body, foot []string) {
 		foot = append(foot, "  "+t)
 	}
 	for _, n := range r.Notes {
-		foot = append(foot, "note: "+quoted(n))
+		foot = append(foot, "note: "+text.Printable(n))
 	}
 	if len(foot) == 1 {
 		foot = nil
 	}
 	return head, body, foot
-}
-
-func counted(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }
 
 // troubles are the counters of what was lost or does not go together, in words; nothing of those that are 0.
@@ -353,5 +329,10 @@ func (r *Report) writeJSON(w io.Writer) error {
 			out.Series = append(out.Series, s)
 		}
 	}
-	return json.NewEncoder(w).Encode(out)
+	line, err := text.JSON(out)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(line)
+	return err
 }

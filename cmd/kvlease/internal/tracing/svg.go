@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/svg"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/probe"
 )
 
@@ -87,7 +88,7 @@ func (s scale) x(ns float64) float64 {
 func (r *Report) WriteSVG(w io.Writer) error {
 	p := &svg.Pen{}
 	sub := fmt.Sprintf("%.1f s, %d hits of trace sites in %s. Each row is a stage: how often it took how long, on a logarithmic axis.",
-		r.Seconds, r.Counters.Hits, counted(r.Processes, "process", "processes"))
+		r.Seconds, r.Counters.Hits, text.Counted(r.Processes, "process", "processes"))
 	p.Text("title", 20, 34, "start", "kvlease trace")
 	p.Text("story", 20, 54, "start", sub)
 	y := r.legend(p, 66)

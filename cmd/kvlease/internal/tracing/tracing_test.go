@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/probe"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
@@ -177,6 +178,41 @@ func TestReadTimesAgreeWithTheLibrarysOwn(t *testing.T) {
 	}
 	if told != reads {
 		t.Errorf("%d of the reads are told as outliers", told)
+	}
+}
+
+// Two clocks over the same steps: the library's in its stats page, whose last state is written at the close, and the probe's.
+func TestStepTimesAgreeWithTheLibrarysOwn(t *testing.T) {
+	dir := pages(t)
+	r := start(t, Config{PIDs: []int{os.Getpid()}, Pages: dir, JSON: true})
+	d := startEngine(t, slowly(loopback.NewHub(), 0, 2*time.Millisecond), "decode", "D", "")
+	paths, err := watch.List(dir)
+	if err != nil || len(paths) != 1 {
+		t.Fatalf("pages: %v, %v", paths, err)
+	}
+	page, err := watch.Open(paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer page.Close()
+	r.until(func(out string) bool { return parse(t, last(out)).row(probe.Step, "D", "").N >= 150 })
+	d.quit()
+	got := parse(t, r.end()).row(probe.Step, "D", "")
+	var s watch.Snapshot
+	if err := page.Read(&s); err != nil {
+		t.Fatal(err)
+	}
+	h := s.Histogram("step_time")
+	if h == nil || h.Count() == 0 {
+		t.Fatalf("the page has no step times: %+v", s.Histograms)
+	}
+	off := float64(got.SumNs)/1e9/h.Sum - 1
+	t.Logf("the library says %.1f ms of %d steps, the probe %.1f ms of %d (%+.2f %%)", h.Sum*1e3, h.Count(), float64(got.SumNs)/1e6, got.N, 100*off)
+	if got.N+2 < h.Count() || got.N > h.Count()+2 { // those of opening and closing
+		t.Errorf("%d steps were timed, the library counts %d", got.N, h.Count())
+	}
+	if off < -0.1 || off > 0.1 {
+		t.Errorf("%.1f %% apart", 100*off)
 	}
 }
 
