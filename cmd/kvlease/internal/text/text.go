@@ -2,11 +2,13 @@
 package text
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/charmbracelet/x/ansi"
@@ -18,6 +20,27 @@ func Printable(s string) string {
 		return strconv.Quote(s)
 	}
 	return s
+}
+
+// JSON is v in one line of JSON that has nothing for a terminal to obey: what is no plain text in it is escaped.
+func JSON(v any) ([]byte, error) {
+	plain, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]byte, 0, len(plain)+1)
+	for _, r := range string(plain) {
+		switch {
+		case strconv.IsPrint(r):
+			out = utf8.AppendRune(out, r)
+		case r < 1<<16:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		default:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		}
+	}
+	return append(out, '\n'), nil
 }
 
 // Width is the number of cells that printable text takes: two for each wide character.

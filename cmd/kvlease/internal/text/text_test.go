@@ -1,6 +1,7 @@
 package text
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,23 @@ func TestNothingOfANameReachesTheTerminalAsACommand(t *testing.T) {
 	} {
 		if got := Printable(tc.name); got != tc.want {
 			t.Errorf("%q: %s, want %s", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestJSONHasNothingForATerminalToObey(t *testing.T) {
+	for _, name := range []string{"plain", "德 ü", "a\x1b[2Jb", "a\u009b31m", "a\u202etxet", "\U000e0041 tag", "a\n<b>&", "\u2028"} {
+		got, err := JSON(map[string]string{"id": name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := strings.TrimSuffix(string(got), "\n")
+		if Printable(line) != line {
+			t.Errorf("%q: %q", name, line)
+		}
+		var back map[string]string
+		if err := json.Unmarshal(got, &back); err != nil || back["id"] != name {
+			t.Errorf("%q came back as %q: %v", name, back["id"], err)
 		}
 	}
 }

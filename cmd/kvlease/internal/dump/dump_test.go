@@ -1,0 +1,221 @@
+package dump
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
+	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/internal/require"
+)
+
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, remove, err := standin.Pages("dump")
+	if err != nil {
+		require.Skip(t, "shm", err.Error())
+	}
+	t.Cleanup(remove)
+	return dir
+}
+
+// pair are P and D in this process, with these requests of P held by D.
+func pair(t *testing.T, dir string, ids ...string) (p, d *standin.Engine) {
+	t.Helper()
+	p, d, err := standin.NewHub(dir, 3*time.Second).Pair("P", "D")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(d.Quit(), p.Quit()); err != nil {
+			t.Error(err)
+		}
+	})
+	for i, id := range ids {
+		if err := d.Hold(p, id, uint32(2*i), uint32(2*i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p, d
+}
+
+// until dumps this process until the report fits.
+func until(t *testing.T, cfg *Config, what string, fits func(r *Report) bool) *Report {
+	t.Helper()
+	var text bytes.Buffer
+	for late := time.Now().Add(standin.Longest); ; time.Sleep(5 * time.Millisecond) {
+		r, err := Run(cfg)
+		if err == nil && fits(r) {
+			return r
+		}
+		if time.Now().After(late) {
+			if r != nil {
+				r.WriteText(&text, 20)
+			}
+			t.Fatalf("waited for: %s; %v\n%s", what, err, text.String())
+		}
+	}
+}
+
+func contextOf(r *Report, engine string) *Context {
+	for _, c := range r.Contexts {
+		if c.Engine == engine {
+			return c
+		}
+	}
+	return &Context{}
+}
+
+func leaseOf(c *Context, id string) *Lease {
+	for i := range c.Leases {
+		if c.Leases[i].ID == id {
+			return &c.Leases[i]
+		}
+	}
+	return nil
+}
+
+// long is an id that does not fit into its slot.
+var long = strings.Repeat("long-", 20) + "id"
+
+func TestEveryLeaseIsShownWithItsReaderAndWhatIsLeftOfIt(t *testing.T) {
+	dir := folder(t)
+	p, d := pair(t, dir, "r1", "r2", long)
+	cfg := &Config{PID: os.Getpid(), Dir: dir}
+	r := until(t, cfg, "heartbeats of all, by a reader with a name", func(r *Report) bool {
+		p := contextOf(r, "P")
+		for _, id := range []string{"r1", "r2", long} {
+			if l := leaseOf(p, id); l == nil || l.Beats < 2 || l.Reader != "D" {
+				return false
+			}
+		}
+		return len(p.Leases) == 3
+	})
+	if len(r.Contexts) != 2 || r.State != "running" || r.PID != os.Getpid() {
+		t.Fatalf("%+v", r)
+	}
+	c := contextOf(r, "P")
+	if !c.Table || c.Torn > 0 || !c.Alive || c.Used != 3 || c.Role != "engine" || c.DurationNs != int64(3*time.Second) {
+		t.Errorf("%+v", c)
+	}
+	last := int64(-1)
+	for _, l := range c.Leases {
+		if l.State != "held" || l.Blocks != 2 || l.SlackNs == nil || *l.SlackNs <= 0 || *l.SlackNs > c.DurationNs || *l.SlackNs < last || l.AgeNs == nil || *l.AgeNs <= 0 {
+			t.Errorf("%+v, after a slack of %d", l, last)
+		}
+		last = *l.SlackNs
+		if l.IDHash != hashOf(l.ID) {
+			t.Errorf("%s: hash %s", l.ID, l.IDHash)
+		}
+	}
+	if err := d.Read(p, "r1"); err != nil {
+		t.Fatal(err)
+	}
+	r = until(t, cfg, "the end of one", func(r *Report) bool { return len(contextOf(r, "P").Ends) == 1 })
+	e := contextOf(r, "P").Ends[0]
+	if e.ID != "r1" || e.Reason != "completed" || e.Reader != "D" || e.Blocks != 2 || e.HeldNs <= 0 || e.Number != 1 {
+		t.Errorf("%+v", e)
+	}
+	if n := len(contextOf(r, "P").Leases); n != 2 {
+		t.Errorf("%d leases are left", n)
+	}
+}
+
+func hashOf(id string) string { return fmt.Sprintf("%016x", wire.EngineHash([]byte(id))) }
+
+func TestABugReportHasHashesInThePlaceOfIDs(t *testing.T) {
+	dir := folder(t)
+	p, d := pair(t, dir, "secret-1", "secret-2", "secret-"+long)
+	if err := d.Read(p, "secret-1"); err != nil {
+		t.Fatal(err)
+	}
+	r := until(t, &Config{PID: os.Getpid(), Dir: dir, Hashes: true}, "one end and two leases", func(r *Report) bool {
+		c := contextOf(r, "P")
+		return len(c.Ends) == 1 && len(c.Leases) == 2 && c.Leases[0].IDHash != "" && c.Leases[1].IDHash != ""
+	})
+	var text, object bytes.Buffer
+	if err := errors.Join(r.WriteText(&text, 1024), r.WriteJSON(&object)); err != nil {
+		t.Fatal(err)
+	}
+	for _, out := range []string{text.String(), object.String()} {
+		if strings.Contains(out, "secret") {
+			t.Errorf("an id is in it: %s", out)
+		}
+		for _, id := range []string{"secret-1", "secret-2", "secret-" + long} {
+			if !strings.Contains(out, hashOf(id)) {
+				t.Errorf("the hash of %s is not in it: %s", id, out)
+			}
+		}
+	}
+	var back Report
+	if err := json.Unmarshal(object.Bytes(), &back); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(len(r.Contexts), len(back.Contexts)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestIDsOfPeersDoNothingToATerminal(t *testing.T) {
+	dir := folder(t)
+	ids := []string{"a\x1b[2Jb", "a\u009b31mb", "\u202egnorw", "德国-1", "nl\nnl", "quote\"d"}
+	pair(t, dir, ids...)
+	r := until(t, &Config{PID: os.Getpid(), Dir: dir}, "all ids", func(r *Report) bool {
+		for _, id := range ids {
+			if leaseOf(contextOf(r, "P"), id) == nil {
+				return false
+			}
+		}
+		return true
+	})
+	var out, object bytes.Buffer
+	if err := errors.Join(r.WriteText(&out, 20), r.WriteJSON(&object)); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{out.String(), object.String()} {
+		for _, c := range text {
+			if c != '\n' && (c < ' ' || c >= 0x7f && c < 0xa0 || c == '\u202e') {
+				t.Errorf("%U is in %q", c, text)
+				break
+			}
+		}
+	}
+	for _, want := range []string{`"a\x1b[2Jb"`, `"a\u009b31mb"`, "德国-1", `quote"d`, `"nl\nnl"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in\n%s", want, out.String())
+		}
+	}
+}
+
+func TestWhatCannotBeDumpedIsSaid(t *testing.T) {
+	dir := folder(t)
+	for _, tc := range []struct {
+		name string
+		cfg  Config
+		is   error
+		says string
+	}{
+		{"no such process", Config{PID: 1<<31 - 1, Dir: dir}, ErrNoProcess, "has left a stats page"},
+		{"a process without kvlease", Config{PID: os.Getpid(), Dir: dir}, ErrNoPage, "--dir"},
+		{"no such folder", Config{PID: os.Getpid(), Dir: "/nowhere"}, os.ErrNotExist, "/nowhere"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r, err := Run(&tc.cfg)
+			if r != nil || !errors.Is(err, tc.is) || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v, %v", r, err)
+			}
+		})
+	}
+	pair(t, dir, "r1")
+	if r, err := Run(&Config{PID: os.Getpid(), Dir: dir, Context: 1 << 20}); r != nil || err == nil || !strings.Contains(err.Error(), "no context 1048576") {
+		t.Errorf("%v, %v", r, err)
+	}
+}

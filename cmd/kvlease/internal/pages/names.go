@@ -1,0 +1,60 @@
+package pages
+
+import (
+	"fmt"
+
+	"github.com/kvlease/kvlease/dataplane/watch"
+)
+
+// namesMax bounds what is remembered.
+const namesMax = 1 << 16
+
+// Names are what engines are called, by their hashes. An owner knows a reader of ours by its hash only; the reader's own page, or that of
+// somebody who reads from it, has its id.
+type Names struct{ hashes map[uint64]string }
+
+// NewNames knows nobody.
+func NewNames() *Names { return &Names{hashes: map[uint64]string{}} }
+
+// Learn takes the names that a page has.
+func (n *Names) Learn(s *watch.Snapshot) {
+	n.Add(s.Hash, s.Engine)
+	for i := range s.Remotes {
+		n.Add(s.Remotes[i].Hash, s.Remotes[i].ID)
+	}
+}
+
+// Add takes one name.
+func (n *Names) Add(hash uint64, id string) {
+	if hash != 0 && id != "" && len(n.hashes) < namesMax {
+		n.hashes[hash] = id
+	}
+}
+
+// Of is the name of an engine; empty if it is not known.
+func (n *Names) Of(hash uint64) string { return n.hashes[hash] }
+
+// Reader is what a reader is called. Leases that nobody has named yet, and those of readers without a place of their own, have none.
+func (n *Names) Reader(r *watch.Reader) string {
+	switch {
+	case r.Unnamed:
+		return "nobody yet"
+	case r.Other:
+		return "all others"
+	case r.Name != "":
+		return r.Name
+	case r.Hash != 0 && n.hashes[r.Hash] != "":
+		return n.hashes[r.Hash]
+	case r.Hash != 0:
+		return "engine " + Hash(r.Hash)
+	}
+	return ""
+}
+
+// Hash is one in digits; empty: there is none.
+func Hash(h uint64) string {
+	if h == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", h)
+}
