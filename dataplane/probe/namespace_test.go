@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kvlease/kvlease/dataplane/trace"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // insideEnv makes this test program one that starts a host and traces its library in all processes: "HOST LIBRARY".
@@ -61,7 +62,7 @@ func traceInside(host, lib string) error {
 func TestWithinAContainerProcessesHaveTheNumbersOfTheContainer(t *testing.T) {
 	open(t, Config{})
 	if os.Geteuid() != 0 {
-		t.Skip("root is missing: namespaces are made here")
+		require.Skip(t, "root", "namespaces are made here")
 	}
 	self, err := os.Executable()
 	if err != nil {

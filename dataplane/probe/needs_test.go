@@ -11,6 +11,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // ample is a machine on which everything is there.
@@ -86,7 +88,7 @@ func TestOlderKernelsHaveCaveats(t *testing.T) {
 func TestTheKernelsTypesAreNotNeeded(t *testing.T) {
 	open(t, Config{})
 	if os.Geteuid() != 0 {
-		t.Skip("root is missing: a mount is made here")
+		require.Skip(t, "root", "a mount is made here")
 	}
 	if _, err := os.Stat("/sys/kernel/btf"); err != nil {
 		t.Skip("there is no /sys/kernel/btf to be hidden: the other tests have shown it")

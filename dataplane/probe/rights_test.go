@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/internal/child"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // unprivilegedEnv makes this test program one that attaches to a process, says what came of it, and waits to be killed.
@@ -137,7 +138,7 @@ func hostOfNobody(t *testing.T) *host {
 func TestCAPBPFAndCAPPERFMONSuffice(t *testing.T) {
 	open(t, Config{})
 	if os.Geteuid() != 0 {
-		t.Skip("root is missing: other users' processes are started here")
+		require.Skip(t, "root", "other users' processes are started here")
 	}
 	d := hostOfNobody(t)
 	_, say := elsewhere(t, d.pid, nobody(unix.CAP_BPF, unix.CAP_PERFMON))
@@ -153,7 +154,7 @@ func TestCAPBPFAndCAPPERFMONSuffice(t *testing.T) {
 func TestEachRightThatIsMissingIsNamed(t *testing.T) {
 	open(t, Config{})
 	if os.Geteuid() != 0 {
-		t.Skip("root is missing: other users' processes are started here")
+		require.Skip(t, "root", "other users' processes are started here")
 	}
 	d := hostOfNobody(t)
 	hidden := filepath.Join(t.TempDir(), "libsites.so") // another user does not come into this folder

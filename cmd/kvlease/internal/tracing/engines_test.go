@@ -148,12 +148,12 @@ func pair(t *testing.T, open core.OpenTransport) (p, d *engine) {
 }
 
 // read lets D read one request of P, and gives what the library says that took.
-func (d *engine) read(p *engine, id string) time.Duration {
-	d.t.Helper()
+func (e *engine) read(p *engine, id string) time.Duration {
+	e.t.Helper()
 	granted := p.do(jsonl.Command{Cmd: "grant", ID: id, Blocks: []uint32{1, 2}, Tokens: 16})
-	d.do(jsonl.Command{Cmd: "track", ID: id, Params: granted.Params})
-	d.do(jsonl.Command{Cmd: "read", ID: id})
-	r := d.wait("read", func(r *jsonl.Report) bool { return r.Ev == "read_done" && r.ID == id })
+	e.do(jsonl.Command{Cmd: "track", ID: id, Params: granted.Params})
+	e.do(jsonl.Command{Cmd: "read", ID: id})
+	r := e.wait("read", func(r *jsonl.Report) bool { return r.Ev == "read_done" && r.ID == id })
 	p.wait("freed", func(r *jsonl.Report) bool { return r.Ev == "freed" && r.ID == id })
 	return time.Duration(r.TookMS * 1e6)
 }
@@ -221,8 +221,8 @@ func (s *slow) Release(x transport.Xfer) error {
 }
 
 // hold lets D wait with a request of P: heartbeats.
-func (d *engine) hold(p *engine, id string) {
-	d.t.Helper()
+func (e *engine) hold(p *engine, id string) {
+	e.t.Helper()
 	granted := p.do(jsonl.Command{Cmd: "grant", ID: id, Blocks: []uint32{3}, Tokens: 16})
-	d.do(jsonl.Command{Cmd: "track", ID: id, Params: granted.Params})
+	e.do(jsonl.Command{Cmd: "track", ID: id, Params: granted.Params})
 }

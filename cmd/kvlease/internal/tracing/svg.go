@@ -161,35 +161,35 @@ func (g *Group) draw(p *svg.Pen, y float64, s scale) float64 {
 	return y + 18
 }
 
-func (h *Row) draw(p *svg.Pen, y float64, s scale) {
-	p.Open(fmt.Sprintf("%s: %s", h.Stage, h.Stage.Meaning()))
-	p.Text("", labelEnd, y+19, "end", h.label())
+func (r *Row) draw(p *svg.Pen, y float64, s scale) {
+	p.Open(fmt.Sprintf("%s: %s", r.Stage, r.Stage.Meaning()))
+	p.Text("", labelEnd, y+19, "end", r.label())
 	p.End()
-	// Buckets are not equally wide on a logarithmic axis: what is drawn is how many there are to a width.
+	// Buckets are not equally wide on a logarithmic axis: what is drawn is how many there are to a widtr.
 	var dense [probe.Buckets]float64
 	most := 0.0
-	for i, n := range h.Counts {
+	for i, n := range r.Counts {
 		dense[i] = float64(n) / math.Log(float64(max(probe.Lower(i+1), 2))/float64(max(probe.Lower(i), 1)))
 		most = max(most, dense[i])
 	}
 	bottom := y + rowHeight - 2
-	for i, n := range h.Counts {
+	for i, n := range r.Counts {
 		if n == 0 {
 			continue
 		}
 		from, to := s.x(float64(probe.Lower(i))), s.x(float64(probe.Lower(i+1)))
 		tall := max(barHeight*dense[i]/most, 1)
-		p.Open(fmt.Sprintf("%d of %d between %s and %s", n, h.Count, duration(time.Duration(probe.Lower(i))), duration(time.Duration(probe.Lower(i+1)))))
+		p.Open(fmt.Sprintf("%d of %d between %s and %s", n, r.Count, duration(time.Duration(probe.Lower(i))), duration(time.Duration(probe.Lower(i+1)))))
 		p.Rect("bar", from+0.4, bottom-tall, max(to-from-0.8, 1), tall)
 		p.End()
 	}
-	v := h.columns()
+	v := r.columns()
 	for i, class := range []string{"p50", "p90", "p99"} {
 		x := s.x(float64(v[i]))
 		p.Line(class, x, y+2, x, bottom)
 	}
 	p.Circle("max", s.x(float64(v[3])), bottom-4, 3.5)
-	p.Text("num", columnEnd(0), y+19, "end", fmt.Sprint(h.Count))
+	p.Text("num", columnEnd(0), y+19, "end", fmt.Sprint(r.Count))
 	for i, d := range v {
 		p.Text("num", columnEnd(i+1), y+19, "end", duration(d))
 	}

@@ -22,6 +22,18 @@ import (
 	"github.com/kvlease/kvlease/internal/require"
 )
 
+// targetEnv makes this test program a process that does nothing, until its stdin ends.
+const targetEnv = "KVLEASE_TEST_TRACE_TARGET"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(targetEnv) != "" {
+		fmt.Println("ready")
+		io.Copy(io.Discard, os.Stdin)
+		return
+	}
+	os.Exit(m.Run())
+}
+
 // needProbe skips where nothing can be traced.
 func needProbe(t *testing.T) {
 	t.Helper()
@@ -251,8 +263,8 @@ func TestATraceEndsWithItsProcessesAndSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, "-test.run", "^TestThatIsAProcessForOthers$", "-test.v")
-	cmd.Env = append(os.Environ(), "KVLEASE_TEST_SLEEP=1")
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), targetEnv+"=1")
 	in, err := cmd.StdinPipe()
 	if err == nil {
 		var out io.ReadCloser
@@ -283,13 +295,6 @@ func TestATraceEndsWithItsProcessesAndSaysSo(t *testing.T) {
 	if err := Run(t.Context(), Config{PIDs: []int{cmd.Process.Pid}}, io.Discard); !errors.Is(err, probe.ErrGone) {
 		t.Errorf("a process that has gone: %v", err)
 	}
-}
-
-func TestThatIsAProcessForOthers(t *testing.T) {
-	if os.Getenv("KVLEASE_TEST_SLEEP") == "" {
-		t.Skip("for another test")
-	}
-	io.Copy(io.Discard, os.Stdin)
 }
 
 func TestAPictureIsDrawnAtTheEnd(t *testing.T) {
