@@ -78,7 +78,17 @@ def rows():
         out.append(Row("latency", f"completion sent → blocks-free event, {words}", f"free.{how}", US, peers=raw, tail=True))
     out.append(Row("kill", "D killed → blocks free, lease of 3 s (extension 2 s), no death wire", "kill.freed", S, limit=2.08e9,
                    target="≤ extension + settle + tick + two steps = 2.08 s", peers=[vllm("lease of 3 s, clock moved by hand", "freed.3", S), vllm("its default of 30 s", "freed.30", S)]))
-    return out + reads() + inside()
+    return out + reads() + sites() + inside()
+
+
+def sites():
+    without = ("without", "the same without the question", "sites.without.track", NS)
+    return [
+        Row("sites", "`kvl_track`, nobody attached to its trace site", "sites.with.track", peers=[without]),
+        Row("sites", "idle step in Go, nobody attached", "IdleStepSites there-ns/op", peers=[("without", "sites that are not there", "IdleStepSites none-ns/op", NS)]),
+        Row("sites", "a site, nobody attached", "sites.off"),
+        Row("sites", "a hit, bpftrace counts", "sites.hit", limit=1500, target="≤ 1.5 µs (kernel ≥ 6.18)", peers=[("kernel", "ordinary uprobe at a function's entry", "sites.uprobe", NS)]),
+    ]
 
 
 def reads():

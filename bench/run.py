@@ -4,7 +4,7 @@
 usage: run.py [--quick] [--only SECTION,...] [--rounds N] [--calm SECONDS] [--readme] [--save NAME]
 
   --quick    few rounds and the smaller sizes: shows that all of it runs, not how fast it is
-  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, memory; and passes, engines, which need make deps-vllm
+  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, memory, sites; and passes, engines, which need make deps-vllm
   --rounds   7 unless said; the latencies and the kill take as many as fit beside them
   --calm     wait before a round while others use the machine, so many seconds in all at most
   --readme   put the table into bench/README.md, too
@@ -179,6 +179,19 @@ class Bench:
     def hook(self):
         turns([Once(link_kvlease("hook", "bench/hook/hook.c"))], self.rounds, self.samples, self.calm)
 
+    def sites(self):
+        """Trace sites with nobody attached, against a library that does not ask; and what a hit costs, beside an ordinary uprobe."""
+        hook = link_kvlease("hook", "bench/hook/hook.c")
+        sources = [str(p) for p in sorted((ROOT / "cmd/libkvlease/src").glob("*.c"))]
+        ours = []
+        for name, flags in (("with", []), ("without", ["-DKVL_SITES_OFF"])):
+            (OUT / name).mkdir(exist_ok=True)
+            compile_c(f"{name}/libkvlease.so.0", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-DKVL_VERSION_STRING=\"bench\"",
+                      "-Icmd/libkvlease/include", "-Iringbuf/include", *flags, *sources, "-ldl", "-Wl,-soname,libkvlease.so.0")
+            ours.append(Once("env", f"LD_LIBRARY_PATH={OUT / name}", hook, f"sites.{name}"))
+        hits = Once(sys.executable, "bench/sites/hits.py", compile_c("hits", "bench/sites/hits.c"))
+        turns([*ours, GoBench("bench/plane", "^BenchmarkIdleStepSites$", "100000x"), hits], self.rounds, self.samples, self.calm)
+
     def python(self):
         """The package as `make python` leaves it; ctypes calls the library that lies in it."""
         package = ROOT / "build" / "python"
@@ -247,7 +260,7 @@ class Bench:
             self.samples.add(f"memory.{name}", value)
 
 
-SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "memory"]
+SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "memory", "sites"]
 INSIDE = ["passes", "engines"]  # inside vLLM, with what `make deps-vllm` installs
 
 

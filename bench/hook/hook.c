@@ -116,8 +116,9 @@ static double untracked(void)
 	return now_ns() - start;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	const char *as = argc > 1 ? argv[1] : "hook"; /* what the names begin with */
 	static uint8_t kv[2][64 * 4096] __attribute__((aligned(4096)));
 	double grant_ns = 0, track_ns = 0, untrack_ns = 0;
 	kvl_remote_t remote;
@@ -135,7 +136,7 @@ int main(void)
 			steps(p, 1);
 		}
 	}
-	printf("hook.grant %.3f\nhook.track %.3f\nhook.untrack %.3f\n", grant_ns / STRETCH / STRETCHES, track_ns / STRETCH / STRETCHES,
+	printf("%s.grant %.3f\n%s.track %.3f\n%s.untrack %.3f\n", as, grant_ns / STRETCH / STRETCHES, as, track_ns / STRETCH / STRETCHES, as,
 	       untrack_ns / STRETCH / STRETCHES);
 	return 0;
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -16,6 +17,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -142,6 +144,44 @@ func BenchmarkHeartbeat10000(b *testing.B) {
 
 // The step of an engine that holds and tracks 10,000 requests each and waits for one handshake, when nothing is due.
 func BenchmarkIdleStep(b *testing.B) {
+	d := idle(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		d.step(time.Microsecond)
+	}
+}
+
+// The same with trace sites to which nobody is attached and without any, in turn.
+func BenchmarkIdleStepSites(b *testing.B) {
+	none := idle(b)
+	trace.SetProcess(trace.New(new(trace.Words), nil))
+	there := idle(b)
+	trace.SetProcess(nil)
+	var spent [2][]float64 // ns a step, of each stretch
+	const stretch = 500
+	for i := 0; b.Loop(); i++ {
+		if i%stretch != 0 {
+			continue
+		}
+		for k := range 2 {
+			at := (i/stretch + k) % 2
+			d := [2]*engine{none, there}[at]
+			from := time.Now()
+			for range stretch {
+				d.step(time.Microsecond)
+			}
+			spent[at] = append(spent[at], float64(time.Since(from))/stretch)
+		}
+	}
+	for k, unit := range [2]string{"none-ns/op", "there-ns/op"} {
+		slices.Sort(spent[k])
+		b.ReportMetric(spent[k][len(spent[k])/2], unit)
+	}
+}
+
+// idle is an engine that holds and tracks 10,000 requests each and waits for one handshake.
+func idle(b *testing.B) *engine {
+	b.Helper()
 	const n = 10_000
 	hub := loopback.NewHub()
 	config := `{"kv_lease_duration":3600}`
@@ -168,8 +208,5 @@ func BenchmarkIdleStep(b *testing.B) {
 		p.step(time.Millisecond)
 		d.step(time.Millisecond)
 	}
-	b.ReportAllocs()
-	for b.Loop() {
-		d.step(time.Microsecond)
-	}
+	return d
 }
