@@ -120,12 +120,13 @@ func removeIf(path string, ok func(h *Head, idle time.Duration) bool, now time.T
 	defer p.Close()
 	uid, pid, _, _ := ownName(filepath.Base(path))
 	var st unix.Stat_t
-	if unix.Fstat(int(p.file.Fd()), &st) != nil || int(st.Uid) != os.Geteuid() || uid != os.Geteuid() || p.head.UID != uid || p.head.PID != pid {
+	written, err := p.file.Stat()
+	if err != nil || unix.Fstat(int(p.file.Fd()), &st) != nil || int(st.Uid) != os.Geteuid() || uid != os.Geteuid() || p.head.UID != uid || p.head.PID != pid {
 		return false
 	}
 	h := p.head
 	h.Alive = alive(h.PID, h.Started, p.namespace, int(p.file.Fd()))
-	if !ok(&h, now.Sub(time.Unix(st.Mtim.Unix()))) {
+	if !ok(&h, now.Sub(written.ModTime())) {
 		return false
 	}
 	return unlinkOurs(path, int(p.file.Fd()))

@@ -110,11 +110,11 @@ func (p *Page) readEnds(s *Snapshot) error {
 	}
 	record.PutLastEnds(p.ring, p.ends)
 	claimed := max(binary.LittleEndian.Uint64(head[:]), whole)
-	first := uint64(1)
-	if claimed > EndsMax {
-		first = claimed - EndsMax + 1
-	}
-	for n := first; n <= whole; n++ {
+	for k := uint64(EndsMax); k > 0; k-- { // oldest first
+		n := claimed - k + 1
+		if claimed < k || n > whole {
+			continue
+		}
 		e := &p.ring[(n-1)%EndsMax]
 		if e.Number != n {
 			continue // it came and went between two states
