@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/internal/list"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/submit"
@@ -383,7 +384,9 @@ func (l *Link) look() {
 	}
 	if !l.refused && l.carrier.State() == stream.Waiting {
 		err := l.carrier.Err()
-		l.refused = err != nil && (errors.Is(err, stream.ErrTaken) || errors.Is(err, stream.ErrInvalid))
+		if l.refused = err != nil && (errors.Is(err, stream.ErrTaken) || errors.Is(err, stream.ErrInvalid)); l.refused {
+			l.p.cfg.Log.Put(log.HostRefuses, l.p.last, log.Entry{Text: err.Error()})
+		}
 	}
 	if l.refused {
 		l.ev = record.Event{Kind: record.EvHostDown, Status: record.HostRefuses}
@@ -401,7 +404,9 @@ func (l *Link) lost(now clock.Instant) {
 	}
 	if !l.lostSaid {
 		l.ev = record.Event{Kind: record.EvHostDown}
-		l.lostSaid = l.p.out.Put(&l.ev)
+		if l.lostSaid = l.p.out.Put(&l.ev); l.lostSaid {
+			l.p.cfg.Log.Put(log.HostLost, now, log.Entry{})
+		}
 	}
 	for n := 0; l.lostAt < len(l.tracks) && n < lostStepMax; n++ { // the rest in the next step
 		if e := &l.tracks[l.lostAt]; e.live {

@@ -8,6 +8,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/lease"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/submit"
@@ -25,6 +26,7 @@ type Config struct {
 	Engine uint64       // wire.EngineHash of our engine id, for trace sites
 	Rank   uint32       // ours, likewise
 	Sites  *trace.Sites // nil: nobody can attach
+	Log    *log.Writer  // of the step; nil: nothing is said
 }
 
 // batch is how many entries of a heartbeat are applied at once.

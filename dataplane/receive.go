@@ -3,6 +3,7 @@ package dataplane
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/lease"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -71,22 +72,24 @@ func (p *Plane) receive(now clock.Instant) {
 // start looks at a notification. What is to be applied is left open in p.msg.
 func (p *Plane) start(agent, body []byte) {
 	if len(body) > 0 && body[0] == wire.NativeMagic {
-		p.startNative(body)
+		p.startNative(agent, body)
 	} else {
 		p.startStock(agent, body)
 	}
 }
 
 // startNative takes a message of a peer that speaks kvlease. Entries with a wrong key are counted by the table.
-func (p *Plane) startNative(body []byte) {
+func (p *Plane) startNative(agent, body []byte) {
 	head, entries, st := wire.ParseNative(body)
 	switch st {
 	case wire.OK:
 	case wire.BadVersion, wire.BadKind, wire.BadFlags:
 		p.Counters.UnknownKinds++
+		p.say(log.MessageUnknown, agent, uint64(len(body)))
 		return
 	default:
 		p.Counters.MalformedNative++
+		p.say(log.MessageMalformed, agent, uint64(len(body)))
 		return
 	}
 	switch head.Kind {
@@ -114,15 +117,18 @@ func (p *Plane) startStock(agent, body []byte) {
 	p.Counters.StockReceived++
 	if !p.cfg.StockPeers {
 		p.Counters.StockIgnored++
+		p.say(log.StockIgnored, agent, 0)
 		return
 	}
 	msg, st := wire.ParseStock(body)
 	switch {
 	case st != wire.OK:
 		p.Counters.MalformedStock++
+		p.say(log.MessageMalformed, agent, uint64(len(body)))
 		return
 	case msg.Kind == wire.PushReg:
 		p.Counters.PushRegs++
+		p.say(log.PushRegistration, agent, 0)
 		return
 	case msg.Kind == wire.Completion:
 		p.Counters.CompletesReceived++
@@ -168,17 +174,32 @@ func (p *Plane) entriesOn(left int, now clock.Instant) int {
 			p.Leases.RenewEntries(p.entries[:n], reader, now, p.outcomes[:n])
 			p.countNamed(n)
 		case wire.Complete:
-			for _, e := range p.entries[:n] {
-				p.Leases.Complete(e, reader, m.head.Readers, now)
+			for i, e := range p.entries[:n] {
+				p.outcomes[i] = p.Leases.Complete(e, reader, m.head.Readers, now)
 			}
 		case wire.Release:
-			for _, e := range p.entries[:n] {
-				p.Leases.Release(e, reader, now)
+			for i, e := range p.entries[:n] {
+				p.outcomes[i] = p.Leases.Release(e, reader, now)
 			}
 		}
+		p.sayKeys(n)
 	}
 	m.open = m.at < int(m.head.Count)
 	return left
+}
+
+// say says something about a message.
+func (p *Plane) say(k log.Kind, agent []byte, a uint64) {
+	p.cfg.Log.Put(k, p.last, log.Entry{Agent: agent, A: a})
+}
+
+// sayKeys says of entries whose outcomes have just been written which had a wrong key.
+func (p *Plane) sayKeys(n int) {
+	for i, out := range p.outcomes[:n] {
+		if out == lease.BadKey {
+			p.cfg.Log.Put(log.KeyWrong, p.last, log.Entry{Hash: p.msg.head.Engine, A: uint64(p.entries[i].Slot)})
+		}
+	}
 }
 
 // idsOn extends the elements of a stock heartbeat.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/internal/list"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/submit"
@@ -38,6 +39,7 @@ type Config struct {
 	TransitMax time.Duration
 	Seed       uint64
 	Sites      *trace.Sites // nil: nobody can attach
+	Log        *log.Writer  // of the step; nil: nothing is said
 }
 
 func (c *Config) setDefaults(mem *record.Memory) error {

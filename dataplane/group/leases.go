@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/internal/list"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
@@ -90,7 +91,7 @@ func (x *said) Expect(e *record.Expect, id []byte, now clock.Instant) {
 	g.expected++
 	g.Counters.Expects++
 	k.noID = !g.ids.store(&g.mem.Slots[s], id)
-	g.countLong(k.noID)
+	g.countLong(k.noID, id)
 	list.Push(&g.expects, g.leases, s, (*lease).ofExpect)
 	for i := range g.ranks {
 		if r := &g.ranks[i]; r.pastLease(s) {
@@ -99,9 +100,10 @@ func (x *said) Expect(e *record.Expect, id []byte, now clock.Instant) {
 	}
 }
 
-func (g *Group) countLong(full bool) {
+func (g *Group) countLong(full bool, id []byte) {
 	if full {
 		g.Counters.LongIDsFull++
+		g.cfg.Log.Put(log.LeaseIDsFull, g.now, log.Entry{Request: id, A: uint64(len(id))})
 	}
 }
 
@@ -145,13 +147,14 @@ func (x *said) Grant(in *record.Grant, id []byte, now clock.Instant) {
 		// Its parameters are out, and every rank's row says that it may be read, as of each slot that waits for its next grant: it is
 		// over when every rank has raised its row (L10). No rank hears its id, which another lease has.
 		g.Counters.Duplicates++
+		g.cfg.Log.Put(log.DuplicateGrant, now, log.Entry{Request: id, A: uint64(in.Blocks)})
 		k.dup, k.noID, k.said = true, true, saidCancel
 		id = g.idOf(s, k)
 	} else {
 		k.tag = tag
 		g.names.put(tag, s)
 		k.noID = !g.ids.store(slot, id)
-		g.countLong(k.noID)
+		g.countLong(k.noID, id)
 	}
 	if g.dead == g.all {
 		g.over(s, k)
@@ -232,6 +235,7 @@ func (g *Group) freed(r *rank, h record.Handle, reason int32) {
 	s := h.Slot()
 	if h>>32 == 0 || int(s) >= len(g.leases) || reason < record.FreedCompleted || int(reason) >= len(gravity) {
 		g.Counters.Misfits++
+		g.sayRank(log.RankBad, r)
 		return
 	}
 	k := &g.leases[s]
@@ -292,6 +296,7 @@ func (g *Group) lapse(now clock.Instant) {
 			continue
 		}
 		g.Counters.Lapsed++
+		g.cfg.Log.Put(log.ExpectLapsed, now, log.Entry{Request: g.idOf(s, k), A: uint64(g.cfg.ExpectMax)})
 		g.expected--
 		k.phase = leaseLapsed
 		g.sayLease(record.NewHandle(s, k.use), record.TagCancel, g.all)

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
@@ -78,6 +79,9 @@ func (g *Group) room(r *rank, tag uint32, n int) []byte {
 			return rec
 		}
 	}
+	if !r.again {
+		g.sayRank(log.RankBehind, r)
+	}
 	r.again = true
 	r.unsent++
 	g.Counters.Unsent++
@@ -120,6 +124,7 @@ func (g *Group) listen(r *rank, now clock.Instant) {
 		g.Counters.Received++
 		if !g.hear(r, tag, rec, now) {
 			g.Counters.Bad++
+			g.sayRank(log.RankBad, r)
 		}
 	}
 	r.carrier.Release()
@@ -223,6 +228,7 @@ func (g *Group) stateOf(r *rank, s record.RankState, now clock.Instant) {
 			r.downDue, r.downGone = true, 0
 		}
 		r.up, r.upDue = true, true
+		g.sayRank(log.RankUp, r)
 		g.rankNews |= r.bit
 	case !up && r.up:
 		r.up, r.downGone = false, 0
@@ -232,6 +238,7 @@ func (g *Group) stateOf(r *rank, s record.RankState, now clock.Instant) {
 		g.rankNews |= r.bit
 	}
 	if s.Flags&record.RankPoisoned != 0 && !r.broken {
+		g.sayRank(log.RankBroken, r)
 		r.broken, r.brokenAt = true, now
 	}
 }
@@ -244,6 +251,7 @@ func (r *rank) over() bool {
 // down says that a rank is lost.
 func (r *rank) down(g *Group) {
 	g.Counters.RanksLost++
+	g.sayRank(log.RankLost, r)
 	r.up, r.upDue, r.downDue, r.downGone = false, false, true, 1
 	g.rankNews |= r.bit
 	r.full = full{}
@@ -252,6 +260,9 @@ func (r *rank) down(g *Group) {
 		g.engineLook(uint32(i))
 	}
 }
+
+// sayRank says something about a rank of ours.
+func (g *Group) sayRank(k log.Kind, r *rank) { g.cfg.Log.Put(k, g.now, log.Entry{A: uint64(r.n)}) }
 
 // lose counts all that a rank has not ended as ended there: its process is gone, and its memory with it.
 func (g *Group) lose(r *rank) {

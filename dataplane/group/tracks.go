@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/internal/list"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -108,6 +109,7 @@ func (x *said) Track(in *record.TrackReq, remote, _ []byte, now clock.Instant) {
 	}
 	if !g.remotes.set(&t.id, &t.idLen, remote) { // a rank that has to hear of it again could not be told
 		g.Counters.LongIDsFull++
+		g.cfg.Log.Put(log.RequestIDsFull, now, log.Entry{Request: remote, A: uint64(len(remote))})
 		g.orphan(u, t)
 		return
 	}

@@ -3,6 +3,7 @@ package group
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/internal/list"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -66,6 +67,8 @@ func (g *Group) stopWaiting(now clock.Instant) {
 			return
 		}
 		g.Counters.WaitTimeouts++
-		g.decide(u, &g.tracks[u], record.ReadLost)
+		t := &g.tracks[u]
+		g.cfg.Log.Put(log.ClockUnknown, now, log.Entry{Request: g.remotes.get(&t.id, t.idLen)})
+		g.decide(u, t, record.ReadLost)
 	}
 }

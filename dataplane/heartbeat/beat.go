@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
@@ -91,7 +92,10 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 			}
 			return budget
 		}
-		t.times.BeatLate.Observe(now.Sub(t.beats.At(i)))
+		late := now.Sub(t.beats.At(i))
+		if t.times.BeatLate.Observe(late); late > t.interval(e) {
+			t.sayEngine(log.HeartbeatsLate, e, uint64(late), uint64(t.interval(e)))
+		}
 		t.beginRound(i, now)
 		if e.state != Connected { // a row read found it unreachable
 			return budget
@@ -100,6 +104,7 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 	for budget > 0 {
 		if e.unheard() >= t.cfg.UnheardBytesMax { // heartbeats may be dropped: the next one says the same
 			t.counters.BeatsDropped++
+			t.sayEngine(log.HeartbeatsDropped, e, e.unheard(), 0)
 			cut := e.beatList
 			t.endRound(i, now)
 			e.beatCut = cut // the next round goes on here: those behind it must have their turn
@@ -225,6 +230,7 @@ func (t *Tracker) sendTo(i, k uint32, beats int, now clock.Instant) bool {
 		return true
 	}
 	t.counters.SendFailed++
+	t.sayEngine(log.SendFailed, e, uint64(len(t.buf)), 0)
 	if errors.Is(err, transport.ErrFull) {
 		e.breaks++
 	} else {
@@ -296,6 +302,7 @@ func (t *Tracker) buildBeat(e *engine, now clock.Instant) int {
 			return n
 		default:
 			t.counters.BadIDs++ // it can be read only as long as its first term lasts
+			t.sayRemote(log.IDUnsendable, r, uint64(len(t.remotes.idOf(r))), 0)
 			t.setAside(m)
 		}
 	}

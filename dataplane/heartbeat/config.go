@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -48,6 +49,7 @@ type Config struct {
 	Nonce func(engine string) [16]byte // of our death wire to an engine, for hello; any goroutine. nil: there are no death wires
 	Seed  uint64                       // spreads the timers, keys the id table
 	Sites *trace.Sites                 // nil: nobody can attach
+	Log   *log.Writer                  // of the step; nil: nothing is said
 }
 
 // Bounds that a message needs: a stock completion of the longest id, and one native entry.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -143,6 +144,7 @@ func (t *Tracker) setState(i uint32, s State) {
 		if e.offAt != 0 {
 			e.took, e.connects = t.now.Sub(e.offAt), e.connects+1
 			t.times.Connect.Observe(e.took)
+			t.sayEngine(log.EngineUp, e, uint64(e.took), 0)
 		}
 		e.offAt = 0
 	case e.offAt == 0:

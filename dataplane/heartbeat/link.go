@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -84,6 +85,7 @@ func (t *Tracker) broken(i, k uint32, now clock.Instant) {
 	}
 	e.healAt = now.Add(t.backoff(e))
 	if e.state == Connected {
+		t.sayEngine(log.EngineDown, e, uint64(e.requests), 0)
 		t.setState(i, Broken)
 		t.engineDown(i, uint64(e.requests))
 		t.forgetLeaving(e) // who cannot be reached needs no good-bye

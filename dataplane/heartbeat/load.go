@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -175,6 +176,7 @@ func (t *Tracker) loadNext(i uint32, now clock.Instant) bool {
 		if err != nil {
 			t.counters.LoadsFailed++
 			l.fails++
+			t.cfg.Log.Put(log.LoadFailed, now, log.Entry{Engine: e.id, Hash: e.hash, A: uint64(l.fails), Text: err.Error()})
 			if l.downAt == 0 {
 				l.downAt = now
 			}

@@ -1,6 +1,9 @@
 package heartbeat
 
-import "github.com/kvlease/kvlease/dataplane/clock"
+import (
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
+)
 
 // What other goroutines say of an engine changes it here. A change that ends what is tracked there is a walk of several
 // steps; what is said meanwhile waits in want.
@@ -89,11 +92,13 @@ func (t *Tracker) handshake(i uint32, f *facts, now clock.Instant) {
 		// Two processes claim one id, or an old answer came late. Each change costs all that is tracked there: one a duration.
 		if e.want.at == 0 {
 			t.counters.Flaps++
+			t.sayEngine(log.EngineTwice, e, 0, 0)
 			e.want.at = e.replacedAt.Add(e.facts.times.duration)
 		}
 		t.loads.Set(i, min(e.want.at, t.loads.At(i)))
 		return
 	default:
+		t.sayEngine(log.EngineReplaced, e, uint64(e.requests), 0)
 		t.engineDown(i, uint64(e.requests))
 		e.before, e.replacedAt = e.facts.epoch, now
 		t.startWalk(i, walkLose, now)
@@ -134,6 +139,7 @@ func (t *Tracker) die(i uint32, now clock.Instant) {
 		return
 	}
 	t.counters.EnginesDead++
+	t.sayEngine(log.EngineDead, e, uint64(e.requests), 0)
 	t.engineDown(i, uint64(e.requests))
 	t.forgetLeaving(e)
 	t.stopRounds(i)

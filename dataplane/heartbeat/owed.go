@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -211,6 +212,7 @@ func (t *Tracker) sendStockEnd(i uint32, now clock.Instant) bool {
 		t.buf, st = wire.AppendCompletion(t.buf[:0], t.remotes.idOf(r), e.links[k].readers)
 		if st != wire.OK {
 			t.counters.BadIDs++ // nothing can be said about it: the lease ends by itself
+			t.sayRemote(log.IDUnsendable, r, uint64(len(t.remotes.idOf(r))), 0)
 			t.forgetOwed(m)
 			return true
 		}
@@ -255,6 +257,7 @@ func (t *Tracker) expireOwed(now clock.Instant) {
 			return
 		}
 		t.counters.OwedLate++
+		t.sayRemote(log.EndUntold, &t.remotes.all[m], uint64(t.cfg.ReadTimeout), 0)
 		t.forgetOwed(m)
 	}
 }

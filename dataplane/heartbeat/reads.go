@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -61,18 +62,23 @@ func (t *Tracker) start(u uint32, now clock.Instant) bool {
 	e := &t.engines[r.engine]
 	switch {
 	case r.lost:
+		t.why = said
 		return t.finish(u, record.ReadLost, now)
 	case r.gone && r.native:
+		t.why = said
 		return t.finish(u, record.ReadStale, now)
 	case r.gone:
+		t.why = said
 		return t.finish(u, record.ReadUnproven, now)
 	case e.state != Connected || e.facts.bare || r.place == inStrange:
 		return false
 	case !r.native && e.facts.native: // its owner may rely on the fence, and without slot and use there is none to read
 		t.counters.Keyless++
+		t.why = log.ReadKeyless
 		return t.finish(u, record.ReadUnproven, now)
 	case !r.native && (r.ends != 0 || !t.guarded(e, r, now)): // ends: the lease ends with the READ of another request
 		t.counters.GuardRefused++
+		t.why = log.ReadLate
 		return t.finish(u, record.ReadUnproven, now)
 	case r.native && !e.hasRow(r.slot):
 		return t.finish(u, record.ReadStale, now)
@@ -101,10 +107,12 @@ func (t *Tracker) commit(u uint32, r *remote, e *engine, now clock.Instant) bool
 			return false // room comes back
 		}
 		t.counters.ReadsInvalid++ // it does not fit an empty machine, and would stand in the way of all others
+		t.why = log.ReadInvalid
 		return t.finish(u, record.ReadFailed, now)
 	default:
 		t.reads.Abort(job)
 		t.counters.ReadsInvalid++
+		t.why = log.ReadInvalid
 		return t.finish(u, record.ReadFailed, now)
 	}
 	t.unwait(u)
@@ -204,6 +212,7 @@ func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 			status = record.ReadUnproven
 		case !r.native && (r.lost || !t.guarded(e, r, now)):
 			t.counters.GuardRefused++
+			t.why = log.ReadLate
 			status = record.ReadUnproven
 		}
 	}
@@ -219,11 +228,12 @@ func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 	if q.held {
 		q.heldSaid = true
 		t.gauges.BlocksHeld++
+		t.sayRemote(log.BlocksAside, r, o.Bytes, 0)
 	} else {
 		e.open--
 	}
 	if r.lost && status != record.ReadOK {
-		status = record.ReadLost
+		status, t.why = record.ReadLost, none8
 	}
 	r.read = r.read || status == record.ReadOK
 	r.stale = r.stale || status == record.ReadStale
@@ -246,6 +256,7 @@ func (t *Tracker) finish(u uint32, status uint8, now clock.Instant) bool {
 	t.counters.Outcomes[status]++
 	q.state, q.status = reqEnded, status
 	t.traceReported(u, status)
+	t.sayEnd(q)
 	q.pend &^= pendGone | pendRisk // the outcome says more
 	t.event(u, pendOutcome)
 	t.leave(u, now)
@@ -329,6 +340,7 @@ func (t *Tracker) stepWaiting(now clock.Instant) bool {
 			break
 		}
 		t.counters.WaitTimeouts++
+		t.why = log.ReadWaited
 		t.finish(u, record.ReadLost, now)
 	}
 	return tried

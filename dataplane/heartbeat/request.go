@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
@@ -118,6 +119,7 @@ func (t *Tracker) Track(req *record.TrackReq, remote, _ []byte, now clock.Instan
 	t.engines[i].requests++
 	if r.gone {
 		t.counters.Gone++
+		t.sayGone(r)
 		t.event(u, pendGone)
 		return
 	}
@@ -159,6 +161,7 @@ func (t *Tracker) join(i uint32, req *record.TrackReq, remote []byte, now clock.
 	}
 	if longFull && !v.native {
 		t.counters.LongIDsFull++
+		t.cfg.Log.Put(log.RequestIDsFull, now, log.Entry{Engine: t.engines[i].id, Hash: t.engines[i].hash, Request: remote, A: uint64(len(remote))})
 		r.unsendable, r.gone = true, true
 		t.setAside(m)
 		return m
@@ -172,6 +175,7 @@ func (t *Tracker) join(i uint32, req *record.TrackReq, remote []byte, now clock.
 func (t *Tracker) newRemote(v *identity, hash uint64) (uint32, bool) {
 	if t.remotes.free == none {
 		t.counters.OwedDropped++
+		t.sayRemote(log.EndUntold, &t.remotes.all[t.owedOrder.head], 0, 0)
 		t.forgetOwed(t.owedOrder.head)
 	}
 	return t.remotes.take(v, hash)
@@ -259,11 +263,13 @@ func (t *Tracker) Reject(req *record.TrackReq, remote []byte, now clock.Instant)
 	}
 	if t.remotes.free == none && t.owedOrder.head == none {
 		t.counters.OwedDropped++ // no room at all: the lease ends by itself
+		t.cfg.Log.Put(log.EndUntold, now, log.Entry{Engine: t.engines[i].id, Hash: t.engines[i].hash, Request: remote})
 		return
 	}
 	m, longFull := t.newRemote(&v, hash)
 	if longFull && !v.native {
 		t.counters.LongIDsFull++
+		t.cfg.Log.Put(log.EndUntold, now, log.Entry{Engine: t.engines[i].id, Hash: t.engines[i].hash, Request: remote})
 		t.remotes.drop(m)
 		return
 	}
@@ -309,6 +315,7 @@ func (t *Tracker) leaseGone(m uint32) {
 	for u := r.firstUser; u != none; u = t.requests[u].nextUser {
 		if t.requests[u].state < reqReading { // one that reads hears it from its outcome
 			t.counters.Gone++
+			t.sayGone(r)
 			t.event(u, pendGone)
 		}
 	}

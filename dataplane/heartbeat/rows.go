@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
@@ -157,6 +158,7 @@ func (t *Tracker) shownHeader(i uint32, word uint64) {
 	}
 	e.drains, e.pendDrains = true, true
 	t.counters.Draining++
+	t.sayEngine(log.EngineDrains, e, 0, 0)
 	t.queueEngineEvent(i)
 }
 
@@ -256,6 +258,7 @@ func (t *Tracker) unmoved(m uint32, row *rowState, sent uint32, now clock.Instan
 		return
 	}
 	left := uint64(max(t.certainEnd(r).Sub(now), 0))
+	t.sayRemote(log.LeaseAtRisk, r, left, 0)
 	for u := r.firstUser; u != none; u = t.requests[u].nextUser {
 		t.counters.AtRisk++
 		t.requests[u].riskLeft = left

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/internal/due"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -63,6 +64,7 @@ type Tracker struct {
 
 	buf  []byte       // the message under construction
 	head wire.Header  // its header
+	why  log.Kind     // why the read that is about to be ended is, if its status does not say it
 	ev   record.Event // the event under construction: a local one would be moved to the heap
 
 	places      int // of engines, used so far

@@ -27,6 +27,9 @@ func (t *Table) end(s uint32, k *hot, reason uint16, now clock.Instant) {
 
 	t.timed.drop(s)
 	t.unlist(s, k)
+	if reason == record.FreedExpired {
+		t.sayExpired(s, k, now)
+	}
 	left := t.leave(s, k, true)
 	if reason == record.FreedExpired {
 		t.Counters.ReadersCut += uint64(left)

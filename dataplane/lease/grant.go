@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -81,18 +82,19 @@ func (t *Table) Expect(h record.Handle, id []byte, now clock.Instant) Outcome {
 		end = units(now.Add(t.cfg.ExpectMax))
 	}
 	k.a = end<<lowBits | k.a&lowMask&^phaseMask | phaseExpected
-	t.enter(s, k, id)
+	t.enter(s, k, id, now)
 	t.timed.push(t.wheel.bucket(k.end()), s)
 	return Applied
 }
 
 // enter stores the id of a slot and puts it into the index, or marks the slot as not indexed: then stock messages do not
 // reach it and native ones do.
-func (t *Table) enter(s uint32, k *hot, id []byte) {
+func (t *Table) enter(s uint32, k *hot, id []byte, now clock.Instant) {
 	slot := &t.mem.Slots[s]
 	k.a |= noIndex
 	if !t.long.store(slot, id) {
 		t.Counters.LongFull++
+		t.cfg.Log.Put(log.LeaseIDsFull, now, log.Entry{Request: id, A: uint64(len(id))})
 		return
 	}
 	tag := t.tag(id)
@@ -101,6 +103,7 @@ func (t *Table) enter(s uint32, k *hot, id []byte) {
 	}
 	if !t.index.insert(tag, coldBit|uint64(s)) {
 		t.Counters.IndexFull++
+		t.cfg.Log.Put(log.LeaseUnindexed, now, log.Entry{Request: id, A: uint64(len(id))})
 		return
 	}
 	k.a &^= noIndex
@@ -178,8 +181,9 @@ func (t *Table) Grant(g *record.Grant, id []byte, now clock.Instant) Outcome {
 		t.end(s, k, before, now)
 		return Ended
 	}
-	if !t.claim(s, k, id) {
+	if !t.claim(s, k, id, now) {
 		t.Counters.Duplicate++
+		t.cfg.Log.Put(log.DuplicateGrant, now, log.Entry{Request: id, A: uint64(slot.Blocks)})
 		t.end(s, k, record.FreedDuplicate, now)
 		return Ended
 	}
@@ -246,7 +250,7 @@ func (t *Table) again(s uint32, k *hot, told clock.Instant) {
 
 // claim gives the slot the index entry of its id: a new one, its own from the expectation, or that of an expectation in
 // another slot, with all that was kept there. It reports false if the id holds a lease.
-func (t *Table) claim(s uint32, k *hot, id []byte) bool {
+func (t *Table) claim(s uint32, k *hot, id []byte, now clock.Instant) bool {
 	if !k.is(noIndex) {
 		return true
 	}
@@ -256,7 +260,7 @@ func (t *Table) claim(s uint32, k *hot, id []byte) bool {
 		if slot.IDLen != 0 {
 			t.long.drop(slot)
 		}
-		t.enter(s, k, id)
+		t.enter(s, k, id, now)
 		return true
 	}
 	o := uint32(t.index.entries[i].word & slotMask)
@@ -266,6 +270,7 @@ func (t *Table) claim(s uint32, k *hot, id []byte) bool {
 	}
 	if slot.IDLen == 0 && !t.long.store(slot, id) {
 		t.Counters.LongFull++
+		t.cfg.Log.Put(log.LeaseIDsFull, now, log.Entry{Request: id, A: uint64(len(id))})
 		return true
 	}
 	t.index.entries[i].word += uint64(s) - uint64(o)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -28,6 +29,7 @@ func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uin
 	past := unitsPast(now)
 	if gap > t.cfg.StallGap {
 		t.Times.StallGap.Observe(gap)
+		t.cfg.Log.Put(log.Stall, now, log.Entry{A: uint64(gap), B: uint64(t.cfg.StallGap)})
 		t.traceStall(gap, arrived-applied)
 		t.stalled, t.looks.calm = past, past+t.interval
 	}
@@ -238,6 +240,7 @@ func (t *Table) lapse(s uint32, k *hot, now clock.Instant) {
 	record.Raise(&t.mem.Rows[s].Fence, t.base+uint64(stateUse(state))+1)
 	publishBarrier()
 	t.timed.drop(s)
+	t.say(log.ExpectLapsed, s, now, uint64(t.cfg.ExpectMax), 0)
 	t.leave(s, k, false)
 	t.expected--
 	t.Counters.Lapsed++

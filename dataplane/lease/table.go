@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/trace"
 )
@@ -32,6 +33,7 @@ type Config struct {
 	Seed          uint64 // of the jitter
 
 	Sites       *trace.Sites // nil: nobody can attach
+	Log         *log.Writer  // of the step; nil: nothing is said
 	TraceSample int          // ends that run through a site of their own: one lease in so many, a power of two, by the hash of its id; 0: none
 }
 

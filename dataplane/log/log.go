@@ -1,0 +1,237 @@
+// Package log keeps what a context has to say to people: bounded rings of records of a fixed size, which a step fills without a lock or
+// an allocation, and from which lines of text are made elsewhere.
+package log
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+)
+
+// Level says how bad a record is. The lower the worse.
+type Level uint8
+
+const (
+	Error   Level = iota // somebody has to do something: requests fail, or blocks are lost, until then
+	Warning              // requests were computed again or delayed; nobody got wrong data
+	Info                 // what a person who looks into the past wants to see
+)
+
+var levelNames = [...]string{Error: "error", Warning: "warning", Info: "info"}
+
+// String is the level as lines and the configuration have it.
+func (l Level) String() string { return levelNames[l] }
+
+// LevelOf reads a level's name; what is none is Warning.
+func LevelOf(name string) Level {
+	for l, n := range levelNames {
+		if n == name {
+			return Level(l)
+		}
+	}
+	return Warning
+}
+
+// Bounds of a record's texts in bytes. What is longer is cut, and the line says so.
+const (
+	engineMax  = 64
+	requestMax = 64
+	textMax    = 256
+)
+
+// Entry is what a caller says beside kind and time. Nothing of it is kept: texts are copied.
+type Entry struct {
+	Engine  string // id of the engine that it is about; "": Agent or Hash alone, or none
+	Agent   []byte // the name of a stock agent in its place
+	Hash    uint64 // wire.EngineHash of that id, 0: none
+	Request []byte // id of the request as the other side knows it
+	A, B    uint64 // what Def.Values names
+	Text    string // an error's words
+}
+
+// record is an entry as it waits.
+type record struct {
+	kind                       Kind
+	cut                        uint8 // bits: engine, request, text were longer
+	engineLen, reqLen, textLen uint16
+	left                       uint32 // records left out before this one
+	at                         clock.Instant
+	hash, a, b                 uint64
+	engine                     [engineMax]byte
+	request                    [requestMax]byte
+	text                       [textMax]byte
+}
+
+// Rate of each kind and class of engines: so many at once, then one each while.
+const (
+	burst   = 5
+	every   = 10 * time.Second
+	classes = 16
+	ringLen = 256
+)
+
+// bucket is a token bucket as the time at which it would be full again.
+type bucket struct {
+	full clock.Instant
+	left uint32 // out since the last record
+}
+
+// Writer takes records from one place. nil takes none.
+//
+// Threads: of the step's, one at a time, as the step is; of the other, any (Shared).
+// Memory: all from New. Put touches no heap and waits for nothing but, if shared, others in Put.
+// Limit: 256 records wait; more are lost, and counted.
+type Writer struct {
+	shared bool
+	mu     sync.Mutex // of a shared one
+	least  Level      // worse ones and this are taken
+
+	buckets [kinds][classes]bucket
+	ring    [ringLen]record
+	// Edge L1: the writer's release store of tail; pairs with L2, the reader's acquire in next. Records below it are written.
+	// L3 and L4 are the same the other way for head: places below it are free.
+	tail, head atomic.Uint64
+	lost, out  atomic.Uint64 // records without a place; records left out by the rate
+}
+
+// Put says something. now is the step's time, or CLOCK_BOOTTIME beside it.
+func (w *Writer) Put(k Kind, now clock.Instant, e Entry) {
+	if w == nil || Defs[k].Level > w.least {
+		return
+	}
+	if w.shared {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+	}
+	b := &w.buckets[k][class(&e)]
+	if b.full = max(b.full, now); b.full.Sub(now) > (burst-1)*every {
+		b.left++
+		w.out.Add(1)
+		return
+	}
+	tail := w.tail.Load()
+	if tail-w.head.Load() == ringLen { // L4
+		w.lost.Add(1)
+		return
+	}
+	b.full = b.full.Add(every)
+	r := &w.ring[tail%ringLen]
+	r.kind, r.at, r.left, r.hash, r.a, r.b = k, now, b.left, e.Hash, e.A, e.B
+	b.left = 0
+	n := copy(r.engine[:], e.Engine)
+	n += copy(r.engine[n:], e.Agent)
+	r.engineLen, r.reqLen, r.textLen = uint16(n), uint16(copy(r.request[:], e.Request)), uint16(copy(r.text[:], e.Text))
+	r.cut = 0
+	if len(e.Engine)+len(e.Agent) > engineMax {
+		r.cut |= cutEngine
+	}
+	if len(e.Request) > requestMax {
+		r.cut |= cutRequest
+	}
+	if len(e.Text) > textMax {
+		r.cut |= cutText
+	}
+	w.tail.Store(tail + 1) // L1
+}
+
+const (
+	cutEngine = 1 << iota
+	cutRequest
+	cutText
+)
+
+// class spreads engines over the buckets of a kind, so that one that is in trouble leaves room for the others. What names none has
+// a class of its own.
+func class(e *Entry) uint64 {
+	h := e.Hash
+	if h == 0 {
+		if len(e.Engine)+len(e.Agent) == 0 {
+			return 0
+		}
+		h = 14695981039346656037 // FNV-1a
+		for i := range len(e.Engine) {
+			h = (h ^ uint64(e.Engine[i])) * 1099511628211
+		}
+		for _, c := range e.Agent {
+			h = (h ^ uint64(c)) * 1099511628211
+		}
+	}
+	h ^= h >> 32
+	return 1 + (h^h>>16)%(classes-1)
+}
+
+// Log is what a context says: its step's records and those of everything beside it. nil has none.
+//
+// Threads: Take and Empty any, one after the other by a lock of its own.
+type Log struct {
+	Step *Writer
+	Side *Writer // shared
+
+	mu      sync.Mutex
+	told    [2]uint64 // records lost, as far as lines have said it
+	name    func(hash uint64) string
+	wall    func(clock.Instant) time.Time
+	context uint64
+	pending []byte // a line that did not fit
+}
+
+// Config says how lines are made.
+type Config struct {
+	Least   Level
+	Context uint64                        // number in the process
+	Name    func(hash uint64) string      // id of an engine, "" if it is not known; nil: none is. Called by Take
+	Wall    func(clock.Instant) time.Time // the time of day that an instant was
+}
+
+// New makes a log.
+func New(cfg Config) *Log {
+	return &Log{
+		Step: &Writer{least: cfg.Least}, Side: &Writer{least: cfg.Least, shared: true},
+		name: cfg.Name, wall: cfg.Wall, context: cfg.Context,
+	}
+}
+
+// Lost counts the records that found no place.
+func (l *Log) Lost() uint64 { return l.Step.lost.Load() + l.Side.lost.Load() }
+
+// LeftOut counts those that came more often than their rate.
+func (l *Log) LeftOut() uint64 { return l.Step.out.Load() + l.Side.out.Load() }
+
+// Empty reports that Take would give nothing.
+func (l *Log) Empty() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.pending) == 0 && l.Step.empty() && l.Side.empty() && l.told[0]+l.told[1] == l.Lost()
+}
+
+func (w *Writer) empty() bool { return w.tail.Load() == w.head.Load() }
+
+// next takes the oldest record of both. Under the lock.
+func (l *Log) next(into *record) bool {
+	for i, w := range [...]*Writer{l.Step, l.Side} {
+		if lost := w.lost.Load(); lost != l.told[i] {
+			*into = record{kind: RecordsLost, a: lost - l.told[i], at: into.at}
+			l.told[i] = lost
+			return true
+		}
+	}
+	var from *Writer
+	for _, w := range [...]*Writer{l.Step, l.Side} {
+		if w.tail.Load() == w.head.Load() { // L2
+			continue
+		}
+		if from == nil || w.oldest().at < from.oldest().at {
+			from = w
+		}
+	}
+	if from == nil {
+		return false
+	}
+	*into = *from.oldest()
+	from.head.Store(from.head.Load() + 1) // L3
+	return true
+}
+
+func (w *Writer) oldest() *record { return &w.ring[w.head.Load()%ringLen] }
