@@ -102,7 +102,8 @@ func TestEnginesOfTheDemoAreTracedFromOutside(t *testing.T) {
 			t.Errorf("%v: nothing was timed", stage)
 		}
 	}
-	if n := got.Counters["seen_mismatches"] + got.Counters["spans_lost"] + got.Counters["extended_without_seen"]; n != 0 {
+	// Engines that run when they are found are attached to site by site: what is under way then has no beginning.
+	if n := got.Counters["seen_mismatches"] + got.Counters["spans_lost"] + got.Counters["kernel_misses"]; n != 0 {
 		t.Errorf("%v", got.Counters)
 	}
 	if t.Failed() {
