@@ -16,6 +16,8 @@ FUZZTIME ?= 5s
 PACKAGES ?= ./...
 # on: NIXL is fetched and its tests must run. off: nothing is fetched, tests that need NIXL skip and say so.
 NIXL     ?= on
+# on: the tests of deploy/ must run. off: they skip where there is no Prometheus (make deps-prometheus).
+PROMETHEUS ?= off
 
 # The system's CMake, else one that pip unpacks into .deps.
 CMAKE_PIP := 3.31.6
@@ -34,7 +36,7 @@ export CGO_CFLAGS
 BUILT := $(abspath $(BUILD))
 CORE := $(BUILT)/libkvlease-core.so
 export KVLEASE_CORE := $(CORE)
-export KVLEASE_REQUIRE ?= cc,core,procfs$(if $(filter on,$(NIXL)),$(COMMA)nixl)
+export KVLEASE_REQUIRE ?= cc,core,procfs$(if $(filter on,$(NIXL)),$(COMMA)nixl)$(if $(filter on,$(PROMETHEUS)),$(COMMA)prometheus)
 COMMA := ,
 ifeq ($(NIXL),on)
 NIXL_DEPS := third_party/nixl/.kvlease-wheel
@@ -55,6 +57,14 @@ third_party/nixl/.kvlease-wheel: third_party/fetch.sh third_party/versions.txt
 
 .deps/cmake/data/bin/cmake:
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --target .deps cmake==$(CMAKE_PIP)
+
+.PHONY: deps-prometheus
+deps-prometheus: ## Prometheus for the tests of deploy/, of the system or its package unpacked into .deps; nothing is installed or started
+	@command -v prometheus promtool >/dev/null || [ -x .deps/prometheus/usr/bin/promtool ] || { \
+		mkdir -p .deps/prometheus.part && (cd .deps/prometheus.part && \
+			{ apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } && \
+			dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb) && mv .deps/prometheus.part .deps/prometheus; } || { \
+		rm -rf .deps/prometheus.part; echo "deps-prometheus: no package prometheus could be fetched: no apt-get, or no network"; exit 1; }
 
 # ---- build -----------------------------------------------------------------------------------------------------------
 

@@ -272,3 +272,14 @@ func helpOf(name string) string {
 	}
 	return distributions[name].help
 }
+
+// Names are those of all metrics, of a histogram without a suffix.
+func Names() (all []string) {
+	for i := range table {
+		all = append(all, "kvlease_"+table[i].name)
+	}
+	for i := range distributionTable {
+		all = append(all, "kvlease_"+distributionTable[i].name)
+	}
+	return all
+}

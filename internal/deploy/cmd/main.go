@@ -1,0 +1,23 @@
+// Command cmd writes the dashboard of deploy/.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/kvlease/kvlease/internal/deploy"
+)
+
+func main() {
+	out := flag.String("o", "dashboard.json", "file to write")
+	flag.Parse()
+	data, err := deploy.Dashboard()
+	if err == nil {
+		err = os.WriteFile(*out, data, 0o644)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,125 @@
+package deploy
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kvlease/kvlease/dataplane/metrics"
+)
+
+// rule is one of alerts.yml.
+type rule struct {
+	Alert, Expr, For    string
+	Labels, Annotations map[string]string
+}
+
+func rules(t testing.TB) []rule {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), "deploy", "alerts.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Groups []struct{ Rules []rule }
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	return file.Groups[0].Rules
+}
+
+func TestTheDashboardIsWhatIsWritten(t *testing.T) {
+	want, err := Dashboard()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(root(t), "deploy", "dashboard.json"))
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("deploy/dashboard.json is old (%v): go generate ./internal/deploy", err)
+	}
+}
+
+func TestEveryAlertHasItsRunbook(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root(t), "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, r := range rules(t) {
+		known[r.Alert] = true
+		if !strings.Contains(string(text), "\n### "+r.Alert+"\n") {
+			t.Errorf("docs/operations.md has no section %s", r.Alert)
+		}
+		if want := "docs/operations.md#" + strings.ToLower(r.Alert); !strings.HasSuffix(r.Annotations["runbook_url"], want) {
+			t.Errorf("%s: its runbook_url is %q, want the end %s", r.Alert, r.Annotations["runbook_url"], want)
+		}
+		if r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
+			t.Errorf("%s: no severity, or no summary", r.Alert)
+		}
+	}
+	for _, m := range regexp.MustCompile(`\n### (Kvlease\w+)\n`).FindAllStringSubmatch(string(text), -1) {
+		if !known[m[1]] {
+			t.Errorf("docs/operations.md speaks of %s, which is no alert", m[1])
+		}
+	}
+}
+
+func TestExpressionsNameMetricsThatExist(t *testing.T) {
+	names := map[string]bool{}
+	for _, n := range metrics.Names() {
+		names[n] = true
+	}
+	look := func(where, expr string) {
+		for _, n := range regexp.MustCompile(`kvlease_[a-z0-9_]+`).FindAllString(expr, -1) {
+			if !names[n] && !names[strings.TrimSuffix(n, "_bucket")] && !names[strings.TrimSuffix(n, "_count")] {
+				t.Errorf("%s: there is no metric %s", where, n)
+			}
+		}
+	}
+	for _, r := range rules(t) {
+		look(r.Alert, r.Expr)
+	}
+	for _, row := range Rows {
+		for _, p := range row.Panels {
+			for _, q := range p.Queries {
+				look(p.Title, q.Expr)
+			}
+		}
+	}
+}
+
+func TestPromtoolTakesTheFiles(t *testing.T) {
+	promtool := program(t, "promtool")
+	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"check", "config", "prometheus.yml"}} {
+		cmd := exec.Command(promtool, args...)
+		cmd.Dir = filepath.Join(root(t), "deploy")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+}
+
+// duration finds what is scaled: of ranges and of for.
+var duration = regexp.MustCompile(`\[(\d+[smh])\]|for: (\d+[smh])`)
+
+// scaled makes all durations of a text shorter.
+func scaled(text string, by time.Duration) string {
+	return duration.ReplaceAllStringFunc(text, func(s string) string {
+		m := duration.FindStringSubmatch(s)
+		old := m[1] + m[2]
+		d, err := time.ParseDuration(old)
+		if err != nil {
+			panic(err)
+		}
+		return strings.Replace(s, old, fmt.Sprintf("%dms", (d/by).Milliseconds()), 1)
+	})
+}
