@@ -18,6 +18,7 @@ type names struct {
 	contexts map[probe.Context]string
 	hashes   map[uint64]string
 	aliases  map[uint64]probe.Context // hashes that only a context of ours sends or receives under
+	strange  map[uint32]bool          // processes that are not, or no more, to be found here
 }
 
 // namesMax bounds what is remembered, pagesMax what is read of pages that no process here goes with.
@@ -30,7 +31,7 @@ func newNames(dir string) *names {
 	if dir == "" {
 		dir = watch.DefaultDir
 	}
-	return &names{dir: dir, contexts: map[probe.Context]string{}, hashes: map[uint64]string{}, aliases: map[uint64]probe.Context{}}
+	return &names{dir: dir, contexts: map[probe.Context]string{}, hashes: map[uint64]string{}, aliases: map[uint64]probe.Context{}, strange: map[uint32]bool{}}
 }
 
 // learn reads the pages of processes.
@@ -38,12 +39,14 @@ func (n *names) learn(pids []uint32, aliases []probe.Alias) {
 	strange := false
 	for _, pid := range pids {
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
-			strange = true
+			if !n.strange[pid] && len(n.strange) < namesMax {
+				n.strange[pid], strange = true, true
+			}
 			continue
 		}
 		n.pages(pid)
 	}
-	if strange { // numbers of the host, seen from within a container: what goes by a hash has a name nevertheless
+	if strange { // gone, or of another container: what goes by a hash may have a name nevertheless
 		n.all()
 	}
 	for _, a := range aliases {

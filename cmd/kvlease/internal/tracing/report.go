@@ -182,24 +182,24 @@ func (r *Report) troubles() []string {
 	c := &r.Counters
 	var list []string
 	for _, v := range []struct {
-		n    uint64
-		text string
+		n               uint64
+		one, many, text string
 	}{
-		{c.SeenNoPost, "messages seen whose post was not: sent from another host or process, or before the trace began"},
-		{c.PostUnseen, "messages posted that nobody here saw: received on another host or process"},
-		{c.SeenDiffers, "messages seen with another count of requests than were posted: not timed"},
-		{c.ExtendedNoSeen, "messages applied that were not seen before"},
-		{c.PostNoStep, "messages posted in a step whose begin was not seen"},
-		{c.ReadNoPost, "points of reads that were posted before the trace began"},
-		{c.StepNoBegin, "steps whose begin was not seen"},
-		{c.HooksSkipped, "hooks not timed, since more than 64 waited in a ring"},
-		{c.Folded, "spans counted under \"all others\", since there are too many pairs of engines"},
-		{c.ValuesLost, "spans lost"},
-		{c.Evicted, "beginnings of ways forgotten, since there were too many at a time"},
-		{c.Misses, "hits left out by the kernel"},
+		{c.SeenNoPost, "message", "messages", "seen whose post was not: sent from another host or process, or before the trace began"},
+		{c.PostUnseen, "message", "messages", "posted that nobody here saw: received on another host or process"},
+		{c.SeenDiffers, "message", "messages", "seen with another count of requests than posted: not timed"},
+		{c.ExtendedNoSeen, "message", "messages", "applied that was not seen before"},
+		{c.PostNoStep, "message", "messages", "posted in a step whose begin was not seen"},
+		{c.ReadNoPost, "point", "points", "of reads that were posted before the trace began"},
+		{c.StepNoBegin, "step", "steps", "whose begin was not seen"},
+		{c.HooksSkipped, "hook", "hooks", "not timed, since more than 64 waited in a ring"},
+		{c.Folded, "span", "spans", "counted under \"all others\", since there are too many pairs of engines"},
+		{c.ValuesLost, "span", "spans", "lost"},
+		{c.Evicted, "beginning", "beginnings", "of a way forgotten, since there were too many at a time"},
+		{c.Misses, "hit", "hits", "left out by the kernel"},
 	} {
 		if v.n > 0 {
-			list = append(list, fmt.Sprintf("%d %s", v.n, v.text))
+			list = append(list, text.Counted(int(v.n), v.one, v.many)+" "+v.text)
 		}
 	}
 	return list

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvlease/kvlease/dataplane/probe"
+	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
@@ -106,7 +107,7 @@ D → P <1>
 	}
 	for _, s := range []string{
 		"read, in all                   3", "engine 000000000000feed → P <1>", "all others", "outliers from 5.00 ms: 4, lost 2",
-		"3 messages seen whose post was not", "1 points of reads", "note: process 11 has ended", "message 7 of 5 requests", "slack left ↓: p50, p10, p1, least",
+		"3 messages seen whose post was not", "1 point of reads", "note: process 11 has ended", "message 7 of 5 requests", "slack left ↓: p50, p10, p1, least",
 		"03:04:06.000  9.00 ms  step  P <1>  process 20, 3 things done",
 	} {
 		if !strings.Contains(b.String(), s) {
@@ -246,5 +247,20 @@ func TestTheDocumentNamesEveryStageAndCounter(t *testing.T) {
 		if !bytes.Contains(text, []byte(w)) {
 			t.Errorf("docs/trace.md says nothing of %s", w)
 		}
+	}
+}
+
+func TestAProcessThatIsNotToBeFoundHereIsNamedByTheHashesOfAllPages(t *testing.T) {
+	dir := pages(t)
+	w, why, err := watch.New(&watch.Spec{Dir: dir, Head: watch.Head{PID: os.Getpid(), Context: 1, Engine: "E", Hash: wire.EngineHash([]byte("E"))}})
+	if err != nil || why != nil {
+		t.Fatal(why, err)
+	}
+	defer w.Close()
+	n := newNames(dir)
+	c := probe.Context{PID: 1<<31 - 1, Number: 3}
+	n.learn([]uint32{c.PID}, []probe.Alias{{Context: c, Hash: wire.EngineHash([]byte("E"))}})
+	if got := n.context(c); got != "E" {
+		t.Errorf("it is called %q", got)
 	}
 }

@@ -221,6 +221,11 @@ func (t *tracer) run(ctx context.Context) error {
 			if err := t.scan(); err != nil {
 				return err
 			}
+			s, err := t.probe.Read()
+			if err != nil {
+				return err
+			}
+			t.learn(s) // of processes that will have gone when it is printed
 			if t.gone() {
 				return t.finish()
 			}
@@ -291,12 +296,8 @@ func (t *tracer) print(last bool) error {
 	return nil
 }
 
-// report puts what was counted in order, under names.
-func (t *tracer) report() (*Report, error) {
-	s, err := t.probe.Read()
-	if err != nil {
-		return nil, err
-	}
+// learn finds names for what was counted, and says how many processes that was in.
+func (t *tracer) learn(s *probe.Snapshot) (processes int) {
 	pids := map[uint32]bool{}
 	for i := range s.Series {
 		if pid := s.Series[i].Context.PID; pid != 0 {
@@ -307,8 +308,18 @@ func (t *tracer) report() (*Report, error) {
 		pids[a.Context.PID] = true
 	}
 	t.names.learn(slices.Sorted(maps.Keys(pids)), s.Aliases)
+	return len(pids)
+}
+
+// report puts what was counted in order, under names.
+func (t *tracer) report() (*Report, error) {
+	s, err := t.probe.Read()
+	if err != nil {
+		return nil, err
+	}
+	processes := t.learn(s)
 	r := &Report{
-		Seconds: time.Since(t.began).Seconds(), Processes: len(pids), Counters: s.Counters,
+		Seconds: time.Since(t.began).Seconds(), Processes: processes, Counters: s.Counters,
 		OutliersFrom: t.cfg.Outliers, Notes: slices.Concat(t.notes, t.files.Notes), Engines: t.cfg.Engines,
 	}
 	paths := map[string]bool{}
