@@ -204,7 +204,7 @@ class Engine:
         side.poll()
         reader, owner, stats = side._reader, side._owner, side._ctx.stats()
         left = {
-            "pulls": len(reader._pulls), "users": len(reader._by_user), "again": len(reader._again), "held": len(owner._held), "back": len(owner._back),
+            "pulls": len(reader._pulls), "users": len(reader._by_user), "again": len(reader._again), "held": len(owner._held), "back": len(owner._back), "aside": len(side._aside),
             "expected": len(owner._expected), "leases": stats["held"], "tracked": stats["group_tracked"],
         }
         return {"left": {table: n for table, n in left.items() if n}}

@@ -432,7 +432,7 @@ class Engine:
         stats = self.side._ctx.stats()
         return {k: v for k, v in {
             "requests": len(self.scheduler.requests), "blocks": self.blocks - 1 - self.free(), "pulls": len(reader._pulls), "users": len(reader._by_user),
-            "again": len(reader._again), "failed": len(reader.failed), "done": len(reader.done), "held": len(owner._held), "back": len(owner._back),
+            "again": len(reader._again), "failed": len(reader.failed), "done": len(reader.done), "held": len(owner._held), "back": len(owner._back), "aside": len(self.side._aside),
             "expected": len(owner._expected), "sent": len(owner.finished_sending), "leases": stats["held"], "tracked": stats["group_tracked"],
             "refs": sum(b.ref_cnt for b in self.pool.blocks if not b.is_null),
             "noted": len(self.side._reqs_need_recv) + len(self.side._reqs_need_send) + len(self.side._reqs_in_batch) + len(self.side._reqs_not_processed),

@@ -8,7 +8,6 @@ import stage
 from stage import BRIEF, PREFILL, SHORT, answer, nixl, prompt, until
 
 import kvlease
-from kvlease.vllm.reader import HELD
 
 
 class Pair(unittest.TestCase):
@@ -71,11 +70,12 @@ class Pair(unittest.TestCase):
             with contextlib.suppress(kvlease.Stale):
                 self.p.side._producer.revoke(self.leases[user])
 
-    def overwrite(self):
-        """All of P's blocks hold another prompt."""
-        id = "x" + self.name()
-        self.p.add(id, prompt(63 * 32 - 1, seed=1000 + self.count))
-        self.p.run(id)
+    def overwrite(self, engine=None):
+        """All free blocks of P, or of another engine, hold another prompt."""
+        id, engine = "x" + self.name(), engine or self.p
+        tokens = prompt(engine.free() * 32 - 1, seed=1000 + self.count)
+        engine.add(id, tokens)
+        self.assertEqual(engine.run(id).tokens, answer(tokens, 1))
 
     def setUp(self):
         self.leases = {}
@@ -158,10 +158,9 @@ class Aborts(Pair):
         kv = self.prefill(prompt(70))
         id = self.begin(prompt(70), kv)
         self.d.abort(id)
-        for _ in range(20):
-            self.d.turn()
-            time.sleep(0.002)
-        self.assertEqual((self.d.left()["blocks"], id in self.d.scheduler.requests), (3, True))
+        until(lambda: id not in self.d.scheduler.requests, self.d)
+        self.overwrite(self.d)
+        self.assertEqual((self.d.left()["blocks"], self.d.left()["aside"]), (3, 1))
         nixl.tell(f"hold {self.d.agent()} 0")
         self.d.rest(self.p)
 
@@ -240,7 +239,7 @@ class Failures:
         self.d.rest()
         self.p.side._producer.revoke(self.leases.popitem()[1])
 
-    def test_a_read_that_times_out_gives_its_blocks_out_only_when_the_transfer_has_ended(self):
+    def test_a_read_that_times_out_ends_its_request_and_its_blocks_stay_aside_until_the_transfer_has_ended(self):
         for aborted in (False, True):
             with self.subTest(aborted=aborted):
                 d = stage.Engine("slow", policy=self.D["policy"], extra=BRIEF, own={"read_timeout": 1.0, "quarantine_error_wait": 600})
@@ -248,16 +247,16 @@ class Failures:
                 tokens = prompt(70)
                 d.add("t", tokens, 4, self.prefill(tokens))
                 nixl.tell(f"hold {d.agent()} 1")
-                until(lambda: d.side._reader._pulls["t"].state == HELD, d)
                 if aborted:
+                    until(lambda: d.ranks[0].stats()["read_data_posts"] > 0, d)
                     d.abort("t")
-                for _ in range(20):
-                    d.turn()
-                    time.sleep(0.002)
-                self.assertEqual((d.left()["blocks"], d.out["t"].over, len(d.scheduler.requests)), (3, False, 1))
+                    until(lambda: not d.scheduler.requests, d)
+                else:
+                    out = d.run("t")
+                    self.assertEqual((out.reason, out.tokens), ("error", []) if self.D["policy"] == "fail" else ("length", answer(tokens, 4)))
+                self.overwrite(d)
+                self.assertEqual((d.left()["blocks"], d.left()["aside"]), (3, 1))
                 nixl.tell(f"hold {d.agent()} 0")
-                if not aborted:
-                    self.assertEqual(d.run("t", self.p).reason, "error" if self.D["policy"] == "fail" else "length")
                 d.rest(self.p)
                 self.end()
 

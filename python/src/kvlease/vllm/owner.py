@@ -13,8 +13,9 @@ import kvlease
 from kvlease.vllm.stats import REASONS, Source
 
 if TYPE_CHECKING:
-    from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
+    from kvlease.vllm.blocks import Blocks
 
 logger = init_logger(__name__)
 
@@ -38,16 +39,15 @@ class Owner:
     turns as long as a request is there, stands still while leases are held.
     """
 
-    def __init__(self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, own_blocks: bool):
+    def __init__(self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, blocks: Blocks | None):
         self._ctx, self._producer, self._source = ctx, producer, source
-        self._own_blocks = own_blocks
+        self._blocks = blocks
         self._expected: dict[str, int] = {}
         self._held: dict[int, Held] = {}  # by user
         self._next = 0
         self._back: deque[Held] = deque()  # ended, their step not made yet
         self._asked = -PRESSURE_EVERY  # when blocks were asked back last
         self._came = False  # some have come since
-        self.manager: KVCacheManager | None = None
         self.finished_sending: set[str] = set()
 
     def expect(self, request_id: str) -> None:
@@ -85,11 +85,7 @@ class Owner:
             self._source.count("kvlease_leases_refused")
             logger.error("kvlease: no lease for request %s, the decoder will have to compute it: %s", request_id, e)
             return False, None
-        blocks = None
-        if self._own_blocks:
-            assert self.manager is not None
-            blocks = [b for g in self.manager.get_blocks(request_id).blocks for b in g if not b.is_null]
-            self.manager.block_pool.touch(blocks)
+        blocks = self._blocks.take(request_id) if self._blocks is not None else None
         self._held[user] = Held(request_id, blocks, step)
         return blocks is None, params
 
@@ -109,11 +105,10 @@ class Owner:
         while self._back and self._back[0].step <= steps_made:
             held = self._back.popleft()
             some = self._came = True
-            if held.blocks is None:
+            if held.blocks is None or self._blocks is None:
                 self.finished_sending.add(held.request_id)
             else:
-                assert self.manager is not None
-                self.manager.block_pool.free_blocks(reversed(held.blocks))
+                self._blocks.give_back(held.blocks)
         return some
 
     def pressure(self) -> bool:

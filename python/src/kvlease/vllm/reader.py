@@ -14,9 +14,11 @@ from kvlease.vllm.stats import READS, Source
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
+    from kvlease.vllm.blocks import Aside
+
 logger = init_logger(__name__)
 
-TRACKED, READING, HELD, LOST = range(4)
+TRACKED, READING, LOST = range(3)
 WHY = (  # by KVL_READ_*
     "", "the lease had ended", "nothing proves that the lease stood", "the transfer failed", "the transfer did not end in time",
     "the request ended", "the engine is gone",
@@ -55,19 +57,19 @@ class Reader:
     """What is tracked, and how reads ended.
 
     `done`: requests whose blocks are vLLM's again, since the data is proven or the request is over. `failed`: requests that wait
-    for data which will not come; their blocks are free of transfers.
+    for data which will not come. Neither waits for a transfer: what one may still write into is put aside.
     """
 
     def __init__(
-        self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, groups: list[Group], recompute: bool, engine_ttl: float
+        self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, aside: Aside, groups: list[Group], recompute: bool, engine_ttl: float
     ):
         self._producer, self._source = producer, source
-        self._groups, self._recompute = groups, recompute
+        self._aside, self._groups, self._recompute = aside, groups, recompute
         self.engines = Engines(ctx, engine_ttl)
         self._pulls: dict[str, Pull] = {}
         self._by_user: dict[int, Pull] = {}
         self._next = 0
-        self._broken = False  # a rank reads nothing any more
+        self._broken = ""  # why nothing is read any more
         self._again: dict[str, tuple[Any, int, int]] = {}  # reads that wait for a step, or for room in the ring
         self.done: set[str] = set()
         self.failed: list[str] = []
@@ -82,7 +84,7 @@ class Reader:
             remote = kvlease.params_read(request.kv_transfer_params)
             pull.groups, pull.tokens = remote.groups, remote.tokens
             if self._broken:
-                raise ValueError("not read, a rank of this engine is broken")
+                raise ValueError(f"not read, {self._broken}")
             if not any(pull.groups):
                 raise ValueError("remote_block_ids names no block")
             engine = self.engines.use(remote)
@@ -94,14 +96,18 @@ class Reader:
             return
         self._by_user[pull.user] = pull
 
-    def give_up_reading(self) -> None:
-        """A rank is broken. What it reads keeps its blocks, since nobody can say when it ends; all other requests do without."""
+    def give_up_reading(self, why: str) -> None:
+        """A context is broken: all requests do without. Blocks of those that are being read stay aside, since nobody may be able to say
+        when that ends."""
         if not self._broken:
-            self._broken = True
+            self._broken = why
             for pull in list(self._pulls.values()):
+                self._untrack(pull)
                 if pull.state == TRACKED:
-                    self._untrack(pull)
-                    self._lose(pull, "a rank of this engine is broken")
+                    self._lose(pull, why)
+                elif pull.state == READING:
+                    pull.why = why
+                    self._over(pull, held=True)
 
     def lost(self, request_id: str) -> bool:
         """There is nothing to read."""
@@ -181,7 +187,7 @@ class Reader:
             self._drop(pull)
 
     def stop(self, request_id: str) -> None:
-        """The request has finished or was aborted. A read in flight is cancelled; its blocks come back by event."""
+        """The request has finished or was aborted. A read in flight is cancelled, and its end told by event."""
         pull = self._pulls.get(request_id)
         if pull is None:
             return
@@ -194,25 +200,26 @@ class Reader:
             self._drop(pull)
 
     def event(self, e: kvlease.Event) -> None:
+        held = bool(e.flags & kvlease.EVF_BLOCKS_HELD)
         pull = self._by_user.get(e.user)
         if pull is None:
-            return
-        if e.kind == kvlease.EV_READ_DONE:
+            if e.kind != kvlease.EV_LEASE_GONE and not held:
+                self._aside.over(e.user)
+        elif e.kind == kvlease.EV_READ_DONE:
             self._count(pull, e)
             self._drop(pull)
             self.done.add(pull.request_id)
         elif e.kind == kvlease.EV_READ_FAILED:
             self._count(pull, e)
             pull.why = WHY[e.status]
-            if e.flags & kvlease.EVF_BLOCKS_HELD:
-                pull.state = HELD
-            else:
-                self._over(pull)
-        elif e.kind == kvlease.EV_BLOCKS_BACK:
-            self._over(pull)
+            self._over(pull, held)
         elif e.kind == kvlease.EV_LEASE_GONE and pull.state == TRACKED:
             self._untrack(pull)
             self._lose(pull, "the lease is gone")
+
+    def awaits_blocks(self) -> bool:
+        """Are there blocks aside that somebody will give back?"""
+        return len(self._aside) > 0 and not self._broken
 
     def _count(self, pull: Pull, e: kvlease.Event) -> None:
         self._source.count("kvlease_reads", READS[e.status])
@@ -225,8 +232,10 @@ class Reader:
         elif e.status != kvlease.READ_CANCELLED:
             data["num_failed_transfers"].append(1)
 
-    def _over(self, pull: Pull) -> None:
-        """A read ended without data, and no transfer writes into its blocks any more."""
+    def _over(self, pull: Pull, held: bool) -> None:
+        """A read ended without data. Held: a transfer may still write into its blocks."""
+        if held:
+            self._aside.keep(pull.user, pull.request_id)
         if pull.ended:
             self._drop(pull)
             self.done.add(pull.request_id)

@@ -11,6 +11,7 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 import kvlease
+from kvlease.vllm.blocks import Aside, Blocks
 from kvlease.vllm.carried import Carried
 from kvlease.vllm.host import ATTACH_TIMEOUT, Maps, open_host, regions_of_groups
 from kvlease.vllm.meta import Metadata, Stepped
@@ -47,7 +48,8 @@ class Scheduler(NixlPullConnectorScheduler):
         self._reader: Reader
         self._source: Source
         self._turn: Callable[[], object]  # what a poll begins with
-        self._manager: KVCacheManager | None = None
+        self._blocks = Blocks()
+        self._aside = Aside(self._blocks)
         self._reads_wait = vllm_config.max_concurrent_batches > 1 and not vllm_config.kv_transfer_config.is_kv_consumer
         self._made = 0  # steps handed out
         self._seen = 0  # the last of them that was answered
@@ -75,23 +77,20 @@ class Scheduler(NixlPullConnectorScheduler):
         self._source = Source(self._ctx, HOST)
         self._carried = Carried(self._ctx, settings.ranks) if settings.carrier == "delta" else None
         producer = self._ctx.producer()
-        self._owner = Owner(self._ctx, producer, self._source, own_blocks=not settings.host_steps)
-        self._owner.manager = self._manager
+        self._owner = Owner(self._ctx, producer, self._source, None if settings.host_steps else self._blocks)
         transfer = self.kv_cache_config.transfer_groups
         groups = [
             Group(regions, g.kv_cache_spec.block_size, not isinstance(g.kv_cache_spec, FullAttentionSpec), clipped > 0)
             for g, regions, clipped in zip(transfer, regions_of_groups(any_rank, len(transfer)), self.blocks_per_sw, strict=True)
         ]
         self._skips = any(g.skips for g in groups)
-        self._reader = Reader(self._ctx, producer, self._source, groups, settings.recompute, settings.engine_ttl)
+        self._reader = Reader(self._ctx, producer, self._source, self._aside, groups, settings.recompute, settings.engine_ttl)
         # vLLM's own listener is not started, since it has one: a thread that has ended.
         self._nixl_handshake_listener_t = threading.Thread(target=int)
         self._nixl_handshake_listener_t.start()
 
     def bind_kv_cache_manager(self, manager: KVCacheManager) -> None:
-        self._manager = manager
-        if self._ctx is not None:
-            self._owner.manager = manager
+        self._blocks.manager = manager
         reset = manager.reset_prefix_cache
 
         def reset_prefix_cache() -> bool:
@@ -196,7 +195,7 @@ class Scheduler(NixlPullConnectorScheduler):
             if self._carried is not None:
                 self._carried.put(stepped.messages)
             if stepped.broken:
-                self._reader.give_up_reading()
+                self._reader.give_up_reading("a rank of this engine is broken")
             self._reader.start(self._seen)
         self.poll()
         if done := self._reader.done:
@@ -219,7 +218,7 @@ class Scheduler(NixlPullConnectorScheduler):
             self._take(events)
         if self._maps.waiting and (published := self._maps.publish()):
             super().set_xfer_handshake_metadata(published)  # counts registrations, which stock readers ask about
-        return self._owner.give_back(self._seen)
+        return self._owner.give_back(self._seen) | self._aside.came()
 
     def _take(self, events: list[kvlease.Event]) -> None:
         for e in events:
@@ -234,15 +233,18 @@ class Scheduler(NixlPullConnectorScheduler):
         return self.poll() or self._owner.pressure()
 
     def has_pending_push_work(self) -> bool:
-        """The loop turns on although no request is there, where everything happens in its steps: streams have more to say, or an engine
-        that is about to answer is owed the news of a request that has ended."""
+        """The loop turns on although no request is there, where everything happens in its steps: streams have more to say, blocks that
+        are aside may come back, or an engine that is about to answer is owed the news of a request that has ended."""
         if self._carried is not None and (self._carried.busy or self._maps.waiting):
             return True
-        return self._settings.host_steps and self._ctx is not None and time.monotonic() < self._reader.engines.unsettled
+        if not self._settings.host_steps or self._ctx is None:
+            return False
+        return self._reader.awaits_blocks() or time.monotonic() < self._reader.engines.unsettled
 
     def _report(self, e: kvlease.Event) -> None:
         if e.kind == kvlease.EV_POISONED:
             logger.critical("kvlease: broken, no reader accepts blocks of this engine any more: restart it")
+            self._reader.give_up_reading("kvlease is broken in this engine")
         elif e.kind == kvlease.EV_ENGINE_UP:
             self._reader.engines.answered(e.handle)
         elif e.kind == kvlease.EV_RANK_DOWN:
