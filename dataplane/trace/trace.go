@@ -5,9 +5,8 @@ package trace
 
 import "sync/atomic"
 
-// Site is one of the fixed points. Its four arguments are unsigned 64-bit words; a span that can be negative is a
-// two's complement int64. Times and spans are nanoseconds of CLOCK_BOOTTIME, taken from the steps that saw both ends, so none is
-// finer than a step. ctx is the number of the context in its process, from 1. Engines are wire.EngineHash of their ids.
+// Site is one of the fixed points. Its four arguments are unsigned 64-bit words. Times and spans are nanoseconds of CLOCK_BOOTTIME,
+// taken from the steps that saw both ends, so none is finer than a step. ctx is the number of the context in its process, from 1. Engines are wire.EngineHash of their ids.
 type Site uint32
 
 // The sites, in the order of their words. The same order stands in cmd/libkvlease/sites/sites.h.
@@ -30,7 +29,8 @@ const (
 	// text: they are counted while they are applied.
 	NotificationSeen
 	// BatchExtended: sender, receiver, number << 32 | requests that named a lease or an expected one, least slack. The message
-	// has been applied. Slack is a lease's time left when the heartbeat came; MaxInt64 if it moved none.
+	// has been applied. Slack is a lease's time left when the heartbeat came, 0 past
+	// its deadline; MaxInt64 if it moved none.
 	BatchExtended
 	// LeaseFreed: ctx, record.Freed* reason, leases ended for it, the longest that one of them was held. Once a reason and step.
 	LeaseFreed
