@@ -166,7 +166,7 @@ var table = []metric{
 	counter("send_failures_total", ofRanks, "Notifications that the transport refused.", "beat_send_failed"),
 	counter("heartbeat_messages_received_total", ofRanks, "Messages with heartbeats that arrived.", "batches_received"),
 	counter("heartbeats_received_total", ofRanks, "Requests named in them.", "beats_received"),
-	counter("heartbeats_applied_total", ofRanks, "Of these, those that renewed a lease of this rank or are kept for one.", "beats_applied"),
+	counter("heartbeats_applied_total", ofRanks, "Renewals of leases of this rank, and words kept for leases that are expected.", "beats_applied"),
 	counter("heartbeats_unknown_total", ofRanks, "Renewals of leases that are not held.", "lease_unknown_renew", "lease_late_renew"),
 	counter("malformed_messages_total", ofRanks, "Notifications that could not be read.", "malformed_native", "malformed_stock", "unknown_kinds"),
 	counter("rows_read_total", ofRanks, "Rows of owners read, by which a reader sees that its leases live.", "beat_rows"),

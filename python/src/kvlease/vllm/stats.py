@@ -51,7 +51,7 @@ RANK = (
     Metric("kvlease_malformed_messages", "counter", ("malformed_native", "malformed_stock", "unknown_kinds"), "Notifications that could not be read."),
     Metric("kvlease_send_failures", "counter", ("beat_send_failed",), "Notifications that the transport refused."),
     Metric("kvlease_heals", "counter", ("beat_heals",), "Connections that were made anew."),
-    Metric("kvlease_blocks_aside", "gauge", ("reads_blocks_held",), "Local blocks into which a failed read may still write."),
+    Metric("kvlease_reads_aside", "gauge", ("reads_blocks_held",), "Reads that are over and whose local blocks are not given back, since bytes may still land in them."),
     Metric("kvlease_step_max_seconds", "max", ("pump_step_max_ns",), "Longest step of the library's thread.", 1e-9),
 )  # fmt: skip
 METRICS = HOST + RANK
