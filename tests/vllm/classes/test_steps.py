@@ -1,6 +1,7 @@
 """The loop under pressure, with steps that overlap, with full tables, windows, two turns, sleep."""
 
 import contextlib
+import socket
 import threading
 import time
 import unittest
@@ -11,7 +12,7 @@ from stage import PREFILL, SHORT, answer, nixl, prompt, until
 from test_leases import Pair
 
 import kvlease
-from kvlease.vllm import owner
+from kvlease.vllm import owner, reader
 
 
 class Inline(Pair):
@@ -290,6 +291,47 @@ class Turns(Pair):
                 self.assertEqual((out.tokens, out.reason), (answer(longer, 1), "length") if policy == "recompute" else ([], "error"))
                 if policy == "recompute":
                     self.assertIsNotNone(out.kv)
+
+    def test_a_second_turn_whose_decoder_cannot_be_reached_is_computed_whatever_the_policy(self):
+        silent = socket.create_server(("127.0.0.1", 0))  # accepts, and says nothing
+        self.addCleanup(silent.close)
+        self.enterContext(unittest.mock.patch.object(reader, "SETTLE", 0.2))
+        for policy in ("recompute", "fail"):
+            for port in (silent.getsockname()[1], stage.free_port()):
+                for own in ({}, {"drive": "inline"}):
+                    with self.subTest(policy, port=port, own=own):
+                        q = stage.Engine("q", policy=policy, caching=False, extra=self.P["extra"], own=own)
+                        self.addCleanup(q.close)
+                        tokens = prompt(150)
+                        made_up = {"remote_engine_id": "nobody", "remote_request_id": "x", "remote_host": "127.0.0.1", "remote_port": port,
+                                   "remote_block_ids": [[1, 2, 3, 4]], "remote_num_tokens": 120, "tp_size": 1}
+                        q.add("a", tokens, kv={**made_up, **PREFILL})
+                        q.add("b", prompt(90), 2)  # is not held up by it
+                        q.run("b")
+                        out = q.run("a")
+                        self.assertEqual((out.tokens, out.reason), (answer(tokens, 1), "length"))
+                        self.assertIsNotNone(out.kv)
+
+    def test_a_second_turn_whose_decoder_goes_out_of_reach_in_the_middle_of_its_read_ends_as_the_policy_says(self):
+        self.enterContext(unittest.mock.patch.object(reader, "SETTLE", 0.2))
+        for policy in ("recompute", "fail"):
+            with self.subTest(policy):
+                q = stage.Engine("q", policy=policy, caching=False, **self.P)
+                self.addCleanup(q.close)
+                tokens = prompt(100, 14 + len(policy))
+                kv = self.first(tokens, 40)
+                longer = tokens + answer(tokens, 40) + prompt(50, 6)
+                nixl.tell(f"hold {q.agent()} 1")
+                q.add("a", longer, kv={**kv, **PREFILL})
+                until(lambda: q.ranks[0].stats()["read_data_posts"] > 0, q)
+                handle, = q.side._reader.engines._ids
+                q.side._reader.engine_down(handle)
+                out = q.run("a")
+                self.assertEqual((out.tokens, out.reason), (answer(longer, 1), "length") if policy == "recompute" else ([], "error"))
+                self.assertEqual(q.left()["aside"], 1)
+                nixl.tell(f"hold {q.agent()} 0")
+                until(lambda: q.side.poll() or not q.left().get("aside"))
+                self.release()
 
     def test_a_prefill_of_a_second_turn_that_is_preempted_is_computed(self):
         q = stage.Engine("q", blocks=24, tokens=64, caching=False, **self.P)

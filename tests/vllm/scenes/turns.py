@@ -7,7 +7,6 @@ from . import scene
 
 KEPT = 12  # decoder_kv_blocks_ttl, s; stock declines a second turn whose blocks have less than 5 s left
 ENDS = 10  # s within which P must have answered
-ASIDE = 45  # the same where its read meets a dead stock engine: blocks of a failed transfer stay aside for 30 s (quarantine_error_wait)
 TURNED = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
@@ -18,10 +17,10 @@ def talk(mix, p, d, length=150):
     return prompt + answer.tokens, mix.judge(answer, prompt, 40), answer.kv
 
 
-def second(mix, p, d, said, kv, max_tokens=8, ends=ENDS):
+def second(mix, p, d, said, kv, max_tokens=8):
     prompt, id = mix.prompt(len(said) + 50, said), mix.name("turn")
     try:
-        turn = p.generate(id, prompt, 1, {**kv, **TURNED}, limit=ends)
+        turn = p.generate(id, prompt, 1, {**kv, **TURNED}, limit=ENDS)
     except (TimeoutError, rig.Died) as why:
         return Judged(False, 0, str(why))
     if not turn.kv:
@@ -52,7 +51,7 @@ def two_turns(mix):
     said, _, kv = talk(mix, p, d)
     d.kill()
     d = mix.replace(d, "2")
-    judged = second(mix, p, d, said, kv, ends=ASIDE if (p.kind, d.kind) == ("kvlease", "stock") else ENDS)
+    judged = second(mix, p, d, said, kv)
     mix.never_wrong([judged], "D is killed and started again between the turns: ")
     mix.all_right("and it is answered, too", [judged], by="p")
     mix.retire("2")

@@ -23,7 +23,8 @@ class Known(NamedTuple):
     at: tuple[int, str, int, int]  # sizes and address that it was named with
     users: int  # local requests tracked there
     left: float  # when the last of them ended
-    up: bool  # it has answered
+    met: bool  # it has answered
+    down: float  # since when nothing can be read from it; 0: it can be
 
 
 class Engines:
@@ -49,9 +50,11 @@ class Engines:
             except kvlease.Full:
                 handle = self._make_room(remote)
         known = self._known.pop(remote.engine_id, None)
-        up = known is not None and known.handle == handle and known.up
-        users = known.users + 1 if known is not None else 1
-        self._known[remote.engine_id] = Known(handle, at, users, 0.0, up)
+        if known is not None and known.handle == handle:
+            known = known._replace(at=at, users=known.users + 1, left=0.0)
+        else:
+            known = Known(handle, at, known.users + 1 if known is not None else 1, 0.0, False, time.monotonic())
+        self._known[remote.engine_id] = known
         self._ids[handle] = remote.engine_id
         return handle
 
@@ -61,14 +64,26 @@ class Engines:
         if known is not None:
             now = time.monotonic()
             self._known[engine_id] = known._replace(users=known.users - 1, left=now)
-            if not known.up:
+            if not known.met:
                 self.unsettled = now + SETTLE
 
     def answered(self, handle: int) -> None:
         """KVL_EV_ENGINE_UP."""
         engine_id = self._ids.get(handle)
         if engine_id is not None:
-            self._known[engine_id] = self._known[engine_id]._replace(up=True)
+            self._known[engine_id] = self._known[engine_id]._replace(met=True, down=0.0)
+
+    def went(self, handle: int) -> str | None:
+        """KVL_EV_ENGINE_DOWN: its engine_id, if it is known."""
+        engine_id = self._ids.get(handle)
+        if engine_id is not None and not (known := self._known[engine_id]).down:
+            self._known[engine_id] = known._replace(down=time.monotonic())
+        return engine_id
+
+    def down(self, engine_id: str) -> float:
+        """Since when nothing can be read from an engine; 0: it can be, or it is not known."""
+        known = self._known.get(engine_id)
+        return known.down if known is not None else 0.0
 
     def sweep(self) -> None:
         """Forget those whose time is over. Looks once in some seconds."""
@@ -78,9 +93,9 @@ class Engines:
         self._next = now + SWEEP_EVERY
         for engine_id in list(self._idle()):
             known = self._known[engine_id]
-            if known.up and self._ttl <= 0:
+            if known.met and self._ttl <= 0:
                 continue
-            if now - known.left >= (self._ttl if known.up else NEVER_UP_TTL):
+            if now - known.left >= (self._ttl if known.met else NEVER_UP_TTL):
                 self._forget(engine_id)
 
     def _make_room(self, remote: kvlease.Remote) -> int:

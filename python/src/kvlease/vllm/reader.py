@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vllm.logger import init_logger
 
 import kvlease
-from kvlease.vllm.engines import Engines
+from kvlease.vllm.engines import SETTLE, Engines
 from kvlease.vllm.stats import READS, Source
 
 if TYPE_CHECKING:
@@ -37,11 +38,12 @@ class Group(NamedTuple):
 class Pull:
     """One local request that reads from another engine."""
 
-    __slots__ = ("descs", "ended", "engine_id", "groups", "posted", "request_id", "state", "tokens", "track", "user", "why")
+    __slots__ = ("descs", "ended", "engine_id", "groups", "posted", "request_id", "second", "state", "tokens", "track", "user", "why")
 
-    def __init__(self, request_id: str, user: int):
+    def __init__(self, request_id: str, user: int, second: bool):
         self.request_id = request_id
         self.user = user
+        self.second = second  # a prefill that reads what its decoder has kept
         self.engine_id: str | None = None
         self.groups: list[list[int]] = []  # the owner's blocks, as they were checked
         self.tokens = 0  # that they hold
@@ -71,17 +73,19 @@ class Reader:
         self._next = 0
         self._broken = ""  # why nothing is read any more
         self._again: dict[str, tuple[Any, int, int]] = {}  # reads that wait for a step, or for room in the ring
+        self.doubtful: deque[tuple[float, Pull]] = deque()  # second turns whose decoder cannot be read from, and when to look again
         self.done: set[str] = set()
         self.failed: list[str] = []
 
     def track(self, request: Request) -> None:
         """A request has arrived: heartbeats from now on. Parameters that cannot be used are a load that fails, with the reason in the
         log: the engine's kv_load_failure_policy decides what that means."""
-        pull = Pull(request.request_id, self._next)
+        params = request.kv_transfer_params
+        pull = Pull(request.request_id, self._next, not params.get("do_remote_prefill"))
         self._next += 1
         self._pulls[request.request_id] = pull
         try:
-            remote = kvlease.params_read(request.kv_transfer_params)
+            remote = kvlease.params_read(params)
             pull.groups, pull.tokens = remote.groups, remote.tokens
             if self._broken:
                 raise ValueError(f"not read, {self._broken}")
@@ -95,6 +99,41 @@ class Reader:
             self._lose(pull, f"kv_transfer_params: {e}")
             return
         self._by_user[pull.user] = pull
+        if pull.second and self.engines.down(remote.engine_id):
+            self._doubt(pull)
+
+    def engine_down(self, handle: int) -> None:
+        """KVL_EV_ENGINE_DOWN."""
+        if (engine_id := self.engines.went(handle)) is not None:
+            for pull in self._pulls.values():
+                if pull.second and pull.engine_id == engine_id:
+                    self._doubt(pull)
+
+    def out_of_reach(self, request_id: str) -> bool:
+        """A second turn whose decoder cannot be read from; the request is lost if that goes on."""
+        pull = self._pulls.get(request_id)
+        return pull is not None and pull.second and pull.engine_id is not None and self.engines.down(pull.engine_id) > 0
+
+    def _doubt(self, pull: Pull) -> None:
+        self.doubtful.append((time.monotonic() + SETTLE, pull))
+
+    def doubt(self) -> None:
+        """A prefill can compute what its decoder has: it does, once that was out of reach for as long as an engine takes to answer. A
+        decode waits for as long as its lease may stand."""
+        now = time.monotonic()
+        while self.doubtful and self.doubtful[0][0] <= now:
+            _, pull = self.doubtful.popleft()
+            if self._pulls.get(pull.request_id) is not pull or pull.engine_id is None or not (down := self.engines.down(pull.engine_id)):
+                continue
+            if now - down < SETTLE:
+                self._doubt(pull)
+                continue
+            why = f"the decoder {pull.engine_id} cannot be reached"
+            self._untrack(pull)
+            if pull.state == TRACKED:
+                self._lose(pull, why)
+            elif pull.state == READING:
+                pull.why = why  # the end of its read follows
 
     def give_up_reading(self, why: str) -> None:
         """A context is broken: all requests do without. Blocks of those that are being read stay aside, since nobody may be able to say
@@ -211,7 +250,7 @@ class Reader:
             self.done.add(pull.request_id)
         elif e.kind == kvlease.EV_READ_FAILED:
             self._count(pull, e)
-            pull.why = WHY[e.status]
+            pull.why = pull.why or WHY[e.status]
             self._over(pull, held)
         elif e.kind == kvlease.EV_LEASE_GONE and pull.state == TRACKED:
             self._untrack(pull)

@@ -126,7 +126,7 @@ class Scheduler(NixlPullConnectorScheduler):
             and not params.get("_remote_blocks_processed")
         )
 
-    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         params = request.kv_transfer_params
         if not params:
             return 0, False
@@ -139,7 +139,10 @@ class Scheduler(NixlPullConnectorScheduler):
             return 0, False
         if self._skips and not params.get("do_remote_prefill") and request.num_prompt_tokens < (params.get("remote_num_tokens") or 0):
             return 0, False  # what the decoder has kept of a window lies at the end of more tokens than these
-        return super().get_num_new_matched_tokens(request, num_computed_tokens)
+        tokens, later = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        if tokens and self._reader.out_of_reach(request.request_id):
+            return None, False  # it stays in the queue; whatever the policy, it is computed if that goes on
+        return tokens, later
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         params = request.kv_transfer_params
@@ -216,6 +219,8 @@ class Scheduler(NixlPullConnectorScheduler):
             pass
         while events := ctx.poll():
             self._take(events)
+        if self._reader.doubtful:
+            self._reader.doubt()
         if self._maps.waiting and (published := self._maps.publish()):
             super().set_xfer_handshake_metadata(published)  # counts registrations, which stock readers ask about
         return self._owner.give_back(self._seen) | self._aside.came()
@@ -247,6 +252,8 @@ class Scheduler(NixlPullConnectorScheduler):
             self._reader.give_up_reading("kvlease is broken in this engine")
         elif e.kind == kvlease.EV_ENGINE_UP:
             self._reader.engines.answered(e.handle)
+        elif e.kind == kvlease.EV_ENGINE_DOWN:
+            self._reader.engine_down(e.handle)
         elif e.kind == kvlease.EV_RANK_DOWN:
             self._maps.unregistered(e.handle)
             if e.status == 1:
