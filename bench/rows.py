@@ -78,7 +78,7 @@ def rows():
         out.append(Row("latency", f"completion sent → blocks-free event, {words}", f"free.{how}", US, peers=raw, tail=True))
     out.append(Row("kill", "D killed → blocks free, lease of 3 s (extension 2 s), no death wire", "kill.freed", S, limit=2.08e9,
                    target="≤ extension + settle + tick + two steps = 2.08 s", peers=[vllm("lease of 3 s, clock moved by hand", "freed.3", S), vllm("its default of 30 s", "freed.30", S)]))
-    return out + reads() + sites() + inside()
+    return out + reads() + sites() + scrape() + inside()
 
 
 def sites():
@@ -88,6 +88,18 @@ def sites():
         Row("sites", "idle step in Go, nobody attached", "IdleStepSites there-ns/op", peers=[("without", "sites that are not there", "IdleStepSites none-ns/op", NS)]),
         Row("sites", "a site, nobody attached", "sites.off"),
         Row("sites", "a hit, bpftrace counts", "sites.hit", limit=1500, target="≤ 1.5 µs (kernel ≥ 6.18)", peers=[("kernel", "ordinary uprobe at a function's entry", "sites.uprobe", NS)]),
+    ]
+
+
+def scrape():
+    def row(what, name, **more):
+        return Row("scrape", what, f"StepScraped scraped-{name}", peers=[("unscraped", "the second beside it", f"StepScraped quiet-{name}", NS)], **more)
+
+    return [
+        row("step, 100,000 leases held, own listener scraped each second, mean", "ns/step"),
+        row("the same, worst step of a second", "worst-ns"),
+        Row("scrape", "a scrape of it, page to text, off the step", "Scrape ns/op"),
+        Row("scrape", "bytes of a scrape", "StepScraped bytes/scrape", unit="bytes"),
     ]
 
 

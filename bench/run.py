@@ -4,7 +4,7 @@
 usage: run.py [--quick] [--only SECTION,...] [--rounds N] [--calm SECONDS] [--readme] [--save NAME]
 
   --quick    few rounds and the smaller sizes: shows that all of it runs, not how fast it is
-  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, memory, sites; and passes, engines, which need make deps-vllm
+  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, memory, sites, scrape; and passes, engines, which need make deps-vllm
   --rounds   7 unless said; the latencies and the kill take as many as fit beside them
   --calm     wait before a round while others use the machine, so many seconds in all at most
   --readme   put the table into bench/README.md, too
@@ -192,6 +192,10 @@ class Bench:
         hits = Once(sys.executable, "bench/sites/hits.py", compile_c("hits", "bench/sites/hits.c"))
         turns([*ours, GoBench("bench/plane", "^BenchmarkIdleStepSites$", "100000x"), hits], self.rounds, self.samples, self.calm)
 
+    def scrape(self):
+        """Steps while the engine's own listener is scraped each second, and while nobody looks, in turns of a second."""
+        turns([GoBench("bench/plane", "^BenchmarkStepScraped$", "3x"), GoBench("bench/plane", "^BenchmarkScrape$", "50x")], self.rounds, self.samples, self.calm)
+
     def python(self):
         """The package as `make python` leaves it; ctypes calls the library that lies in it."""
         package = ROOT / "build" / "python"
@@ -260,7 +264,7 @@ class Bench:
             self.samples.add(f"memory.{name}", value)
 
 
-SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "memory", "sites"]
+SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "memory", "sites", "scrape"]
 INSIDE = ["passes", "engines"]  # inside vLLM, with what `make deps-vllm` installs
 
 
