@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
@@ -13,6 +14,14 @@ import (
 // Close ends a context. It waits at most timeout for reads of ours, whose memory a transfer may still write: ErrBusy,
 // and the context stays open and steps on. A poisoned context does not step, but its transfers are followed to their ends here.
 func (c *Core) Close(timeout time.Duration) error {
+	err := c.end(timeout)
+	if err == nil {
+		c.log.close()
+	}
+	return err
+}
+
+func (c *Core) end(timeout time.Duration) error {
 	atomic.StoreUint32(&c.mem.Control.Draining, 1)
 	if c.hosted != nil {
 		return c.closeHost(timeout)
@@ -124,11 +133,14 @@ func (c *Core) startDrain(timeout time.Duration) (err error) {
 		return ErrPoisoned
 	}
 	defer c.failSafe(&err)
+	now := c.clock()
 	if c.hosted != nil {
+		c.log.step().Put(log.Draining, now, log.Entry{A: uint64(c.hosted.group.Held())})
 		c.hosted.group.Drain(timeout, c.clock())
 		c.side.leave()
 		return nil
 	}
+	c.log.step().Put(log.Draining, now, log.Entry{A: uint64(c.leases.Held())})
 	c.leases.Drain()
 	c.tracker.Drain(c.clock())
 	return nil

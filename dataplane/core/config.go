@@ -62,6 +62,7 @@ type Config struct {
 	CoreMemoryMax int
 	TraceSample   int
 	StatsPage     string
+	Log, LogLevel string
 
 	BlockSize, DeviceID     int
 	KVCacheLayout, AttnName string

@@ -80,6 +80,7 @@ type Core struct {
 	hosted *hostSide // role host; then all of tr to reads are nil
 	ranked *rankSide // role rank
 
+	log     *logs      // nil: nothing is said
 	page    *statsPage // nil: there is no memory for one
 	pageErr error      // why nobody else sees it, or why there is none
 
@@ -127,10 +128,12 @@ func Open(cfg *Config, mem *record.Memory, transports map[string]OpenTransport, 
 	}
 	c := &Core{number: contexts.Add(1), cfg: cfg, mem: mem, open: open, clock: now, ownClock: ownClock, nextEra: newEra}
 	c.sites = trace.Process().For(c.number)
+	c.makeLog()
 	if err := c.openParts(); err != nil {
 		c.dropParts()
 		return nil, err
 	}
+	c.log.watch()
 	return c, nil
 }
 
@@ -192,7 +195,7 @@ func (c *Core) build() error {
 	out, err := dataplane.NewEvents(c.mem.Events, c.notify)
 	if err == nil {
 		cfg := c.cfg.leaseConfig(c.mem.Epoch)
-		cfg.Sites = c.sites
+		cfg.Sites, cfg.Log = c.sites, c.log.step()
 		if c.ranked != nil {
 			cfg.ExpectMax = -1 // the host cancels expectations
 		}
@@ -208,7 +211,7 @@ func (c *Core) build() error {
 	if err == nil {
 		self := heartbeat.Identity{EngineHash: wire.EngineHash([]byte(c.cfg.EngineID)), Epoch: c.mem.Epoch, Rank: uint32(c.cfg.Rank())}
 		beats := c.cfg.heartbeatConfig(self)
-		beats.Nonce, beats.Sites = c.nonce, c.sites
+		beats.Nonce, beats.Sites, beats.Log = c.nonce, c.sites, c.log.step()
 		var events heartbeat.Events = out
 		if c.ranked != nil {
 			events = c.ranked.link
@@ -216,7 +219,7 @@ func (c *Core) build() error {
 		c.tracker, err = heartbeat.New(beats, tr, c.reads, c.mem.Tracks, c.mem.Control, events)
 	}
 	cfg := c.cfg.planeConfig()
-	cfg.Sites = c.sites
+	cfg.Sites, cfg.Log = c.sites, c.log.step()
 	switch {
 	case err != nil:
 	case c.ranked != nil:
@@ -292,6 +295,7 @@ func (c *Core) stepAt(now clock.Instant) (err error) {
 	}
 	c.listen()
 	c.traceEnd(work)
+	c.log.stepped(c.now)
 	c.stepped(now)
 	return nil
 }
@@ -321,6 +325,7 @@ func (c *Core) failSafe(err *error) {
 		return
 	}
 	c.broken = fmt.Sprintf("%v\n%s", what, debug.Stack())
+	c.log.broke(what)
 	if c.leases != nil {
 		c.leases.FenceAll()
 	}

@@ -64,7 +64,7 @@ func (c *Core) buildHost() error {
 	h.group, err = group.New(group.Config{
 		Self: c.cfg.shape(), Duration: c.cfg.Duration, Extension: c.cfg.Extension(), FixedTTL: c.cfg.BlocksTTL, ExpectMax: c.cfg.ExpectMax,
 		ReadTimeout: c.cfg.ReadTimeout, TransitMax: max(c.cfg.HandoverMax, 1), Engines: c.cfg.EnginesMax, LongIDs: c.cfg.LongIDsMax, RunsMax: c.cfg.ReadRunsMax,
-		Between: c.cfg.Carrier == stream.KindDelta, Seed: c.mem.Epoch, Sites: c.sites,
+		Between: c.cfg.Carrier == stream.KindDelta, Seed: c.mem.Epoch, Sites: c.sites, Log: c.log.step(),
 	}, c.mem, ends, out)
 	if err != nil {
 		streams.Close()

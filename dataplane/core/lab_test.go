@@ -66,6 +66,7 @@ func (l *lab) node(id, config string) *node {
 		l.t.Fatal(err)
 	}
 	cfg.EngineID, cfg.Transport, cfg.Drive = id, "loopback", "inline"
+	cfg.Log, cfg.LogLevel = "host", "info"
 	read := func() clock.Instant { return l.now }
 	if l.drive != "" {
 		cfg.Drive = l.drive

@@ -13,6 +13,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/group"
 	"github.com/kvlease/kvlease/dataplane/histogram"
 	"github.com/kvlease/kvlease/dataplane/internal/stats"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -198,6 +199,11 @@ func (c *Core) openPage() {
 	})
 	if c.pageErr = why; err != nil {
 		c.pageErr = err
+	}
+	if c.pageErr != nil && c.cfg.StatsPage != "" {
+		c.log.side().Put(log.PageMissing, c.clock(), log.Entry{Text: c.pageErr.Error()})
+	}
+	if err != nil {
 		return
 	}
 	p.out, p.hidden = out, why != nil

@@ -2,6 +2,8 @@ package core
 
 import (
 	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/dataplane/log"
 )
 
 // priority is what the kernel has granted the pump's thread.
@@ -51,6 +53,8 @@ func (p *pump) prioritize() priority {
 	}
 	p.core.mu.Lock()
 	defer p.core.mu.Unlock()
-	p.class, p.counters.PriorityOff = got, refused
+	if p.class, p.counters.PriorityOff = got, refused; refused > 0 && got == priorityNone {
+		p.core.log.step().Put(log.PriorityOff, p.core.clock(), log.Entry{A: refused})
+	}
 	return got
 }

@@ -248,6 +248,7 @@ func (c *Core) cover(now clock.Instant) (muted bool) {
 	passed := clock.Instant(atomic.LoadUint64(&ctl.PassNs))
 	paused := clock.Instant(atomic.LoadUint64(&ctl.PauseUntilNs))
 	muted = passed != 0 && now.Sub(passed) > c.cfg.StallCover && now > paused
+	c.log.mute(muted, now, passed)
 	if c.tracker != nil {
 		c.tracker.Mute(muted)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane"
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -52,6 +53,7 @@ func (c *Core) eraTold(e record.Era) {
 	}
 	r.link.Spent(r.spent == e.Era)
 	if !r.fits(c.cfg) {
+		c.log.sayMisfit(e, c.cfg.Duration, c.now)
 		r.link.Refuse()
 	}
 	c.enterEra()
@@ -132,6 +134,7 @@ func (c *Core) loadMaps() {
 		case m := <-r.link.Maps():
 			if err := r.link.Load(m); err != nil {
 				r.refused.Add(1)
+				c.log.side().Put(log.MapRefused, c.clock(), log.Entry{Text: err.Error()})
 			}
 			r.loaded.Add(1)
 			c.Wake()

@@ -115,7 +115,8 @@ func (f *fleet) tryContext(role, id string, tp, pp, rank int) (*Core, *host.Host
 	cfg.EngineID, cfg.Role, cfg.Transport, cfg.Drive, cfg.Carrier = id, role, "loopback", f.drive, f.carrier
 	cfg.TPSize, cfg.PPSize, cfg.KVHeads = tp, pp, teamHeads
 	cfg.CarrierPath = filepath.Join(f.dir, id)
-	cfg.CoreMemoryMax = 1 << 40
+	cfg.Log, cfg.LogLevel = "host", "info"
+	cfg.CoreMemoryMax, cfg.StatsPage = 1<<40, "" // its own alone: tests leave no files
 	if role == "rank" {
 		cfg.TPRank, cfg.PPRank = rank%tp, rank/tp
 	} else if f.side {

@@ -17,6 +17,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/deathwire"
 	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -43,6 +44,7 @@ type sideChannel struct {
 	sink peerSink
 	now  func() clock.Instant
 	hash uint64 // of our engine id
+	log  *log.Writer
 
 	server  *handshake.Server // nil: we do not listen
 	client  *handshake.Client
@@ -77,9 +79,9 @@ type sideCounters struct {
 }
 
 // newSideChannel opens the listener if the configuration says so.
-func newSideChannel(cfg *Config, sink peerSink, now func() clock.Instant, sites *trace.Sites) (*sideChannel, error) {
+func newSideChannel(cfg *Config, sink peerSink, now func() clock.Instant, sites *trace.Sites, say *log.Writer) (*sideChannel, error) {
 	s := &sideChannel{
-		cfg: cfg, sink: sink, now: now, hash: wire.EngineHash([]byte(cfg.EngineID)),
+		cfg: cfg, sink: sink, now: now, log: say, hash: wire.EngineHash([]byte(cfg.EngineID)),
 		ranks: make([]ownRank, cfg.Ranks()), peers: map[uint64]*sidePeer{},
 		stop: make(chan struct{}), news: make(chan struct{}, 1),
 	}
@@ -272,6 +274,7 @@ func (s *sideChannel) Left(engine, epoch uint64) {
 
 func (s *sideChannel) readerDead(engineHash, epoch uint64) {
 	s.n.readersDead.Add(1)
+	s.log.Put(log.ReaderDead, s.now(), log.Entry{Hash: engineHash})
 	s.sink.ReaderDead(engineHash, epoch)
 }
 

@@ -82,14 +82,14 @@ func (c *Core) openSide() (err error) {
 	c.deaths = newDeaths(max(c.cfg.DeathWiresMax, c.cfg.EnginesMax))
 	if c.hosted != nil {
 		c.apply = c.engineGone
-		if c.side, err = newSideChannel(c.cfg, hostSink{c}, c.clock, c.sites); err == nil {
+		if c.side, err = newSideChannel(c.cfg, hostSink{c}, c.clock, c.sites, c.log.side()); err == nil {
 			c.side.Begin(c.mem.Epoch, c.mem.Secret)
 			c.hosted.group.SetWires(c.side)
 		}
 		return err
 	}
 	c.apply = func(d death, now clock.Instant) { c.leases.EngineGone(d.engine, d.epoch, now) }
-	if c.side, err = newSideChannel(c.cfg, engineSink{c}, c.clock, c.sites); err == nil {
+	if c.side, err = newSideChannel(c.cfg, engineSink{c}, c.clock, c.sites, c.log.side()); err == nil {
 		c.view = c.tracker.View
 		c.plane.SetWires(c.side)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/kvlease/kvlease/dataplane/log"
 )
 
 // failingMax bounds the engines that kvl_stats tells by name.
@@ -39,12 +41,30 @@ func (s *sideChannel) failing() []string {
 
 // misfit ends what is tracked at an engine that does not fit this one. Nothing better will be heard until it is another, so nobody
 // waits for it; a minute later it is asked again.
-func (s *sideChannel) misfit(p *sidePeer) {
+func (s *sideChannel) misfit(p *sidePeer, why error) {
+	s.say(log.HandshakeMisfit, p, 0, why.Error())
 	s.mu.Lock()
 	p.misfit = true
 	s.mu.Unlock()
 	s.n.misfits.Add(1)
 	s.sink.EngineDead(p.engine)
+}
+
+// say says something about a peer.
+func (s *sideChannel) say(k log.Kind, p *sidePeer, a uint64, text string) {
+	s.log.Put(k, s.now(), log.Entry{Engine: p.id, Hash: p.hash, A: a, Text: text})
+}
+
+// idOf is the id of the peer with this hash, "": there is none.
+func (s *sideChannel) idOf(hash uint64) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.peers {
+		if p.hash == hash {
+			return p.id
+		}
+	}
+	return ""
 }
 
 // dropMisfits ends what was tracked at engines since they were found not to fit.

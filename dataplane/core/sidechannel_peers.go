@@ -13,6 +13,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/deathwire"
 	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
@@ -89,11 +90,13 @@ func (s *sideChannel) Want(engine uint64, d heartbeat.EngineDesc, addr string) e
 		p.moves = slices.DeleteFunc(p.moves, func(t time.Time) bool { return now.Sub(t) > movesSpan })
 		if len(p.moves) >= movesMax {
 			s.n.claims.Add(1)
+			s.say(log.EngineClaimed, p, 0, fmt.Sprintf("it is at %s and at %s", p.addr, addr))
 			return fmt.Errorf("%w: engine_id %q is at %s and at %s: two engines have one id, and what is said to one of them is not for the other: give each its own",
 				ErrInvalid, d.ID, p.addr, addr)
 		}
 		p.moves = append(p.moves, now)
 		s.n.moved.Add(1)
+		s.say(log.EngineMoved, p, 0, addr)
 		s.unwant(p)
 	}
 	p.addr, p.ranks = addr, ranks
@@ -194,9 +197,12 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 		switch r.Class {
 		case handshake.WrongEngine: // the engine that was there is no more, and what it held neither
 			s.n.wrongEngine.Add(1)
+			s.say(log.WrongEngine, p, 0, r.Err.Error())
 			s.sink.EngineDead(p.engine)
 		case handshake.Incompatible:
-			s.misfit(p)
+			s.misfit(p, r.Err)
+		default:
+			s.say(log.HandshakeFailing, p, uint64(r.Failures), r.Err.Error())
 		}
 		return
 	case r.Maps != nil && !s.takeMaps(p, r):
@@ -251,7 +257,7 @@ func (s *sideChannel) takeMaps(p *sidePeer, r handshake.Result) bool {
 	case late:
 		s.retry(p.engine)
 	case err != nil:
-		s.misfit(p)
+		s.misfit(p, err)
 	}
 	return !late && err == nil
 }
@@ -278,6 +284,7 @@ func (s *sideChannel) keepWire(p *sidePeer, h *wire.Handshake) {
 	}
 	if err := s.owners.Keep(p.engine, w); errors.Is(err, deathwire.ErrFull) {
 		s.n.wiresFull.Add(1)
+		s.say(log.WiresFull, p, 0, "")
 	}
 }
 
@@ -363,6 +370,7 @@ func (s *sideChannel) keepClocks() {
 	defer s.mu.Unlock()
 	if jumped {
 		s.n.voids.Add(1)
+		s.log.Put(log.ClockJumped, boot, log.Entry{})
 		s.client.VoidClocks()
 	}
 	for _, p := range s.peers {

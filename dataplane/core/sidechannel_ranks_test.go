@@ -77,7 +77,7 @@ func sideHost(t *testing.T, id string, tp, pp int, epoch uint64) (*sideChannel, 
 	}
 	cfg.SideChannelPort = 0
 	k := new(sunk)
-	s, err := newSideChannel(cfg, k, Now, nil)
+	s, err := newSideChannel(cfg, k, Now, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

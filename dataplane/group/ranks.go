@@ -251,7 +251,11 @@ func (r *rank) over() bool {
 // down says that a rank is lost.
 func (r *rank) down(g *Group) {
 	g.Counters.RanksLost++
-	g.sayRank(log.RankLost, r)
+	if r.state.Flags&record.RankClosed != 0 {
+		g.sayRank(log.RankLeft, r)
+	} else {
+		g.sayRank(log.RankLost, r)
+	}
 	r.up, r.upDue, r.downDue, r.downGone = false, false, true, 1
 	g.rankNews |= r.bit
 	r.full = full{}

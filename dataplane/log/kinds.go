@@ -62,6 +62,7 @@ const (
 	PumpOverslept
 	CollectionLong
 	RankUp
+	RankLeft
 	RankLost
 	RankBroken
 	RankBehind
@@ -390,6 +391,11 @@ var Defs = [kinds]Def{
 		"rank {rank} of this engine has registered its memory",
 		"none",
 	},
+	RankLeft: {
+		"rank_left", Info, [2]string{"rank"},
+		"rank {rank} of this engine has closed its context: what it had not ended counts as ended",
+		"none",
+	},
 	RankLost: {
 		"rank_lost", Error, [2]string{"rank"},
 		"rank {rank} of this engine is lost: what it had not ended counts as ended, and reads that need it fail",
@@ -471,7 +477,7 @@ var Defs = [kinds]Def{
 		"none after a suspend; else see what sets the clock",
 	},
 	WiresFull: {
-		"wires_full", Warning, [2]string{"wires"},
+		"wires_full", Warning, [2]string{},
 		"there is no place for a wire to it: its death is seen by heartbeats alone",
 		"raise engines_max",
 	},

@@ -64,12 +64,15 @@ type record struct {
 	text                       [textMax]byte
 }
 
-// Rate of each kind and class of engines: so many at once, then one each while.
+// Rate of each kind and class of engines, and of all that is no Error: so many at once, then one each while. So whatever peers do, a day's
+// lines are some ten megabytes.
 const (
-	burst   = 5
-	every   = 10 * time.Second
-	classes = 16
-	ringLen = 256
+	burst    = 5
+	every    = 10 * time.Second
+	classes  = 16
+	allBurst = 100
+	allEvery = time.Second
+	ringLen  = 256
 )
 
 // bucket is a token bucket as the time at which it would be full again.
@@ -89,6 +92,7 @@ type Writer struct {
 	least  Level      // worse ones and this are taken
 
 	buckets [kinds][classes]bucket
+	all     clock.Instant // the bucket of everything that is no Error
 	ring    [ringLen]record
 	// Edge L1: the writer's release store of tail; pairs with L2, the reader's acquire in next. Records below it are written.
 	// L3 and L4 are the same the other way for head: places below it are free.
@@ -106,7 +110,8 @@ func (w *Writer) Put(k Kind, now clock.Instant, e Entry) {
 		defer w.mu.Unlock()
 	}
 	b := &w.buckets[k][class(&e)]
-	if b.full = max(b.full, now); b.full.Sub(now) > (burst-1)*every {
+	b.full, w.all = max(b.full, now), max(w.all, now)
+	if b.full.Sub(now) > (burst-1)*every || Defs[k].Level != Error && w.all.Sub(now) > (allBurst-1)*allEvery {
 		b.left++
 		w.out.Add(1)
 		return
@@ -116,7 +121,9 @@ func (w *Writer) Put(k Kind, now clock.Instant, e Entry) {
 		w.lost.Add(1)
 		return
 	}
-	b.full = b.full.Add(every)
+	if b.full = b.full.Add(every); Defs[k].Level != Error {
+		w.all = w.all.Add(allEvery)
+	}
 	r := &w.ring[tail%ringLen]
 	r.kind, r.at, r.left, r.hash, r.a, r.b = k, now, b.left, e.Hash, e.A, e.B
 	b.left = 0

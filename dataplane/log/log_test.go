@@ -86,6 +86,31 @@ func TestAKindOfOneEngineIsToldFiveTimesAndThenOnceInTenSecondsWithWhatWasLeftOu
 	}
 }
 
+func TestHoweverManyNamesAPeerHasTheRateOfAllHoldsAndErrorsHaveTheirOwn(t *testing.T) {
+	l, count := newLog(Info), 0
+	now := clock.Instant(time.Hour)
+	for i := range 10_000 {
+		l.Step.Put(Kind(1+i%int(kinds-1)), now, Entry{Hash: uint64(i), Engine: "x"})
+		if i == 5000 {
+			now = now.Add(7 * allEvery)
+		}
+		if i%100 == 0 { // somebody reads
+			for _, n := range lines(t, l) {
+				if n.Level != "error" {
+					count++
+				}
+			}
+		}
+	}
+	if count != allBurst+7 {
+		t.Errorf("%d warnings in seven seconds, want %d", count, allBurst+7)
+	}
+	l.Step.Put(Poisoned, now.Add(-1), Entry{Engine: "of its own"})
+	if all := lines(t, l); len(all) == 0 || all[len(all)-1].Kind != "poisoned" {
+		t.Error("an error is crowded out by warnings")
+	}
+}
+
 func TestRecordsWithoutAPlaceAreLostAndTheNextLineSaysHowMany(t *testing.T) {
 	l := newLog(Info)
 	now := clock.Instant(0)

@@ -330,6 +330,30 @@ static PyObject *context_config(PyObject *self, PyObject *none) { return (void)n
 
 static PyObject *context_metrics_text(PyObject *self, PyObject *none) { return (void)none, text_of(self, kvl_metrics_text, 1); }
 
+/* Lines of JSON as dicts, until there are none; a context that says more meanwhile than this takes waits for the next call. */
+static PyObject *context_log(PyObject *self, PyObject *none)
+{
+	PyObject *all = PyList_New(0);
+	(void)none;
+	for (int i = 0; all != NULL && i < 256; i++) {
+		PyObject *text = text_of(self, kvl_log_take, 0), *lines = NULL;
+		int ok = text != NULL && (lines = PyUnicode_Splitlines(text, 0)) != NULL;
+		Py_ssize_t n = ok ? PyList_GET_SIZE(lines) : 0;
+		for (Py_ssize_t k = 0; ok && k < n; k++) {
+			PyObject *line = PyObject_CallFunctionObjArgs(kvp_module_of(self)->loads, PyList_GET_ITEM(lines, k), NULL);
+			ok = line != NULL && PyList_Append(all, line) == 0;
+			Py_XDECREF(line);
+		}
+		Py_XDECREF(lines);
+		Py_XDECREF(text);
+		if (!ok)
+			Py_CLEAR(all);
+		if (n == 0)
+			break;
+	}
+	return all;
+}
+
 static PyObject *context_metrics_listen(PyObject *o, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
 	static const kvp_signature_t s = {"metrics_listen", 0, 1, {"addr"}};
@@ -386,6 +410,7 @@ static PyMethodDef methods[] = {
 	FAST("drain", context_drain, "drain($self, timeout)\n--\n\nkvl_drain. Releases the GIL."),
 	{"fence_all", context_fence_all, METH_NOARGS, "fence_all($self)\n--\n\nkvl_fence_all: close every row for ever."},
 	{"stats", context_stats, METH_NOARGS, "stats($self)\n--\n\nkvl_stats as a dict."},
+	{"log", context_log, METH_NOARGS, "log($self)\n--\n\nkvl_log_take: what went wrong since the call before, one dict a line."},
 	{"metrics_text", context_metrics_text, METH_NOARGS, "metrics_text($self)\n--\n\nkvl_metrics_text: all metrics in Prometheus' text format. Releases the GIL."},
 	FAST("metrics_listen", context_metrics_listen,
 	     "metrics_listen($self, addr='127.0.0.1:0')\n--\n\nkvl_metrics_listen: serves them at http://HOST:PORT/metrics until the close; the port."),

@@ -526,6 +526,17 @@ KVL_API int32_t kvl_metrics_text(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *
  */
 KVL_API int32_t kvl_metrics_listen(kvl_ctx_t *ctx, const char *addr, uint32_t *port_out);
 
+/**
+ * Take what the context has to say since the call before: lines of JSON, each with its newline, whole ones only, as many as fit,
+ * zero-terminated; docs/logging.md says what is in them. Take until *len_out is 0. Unless the key log says otherwise, lines go to
+ * stderr until the first call, and to the host alone from then on. A line has some hundred bytes, none more than
+ * 8 KiB. Takes no lock of a step; works on a poisoned context, too.
+ *
+ * @return KVL_OK, *len_out is 0: there is nothing, or the key log is "off"; KVL_ERR_SPACE: *len_out is the length of the first line
+ *         without the zero, and it stays.
+ */
+KVL_API int32_t kvl_log_take(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *len_out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -72,6 +72,12 @@ KVL_API int32_t kvl_config_json(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *l
 	return get_text(ctx, KVL_CALL_CONFIG_JSON, "config_json", kvl_core.config_json, buf, cap, len_out);
 }
 
+KVL_API int32_t kvl_log_take(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *len_out)
+{
+	KVL_ENTER(ctx);
+	return get_text(ctx, KVL_CALL_LOG_TAKE, "log_take", kvl_core.log_take, buf, cap, len_out);
+}
+
 KVL_API int32_t kvl_metrics_text(kvl_ctx_t *ctx, char *buf, size_t cap, size_t *len_out)
 {
 	KVL_ENTER(ctx);

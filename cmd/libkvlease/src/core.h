@@ -38,6 +38,8 @@
 	/* all metrics as text; and a listener for scrapers, once, until close */                                     \
 	X(metrics_text, "metrics_text", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))                             \
 	X(metrics_listen, "metrics_listen", (int64_t core, const char *addr, uint64_t len, uint32_t *port_out, char *err, uint64_t cap)) \
+	/* whole lines of what goes wrong, as many as fit; KVL_ERR_SPACE: the first does not */                        \
+	X(log_take, "log_take", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))                                        \
 	X(config_json, "config_json", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))                                     \
 	/* the parts of transfer parameters that are the same for every lease, as a JSON object */                     \
 	X(params_info, "params_info", (int64_t core, char *buf, uint64_t cap, uint64_t *len_out))

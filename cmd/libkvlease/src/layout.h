@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define KVL_LAYOUT_VERSION 1u
-#define KVL_CORE_ABI 6u /* of kvl_core_args_t and the kvlgo_* hooks: raised with every change of either */
+#define KVL_CORE_ABI 7u /* of kvl_core_args_t and the kvlgo_* hooks: raised with every change of either */
 #define KVL_NONE 0xFFFFFFFFu /* end of a free list */
 
 /* ---- handles: (use + 1) << 32 | slot, so that 0 is none ---- */

@@ -72,6 +72,7 @@ static void handles_are_checked(void)
 		BAD(kvl_stats(c, buf, sizeof buf, &len), "ctx");
 		BAD(kvl_config_json(c, buf, sizeof buf, &len), "ctx");
 		BAD(kvl_metrics_text(c, buf, sizeof buf, &len), "ctx");
+		BAD(kvl_log_take(c, buf, sizeof buf, &len), "ctx");
 		BAD(kvl_metrics_listen(c, ":0", &port), "ctx");
 		q = (kvl_producer_t *)(void *)c;
 		BAD(kvl_expect(q, str("r"), &l), "producer");
@@ -242,6 +243,11 @@ static void context_calls_check_their_arguments(void)
 	expect("no room for the metrics", kvl_metrics_text(ctx, buf, 13, &len), KVL_ERR_SPACE, "at least 14");
 	CHECK_STATUS(kvl_metrics_text(ctx, buf, 14, &len), KVL_OK);
 	CHECK(len == 13 && strcmp(buf, "kvlease_up 1\n") == 0);
+	BAD(kvl_log_take(ctx, buf, 64, NULL), "len_out");
+	BAD(kvl_log_take(ctx, NULL, 64, &len), "buf");
+	expect("no room for the first line", kvl_log_take(ctx, buf, 17, &len), KVL_ERR_SPACE, "at least 18");
+	CHECK_STATUS(kvl_log_take(ctx, buf, 18, &len), KVL_OK);
+	CHECK(len == 17 && strcmp(buf, "{\"kind\":\"stall\"}\n") == 0);
 	BAD(kvl_metrics_listen(ctx, NULL, &port), "addr");
 	memset(big, 'a', sizeof big - 1);
 	big[sizeof big - 1] = 0;

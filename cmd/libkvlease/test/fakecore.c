@@ -415,6 +415,12 @@ EXPORT int32_t kvlgo_metrics_text(int64_t core, char *buf, uint64_t cap, uint64_
 	return copy_out("kvlease_up 1\n", buf, cap, len_out);
 }
 
+EXPORT int32_t kvlgo_log_take(int64_t core, char *buf, uint64_t cap, uint64_t *len_out)
+{
+	(void)core;
+	return copy_out("{\"kind\":\"stall\"}\n", buf, cap, len_out);
+}
+
 EXPORT int32_t kvlgo_metrics_listen(int64_t core, const char *addr, uint64_t len, uint32_t *port_out, char *err, uint64_t cap)
 {
 	(void)core;

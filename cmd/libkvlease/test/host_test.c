@@ -87,6 +87,7 @@ static void child_is_refused_everywhere(void)
 		kvl_stats(ctx, buf, sizeof buf, &len),
 		kvl_config_json(ctx, buf, sizeof buf, &len),
 		kvl_metrics_text(ctx, buf, sizeof buf, &len),
+		kvl_log_take(ctx, buf, sizeof buf, &len),
 		kvl_metrics_listen(ctx, ":0", NULL),
 	};
 	for (size_t i = 0; i < sizeof got / sizeof *got; i++)

@@ -1,0 +1,297 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"runtime/debug"
+	"runtime/metrics"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
+
+// logs is what a context has to say (package log), and who makes lines of it: a goroutine that writes them to stderr, until the host
+// takes the first one. nil: the key log is "off".
+//
+// Steps put records; beside a step's they come from the side channel and from look, which finds out what only counters show.
+type logs struct {
+	core *Core
+	log  *log.Log
+
+	now    clock.Instant // of the last look at what steps count; the step's
+	grown  []growth
+	full   bool // leases; the step's, as are the rest
+	tracks bool
+	muted  bool
+	stuck  stuck
+
+	poisoned atomic.Bool // it has been said
+	taken    atomic.Bool // the host takes lines
+	beside   beside
+	err      *errWriter // nil: the host alone takes them
+}
+
+// growth is a counter that means trouble and whose place knows neither engine nor request.
+type growth struct {
+	at   *uint64
+	last uint64
+	kind log.Kind
+}
+
+// stuck watches reads that have neither failed nor come to an end.
+type stuck struct {
+	since clock.Instant
+	least int // since then
+}
+
+// lookEvery is how often counters are looked at: of step time, and beside it.
+const lookEvery = time.Second
+
+// makeLog makes the log of a context, before its parts.
+func (c *Core) makeLog() {
+	if c.cfg.Log == "off" {
+		return
+	}
+	l := &logs{core: c}
+	l.log = log.New(log.Config{Least: log.LevelOf(c.cfg.LogLevel), Context: c.number, Name: c.engineName, Wall: log.Wall(c.clock)})
+	c.log = l
+}
+
+// watch begins to look at counters, once the parts are there.
+func (l *logs) watch() {
+	if l == nil {
+		return
+	}
+	c := l.core
+	add := func(kind log.Kind, at ...*uint64) {
+		for _, a := range at {
+			l.grown = append(l.grown, growth{a, *a, kind})
+		}
+	}
+	if c.hosted != nil {
+		n := &c.hosted.group.Counters
+		add(log.SubmissionsBad, &n.BadHandle)
+		add(log.EventsWait, &n.EventsHeld)
+		add(log.RunsFull, &n.RunsFull)
+		add(log.RankUntold, &n.RejectsUntold, &n.DeathsUntold)
+	} else {
+		n, beats := &c.plane.Counters, c.tracker.CountersAt()
+		add(log.MessagesTooLong, &n.NotifsTooLong)
+		add(log.SubmissionsBad, &n.RecordsBad, &c.leases.Counters.BadHandle)
+		add(log.EventsWait, &n.EventsHeld)
+		add(log.RunsFull, &beats.RunsFull)
+	}
+	if c.pump != nil {
+		c.mu.Lock()
+		add(log.PumpOverslept, &c.pump.counters.Overslept)
+		c.mu.Unlock()
+	}
+	l.beside.begin()
+	if c.cfg.Log == "stderr" {
+		l.err = startErrWriter(l)
+	}
+}
+
+// step and side are the writers of the parts.
+func (l *logs) step() *log.Writer {
+	if l == nil {
+		return nil
+	}
+	return l.log.Step
+}
+
+func (l *logs) side() *log.Writer {
+	if l == nil {
+		return nil
+	}
+	return l.log.Side
+}
+
+// stepped looks at what a step has left behind. Under the core's lock.
+func (l *logs) stepped(now clock.Instant) {
+	if l == nil {
+		return
+	}
+	c := l.core
+	if c.leases != nil {
+		l.fullness(&l.full, c.leases.Held()+c.leases.Expected()+c.leases.Ending() >= len(c.mem.Slots), log.LeasesFull, len(c.mem.Slots), now)
+		l.fullness(&l.tracks, c.tracker.Counted().Tracked >= len(c.mem.Tracks), log.TracksFull, len(c.mem.Tracks), now)
+	}
+	if now < l.now.Add(lookEvery) {
+		return
+	}
+	l.now = now
+	for i := range l.grown {
+		if g := &l.grown[i]; *g.at != g.last {
+			l.log.Step.Put(g.kind, now, log.Entry{A: *g.at - g.last})
+			g.last = *g.at
+		}
+	}
+	if c.reads != nil {
+		l.stuck.look(l, c.reads.Gauges().Held, now)
+	}
+}
+
+func (l *logs) fullness(was *bool, is bool, kind log.Kind, most int, now clock.Instant) {
+	if is && !*was {
+		l.log.Step.Put(kind, now, log.Entry{A: uint64(most)})
+	}
+	*was = is
+}
+
+// look says how many reads have been open for as long as the transport may take, twice over.
+func (s *stuck) look(l *logs, held int, now clock.Instant) {
+	if held == 0 || s.since == 0 {
+		s.since, s.least = now, held
+		return
+	}
+	s.least = min(s.least, held)
+	if now.Sub(s.since) < 2*l.core.cfg.QuarantineWait {
+		return
+	}
+	l.log.Step.Put(log.BlocksStuck, now, log.Entry{A: uint64(s.least)})
+	s.since, s.least = now, held
+}
+
+// broke says what has poisoned the context, from within the step that it broke.
+func (l *logs) broke(what any) {
+	if l == nil || l.poisoned.Swap(true) {
+		return
+	}
+	l.log.Side.Put(log.Poisoned, l.core.clock(), log.Entry{Text: fmt.Sprintf("%v%s", what, where(debug.Stack()))})
+}
+
+// where is the first place of our own below a panic, as " at file.go:12".
+func where(stack []byte) string {
+	_, below, _ := strings.Cut(string(stack), "\npanic(")
+	for line := range strings.Lines(below) {
+		if at, _, _ := strings.Cut(strings.TrimSpace(line), " +"); strings.Contains(at, "/dataplane/") && strings.Contains(at, ".go:") {
+			return " at " + filepath.Base(at)
+		}
+	}
+	return ""
+}
+
+// Log takes lines of what the context has to say, as JSON, whole ones only, at most room bytes; need is the length of the first one
+// if it does not fit. From the first call on nothing goes to stderr. Any goroutine.
+func (c *Core) Log(room int) (lines []byte, need int) {
+	if c.log == nil {
+		return nil, 0
+	}
+	c.log.taken.Store(true)
+	c.log.beside.look(c.log)
+	return c.log.log.Take(room)
+}
+
+// engineName is the id of an engine that is known here, "" if none of that hash is.
+func (c *Core) engineName(hash uint64) string {
+	if c.side == nil {
+		return ""
+	}
+	return c.side.idOf(hash)
+}
+
+func (l *logs) close() {
+	if l != nil && l.err != nil {
+		l.err.close()
+	}
+}
+
+// beside looks at what happens beside steps and shows in counters only.
+//
+// Threads: any, one after the other by its lock.
+type beside struct {
+	busy  atomic.Bool
+	at    time.Time
+	stats sideStats
+	grown []growth
+	pause []metrics.Sample
+	slow  []uint64 // stops for collections, by bucket
+}
+
+// collectionLong is from when on a stop for a collection is worth a line. Tests make it small.
+var collectionLong = 10 * time.Millisecond
+
+// begin takes the counters as they are: what was before is not news.
+func (b *beside) begin() {
+	v := &b.stats
+	for _, g := range [...]growth{
+		{at: &v.readers.Disputed, kind: log.WireDisputed}, {at: &v.readers.Full, kind: log.ReaderWiresFull},
+		{at: &v.readers.Malformed, kind: log.SideMalformed}, {at: &v.wire.Malformed, kind: log.SideMalformed},
+		{at: &v.wire.Refused, kind: log.SideRefused}, {at: &v.readers.Crowded, kind: log.SideRefused},
+		{at: &v.wire.AcceptErrors, kind: log.SideNoDescriptors}, {at: &v.wire.Panics, kind: log.SidePanic},
+	} {
+		b.grown = append(b.grown, g)
+	}
+	b.pause = []metrics.Sample{{Name: "/sched/pauses/total/gc:seconds"}}
+	b.stops(nil)
+}
+
+// look says what has come since the look before, at most once a second.
+func (b *beside) look(l *logs) {
+	if !b.busy.CompareAndSwap(false, true) { // somebody does
+		return
+	}
+	defer b.busy.Store(false)
+	c := l.core
+	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 && !l.poisoned.Swap(true) {
+		l.log.Side.Put(log.Fenced, c.clock(), log.Entry{})
+	}
+	if time.Since(b.at) < lookEvery {
+		return
+	}
+	b.at = time.Now()
+	b.stops(l)
+	if c.side == nil {
+		return
+	}
+	b.stats.read(c.side)
+	for i := range b.grown {
+		if g := &b.grown[i]; *g.at != g.last {
+			l.log.Side.Put(g.kind, c.clock(), log.Entry{A: *g.at - g.last})
+			g.last = *g.at
+		}
+	}
+}
+
+// stops looks for stops of all threads for collections. l is nil at the first look.
+func (b *beside) stops(l *logs) {
+	metrics.Read(b.pause)
+	if b.pause[0].Value.Kind() != metrics.KindFloat64Histogram {
+		return
+	}
+	h := b.pause[0].Value.Float64Histogram()
+	longest := time.Duration(0)
+	for i, n := range h.Counts {
+		if l != nil && n != b.slow[i] {
+			if least := h.Buckets[i]; !math.IsInf(least, -1) {
+				longest = max(longest, time.Duration(least*1e9))
+			}
+		}
+	}
+	b.slow = append(b.slow[:0], h.Counts...)
+	if longest > 0 && longest >= collectionLong {
+		l.log.Side.Put(log.CollectionLong, l.core.clock(), log.Entry{A: uint64(longest)})
+	}
+}
+
+// mute says once that heartbeats have stopped since the forward loop is not heard of. Under the core's lock.
+func (l *logs) mute(muted bool, now, passed clock.Instant) {
+	if l == nil {
+		return
+	}
+	if muted && !l.muted {
+		l.log.Step.Put(log.HeartbeatsMuted, now, log.Entry{A: uint64(now.Sub(passed))})
+	}
+	l.muted = muted
+}
+
+// sayMisfit says that a rank was given other leases than its host.
+func (l *logs) sayMisfit(told record.Era, here time.Duration, now clock.Instant) {
+	l.step().Put(log.RankMisfit, now, log.Entry{A: told.DurationNs, B: uint64(here)})
+}
