@@ -1,6 +1,7 @@
 package core
 
 import (
+	"bytes"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -103,7 +104,7 @@ func TestTheLibraryWritesNothingButLinesOfItsLog(t *testing.T) {
 			}
 			return
 		}
-		if m := inGo.Find(text); m != nil { // shows C19.3
+		if m := inGo.Find(text); m != nil && !bytes.Contains(text, []byte("log.New(io.Discard,")) { // shows C19.3; net/http has to be silenced
 			t.Errorf("%s writes: %s", path, m)
 		}
 		selectors(t, path, text, func(at, of, name string) {
