@@ -285,6 +285,7 @@ func TestAWriterThatIsKilledLeavesAWholeState(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { cmd.Process.Kill() }) // also if the test fails before it does
 		path, err := bufio.NewReader(out).ReadString('\n')
 		if err != nil {
 			t.Fatalf("%q %v", path, err)
