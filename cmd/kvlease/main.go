@@ -34,6 +34,7 @@ Start with:
   kvlease attach HOST:5600      what a running engine, stock or ours, publishes, and how far away it is
   kvlease trace                 where the time of heartbeats and reads goes, in running processes
   kvlease export                metrics of all engines of this machine, for Prometheus
+  kvlease top                   the engines of this machine, live: who holds whose blocks
   kvlease dump PID              the leases of a running process, also of one that hangs
   kvlease version               what is installed here`
 
@@ -45,6 +46,7 @@ type cli struct {
 	Attach  attachCmd  `cmd:"" help:"Look at a running engine, stock vLLM's or ours: what it publishes, round trips, its clock, a request's lease and blocks."`
 	Trace   traceCmd   `cmd:"" help:"Time what happens inside running engines, stage by stage, by a program in the kernel: live, as JSON, as a picture."`
 	Export  exportCmd  `cmd:"" help:"Serve metrics of all engines of this machine to Prometheus, from their stats pages; engines are not touched."`
+	Top     topCmd     `cmd:"" help:"Show the engines of this machine as a live table: who holds whose blocks, and how close it is to losing them."`
 	Dump    dumpCmd    `cmd:"" help:"Print the lease table of a process, live, hanging or stopped: who holds which blocks, for how long still, and what ended last."`
 	Version versionCmd `cmd:"" help:"Print the versions of kvlease, Go, NIXL and the kernel, and whether engines can be traced here."`
 }
@@ -128,7 +130,7 @@ type usageError struct{ error }
 // helped is the command whose help speaks of these arguments.
 func helped(args []string) string {
 	switch args[0] {
-	case "attach", "demo", "dump", "export", "node", "sim", "soak", "trace", "version":
+	case "attach", "demo", "dump", "export", "node", "sim", "soak", "top", "trace", "version":
 		return "kvlease " + args[0]
 	}
 	return "kvlease"

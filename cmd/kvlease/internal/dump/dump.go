@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
@@ -112,7 +110,7 @@ var (
 
 // Run reads what there is. The report comes beside an error if a part of it could not be had.
 func Run(cfg *Config) (*Report, error) {
-	r := &Report{PID: cfg.PID, State: processState(cfg.PID), At: time.Now(), Version: cfg.Version, Contexts: []*Context{}}
+	r := &Report{PID: cfg.PID, State: pages.ProcessState(cfg.PID), At: time.Now(), Version: cfg.Version, Contexts: []*Context{}}
 	started, lives := watch.Started(cfg.PID)
 	var paths []string
 	var err error
@@ -121,7 +119,7 @@ func Run(cfg *Config) (*Report, error) {
 		inner = pages.InnerPID(cfg.PID)
 		paths, err = pages.Of(cfg.PID, cfg.Dir)
 	} else {
-		r.State = "gone"
+		r.State = pages.Gone
 		paths, err = pages.Numbered(cfg.Dir, cfg.PID)
 	}
 	if err != nil {
@@ -187,25 +185,6 @@ func learn(names *pages.Names, dir string) {
 			page.Close()
 		}
 	}
-}
-
-// processState is what the kernel says of it.
-func processState(pid int) string {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return "gone"
-	}
-	// Behind the name in brackets, which may hold anything.
-	rest := strings.TrimSpace(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	switch rest[:min(1, len(rest))] {
-	case "T", "t":
-		return "stopped"
-	case "D":
-		return "waits for a disk"
-	case "Z", "X":
-		return "gone"
-	}
-	return "running"
 }
 
 // add takes a page and the memory that it names.

@@ -69,3 +69,30 @@ func InnerPID(pid int) int {
 	}
 	return pid
 }
+
+// States of a process.
+const (
+	Running = "running"
+	Stopped = "stopped" // by a signal, or by a debugger
+	Waits   = "waits for a disk"
+	Gone    = "gone"
+)
+
+// ProcessState is how the kernel says that a process stands.
+func ProcessState(pid int) string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return Gone
+	}
+	// Behind the name in brackets, which may hold anything.
+	rest := strings.TrimSpace(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	switch rest[:min(1, len(rest))] {
+	case "T", "t":
+		return Stopped
+	case "D":
+		return Waits
+	case "Z", "X":
+		return Gone
+	}
+	return Running
+}

@@ -1,0 +1,324 @@
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Limits of an answer.
+const (
+	bodyMax    = 64 << 20
+	enginesMax = 4096 // contexts of one URL
+	fetchMax   = 5 * time.Second
+)
+
+// remote is a metrics URL.
+type remote struct {
+	url    string
+	client *http.Client
+	began  time.Time
+	most   int64 // bytes of an answer
+}
+
+// ParseURL completes what a user has typed: HOST:PORT is http, and its metrics are at /metrics.
+func ParseURL(text string) (string, error) {
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("--url %q is no URL", text)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "", fmt.Errorf("--url %q: http or https is wanted", text)
+	case u.Hostname() == "":
+		return "", fmt.Errorf("--url %q names no host", text)
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/metrics"
+	}
+	return u.String(), nil
+}
+
+func newRemote(url string) *remote {
+	return &remote{url: url, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, ResponseHeaderTimeout: fetchMax}}, began: time.Now(), most: bodyMax}
+}
+
+func (r *remote) close() { r.client.CloseIdleConnections() }
+
+// read asks for the metrics. What does not answer is shown as one that is missing.
+func (r *remote) read(ctx context.Context) []*Engine {
+	ctx, cancel := context.WithTimeout(ctx, fetchMax)
+	defer cancel()
+	families, err := r.fetch(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %v", fetchMax)
+	}
+	if err != nil {
+		return []*Engine{{Source: r.url, Name: r.url, key: r.url, why: err.Error()}}
+	}
+	list := r.engines(families)
+	if len(list) == 0 {
+		return []*Engine{{Source: r.url, Name: r.url, key: r.url, why: "it answers, and has no metrics of kvlease"}}
+	}
+	return list
+}
+
+func (r *remote) fetch(ctx context.Context) (map[string]*dto.MetricFamily, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "text/plain;version=0.0.4")
+	resp, err := r.client.Do(req)
+	if err != nil {
+		var inner *url.Error
+		if errors.As(err, &inner) {
+			err = inner.Err // without the URL, which stands beside it
+		}
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %s", resp.Status)
+	}
+	body := io.LimitedReader{R: resp.Body, N: r.most}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(&body)
+	switch {
+	case body.N <= 0:
+		return nil, fmt.Errorf("its answer is longer than %d MiB", r.most>>20)
+	case err != nil:
+		return nil, fmt.Errorf("its answer is no text of Prometheus: %w", err)
+	}
+	return families, nil
+}
+
+// labels of a metric.
+func labels(m *dto.Metric) map[string]string {
+	all := make(map[string]string, len(m.Label))
+	for _, l := range m.Label {
+		all[l.GetName()] = l.GetValue()
+	}
+	return all
+}
+
+func valueOf(m *dto.Metric) float64 {
+	switch {
+	case m.Gauge != nil:
+		return m.Gauge.GetValue()
+	case m.Counter != nil:
+		return m.Counter.GetValue()
+	}
+	return m.Untyped.GetValue()
+}
+
+// number is a value as a count; what is none is 0.
+func number(v float64) uint64 {
+	if !(v >= 0) || v >= 1<<63 {
+		return 0
+	}
+	return uint64(v)
+}
+
+func seconds(v float64) time.Duration {
+	const most = 1e9
+	if !(v > -most && v < most) {
+		return 0
+	}
+	return time.Duration(v * 1e9)
+}
+
+func secondsOf(v float64) *time.Duration {
+	d := seconds(v)
+	return &d
+}
+
+// parsed collects the contexts of one answer.
+type parsed struct {
+	url   string
+	at    time.Duration
+	list  []*Engine
+	index map[string]*Engine
+	peers map[string]int // by context and peer: place in its Peers
+}
+
+func (r *remote) engines(families map[string]*dto.MetricFamily) []*Engine {
+	p := &parsed{url: r.url, at: time.Since(r.began), index: map[string]*Engine{}, peers: map[string]int{}}
+	for name, take := range taken {
+		f := families["kvlease_"+name]
+		if f == nil {
+			continue
+		}
+		for _, m := range f.Metric {
+			l := labels(m)
+			if e := p.engine(l); e != nil {
+				take(p, e, l, valueOf(m))
+			}
+		}
+	}
+	for _, e := range p.list {
+		e.Peers = slices.DeleteFunc(e.Peers, func(k Peer) bool { return k.Leases == 0 && k.Kind == Holds && (k.unnamed || k.Name == others) })
+		if e.Role == "rank" { // what is the host's to say is not among the rank's
+			for i := range e.Peers {
+				if k := &e.Peers[i]; k.Kind == Holds {
+					e.Leases, e.Blocks, e.Bytes = e.Leases+k.Leases, e.Blocks+k.Blocks, e.Bytes+k.Bytes
+				}
+			}
+		}
+	}
+	return p.list
+}
+
+// engine finds the context that a metric is of. An engine's own metrics have no process number; those of kvlease export have.
+func (p *parsed) engine(l map[string]string) *Engine {
+	role, ok := l["role"]
+	if !ok {
+		return nil
+	}
+	key := strings.Join([]string{p.url, l["engine"], role, l["rank"], l["pid"], l["context"]}, " ")
+	if e := p.index[key]; e != nil {
+		return e
+	}
+	if len(p.list) >= enginesMax {
+		return nil
+	}
+	rank, _ := strconv.Atoi(l["rank"])
+	pid, _ := strconv.Atoi(l["pid"])
+	context, _ := strconv.Atoi(l["context"])
+	e := &Engine{
+		Source: p.url, Name: l["engine"], Role: role, Rank: rank, Ranks: 1, PID: pid, Context: context, key: key, at: p.at, alive: true, ofRank: role == "rank",
+	}
+	p.index[key] = e
+	p.list = append(p.list, e)
+	return e
+}
+
+// peer finds the peer of a context that a metric is of.
+func (p *parsed) peer(e *Engine, kind Kind, name, hash, more string) *Peer {
+	key := e.key + " " + string(kind) + " " + name + " " + hash + " " + more
+	i, ok := p.peers[key]
+	if !ok {
+		i = len(e.Peers)
+		p.peers[key] = i
+		switch {
+		case more == "unnamed":
+			name = nobody
+		case more == "other":
+			name = others
+		case name == hash:
+			name = "" // another engine may know it
+		}
+		e.Peers = append(e.Peers, Peer{Name: name, Hash: hash, Kind: kind, key: key, unnamed: more == "unnamed"})
+	}
+	return &e.Peers[i]
+}
+
+type taker func(p *parsed, e *Engine, l map[string]string, v float64)
+
+// taken are the metrics that are shown, without kvlease_, and what becomes of them.
+var taken = map[string]taker{
+	"up": func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.alive = v != 0 },
+	"engine_info": func(_ *parsed, e *Engine, l map[string]string, _ float64) {
+		tp, _ := strconv.Atoi(l["tp"])
+		pp, _ := strconv.Atoi(l["pp"])
+		e.Hash, e.Carried, e.Drive, e.Library, e.Ranks = l["hash"], l["transport"], l["drive"], l["version"], max(tp, 1)*max(pp, 1)
+	},
+	"healthy":                    func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.sick = v == 0 },
+	"poisoned":                   func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.poisoned = v != 0 },
+	"draining":                   func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.draining = v != 0 },
+	"lease_duration_seconds":     func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Duration = seconds(v) },
+	"heartbeat_interval_seconds": func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Interval = seconds(v) },
+	"lease_extension_seconds":    func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Extension = seconds(v) },
+	"step_age_seconds":           func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Age = seconds(v) },
+	"leases_held":                func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Leases = number(v) },
+	"blocks_held":                func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Blocks = number(v) },
+	"held_bytes":                 func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Bytes = number(v) },
+	"leases_lingering":           func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Lingers = number(v) },
+	"requests_tracked":           func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Tracked = number(v) },
+	"reads_in_flight":            func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Reads = number(v) },
+	"heartbeats_received_total":  func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.beats += number(v) },
+	"heartbeats_sent_total":      func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.beats += number(v) },
+	"read_bytes_total":           func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.bytes = number(v) },
+	"reads_aside":                func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Quarantine = number(v) },
+	"transfers_abandoned":        func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Abandoned = number(v) },
+	"late_stock_reads_total":     func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Late = number(v) },
+	"reads_total": func(_ *parsed, e *Engine, l map[string]string, v float64) {
+		switch l["outcome"] {
+		case "stale":
+			e.Stale = number(v)
+		case "unproven":
+			e.Unproven = number(v)
+		}
+	},
+
+	"reader_leases":                   ofReader(func(k *Peer, v float64) { k.Leases = number(v) }),
+	"reader_blocks":                   ofReader(func(k *Peer, v float64) { k.Blocks = number(v) }),
+	"reader_held_bytes":               ofReader(func(k *Peer, v float64) { k.Bytes = number(v) }),
+	"reader_oldest_lease_age_seconds": ofReader(func(k *Peer, v float64) { k.Oldest = secondsOf(v) }),
+	"reader_beat_age_seconds":         ofReader(func(k *Peer, v float64) { k.Beat = secondsOf(v) }),
+	"reader_least_slack_seconds":      ofReader(func(k *Peer, v float64) { k.least = secondsOf(v) }),
+	"reader_leases_freed_total": func(p *parsed, e *Engine, l map[string]string, v float64) {
+		if l["reason"] == "expired" {
+			p.peer(e, Holds, l["reader"], l["hash"], l["kind"]).Expired = number(v)
+		}
+	},
+
+	"remote_connected": ofRemote(func(k *Peer, v float64) {
+		if v != 0 {
+			k.State = "connected"
+		} else if k.State == "" {
+			k.State = "apart"
+		}
+	}),
+	"remote_state_age_seconds": func(p *parsed, e *Engine, l map[string]string, v float64) {
+		k := p.peer(e, Reads, l["remote"], l["hash"], "")
+		k.State, k.Since = l["state"], secondsOf(v)
+	},
+	"remote_beat_age_seconds": ofRemote(func(k *Peer, v float64) { k.Beat = secondsOf(v) }),
+	"remote_row_age_seconds":  ofRemote(func(k *Peer, v float64) { k.Heard = secondsOf(v) }),
+	"remote_fails":            ofRemote(func(k *Peer, v float64) { k.Fails = number(v) }),
+	"remote_requests_tracked": ofRemote(func(k *Peer, v float64) { k.Leases = number(v) }),
+	"remote_reads_in_flight":  ofRemote(func(k *Peer, v float64) { k.Reads = number(v) }),
+	"remote_read_bytes_total": ofRemote(func(k *Peer, v float64) { k.bytes = number(v) }),
+	"remote_unheard_bytes":    ofRemote(func(k *Peer, v float64) { k.Unheard = number(v) }),
+}
+
+func ofReader(put func(k *Peer, v float64)) taker {
+	return func(p *parsed, e *Engine, l map[string]string, v float64) {
+		put(p.peer(e, Holds, l["reader"], l["hash"], l["kind"]), v)
+	}
+}
+
+func ofRemote(put func(k *Peer, v float64)) taker {
+	return func(p *parsed, e *Engine, l map[string]string, v float64) {
+		put(p.peer(e, Reads, l["remote"], l["hash"], ""), v)
+	}
+}
+
+// readAll asks all URLs at once.
+func readAll(ctx context.Context, list []*remote) (all []*Engine) {
+	answers := make([][]*Engine, len(list))
+	var wg sync.WaitGroup
+	for i, r := range list {
+		wg.Go(func() { answers[i] = r.read(ctx) })
+	}
+	wg.Wait()
+	for _, a := range answers {
+		all = append(all, a...)
+	}
+	return all
+}
