@@ -128,6 +128,7 @@ func (l *ledger) look(now clock.Instant) {
 		n := l.r.link.Counters.Repeated + l.r.leases.Counters.Again
 		again, l.again = n != l.again, n
 	}
+	l.accounts()
 	_, rows := record.Board(l.r.mem.Board)
 	for s := range l.slots {
 		e := &l.slots[s]
