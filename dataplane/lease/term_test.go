@@ -24,6 +24,9 @@ func TestL1AHeartbeatNeverShortensALease(t *testing.T) {
 			r.run(at(5)) // now + 20 is earlier than the first term
 			beat(a, "a")
 			beat(long, "long")
+			r.run(at(6)) // the reader is known by now
+			beat(a, "a")
+			beat(long, "long")
 			r.run(at(29.99))
 			r.wantHeld(a, long)
 			r.run(at(30.2))
