@@ -14,10 +14,11 @@ import (
 	"github.com/alecthomas/kong"
 
 	_ "github.com/kvlease/kvlease/cmd/libkvlease/sites/hooks"
+	"github.com/kvlease/kvlease/dataplane/core"
 )
 
 // version is the version of this source tree; kvl_version of the C library says the same.
-const version = "0.1.0"
+const version = core.Version
 
 const description = `Leases for KV cache blocks between prefill and decode engines.
 
