@@ -120,7 +120,7 @@ func (t *Tracker) unloadBroken(i uint32, now clock.Instant) bool {
 	done := true
 	for k := range e.links {
 		l := &e.links[k]
-		if l.broken && l.peer != 0 && !t.unload(l.peer, l.brokenAt, now) {
+		if l.broken && l.peer != 0 && !t.unload(e, l.peer, l.brokenAt, now) {
 			done = false
 			continue
 		}
@@ -138,7 +138,7 @@ func (t *Tracker) giveUpLinks(i uint32, now clock.Instant) bool {
 		l := &e.links[k]
 		switch {
 		case l.peer == 0:
-		case t.unload(l.peer, e.replacedAt, now):
+		case t.unload(e, l.peer, e.replacedAt, now):
 		case len(t.parked) < cap(t.parked):
 			t.parked = append(t.parked, parked{l.peer, now})
 		default:
@@ -213,7 +213,7 @@ func (t *Tracker) finishRemoval(i uint32, now clock.Instant) {
 	}
 	for k := range e.links {
 		if l := &e.links[k]; l.peer != 0 {
-			if !t.unload(l.peer, l.brokenAt, now) {
+			if !t.unload(e, l.peer, l.brokenAt, now) {
 				t.counters.HealWaits++
 				t.loads.Set(i, now.Add(t.healStep(e)))
 				return
@@ -232,8 +232,8 @@ func (t *Tracker) finishRemoval(i uint32, now clock.Instant) {
 
 // unload forgets an agent: at once if no transfer from it is open, those in quarantine included; else when it has waited HealWait
 // since. What is open then goes on and may land, so its local blocks stay aside until it has ended; the agent can be loaded
-// again.
-func (t *Tracker) unload(p transport.Peer, since, now clock.Instant) bool {
+// again. e is the engine that it is of, nil if that has come back as another.
+func (t *Tracker) unload(e *engine, p transport.Peer, since, now clock.Instant) bool {
 	pending, aside := t.reads.InFlight(p)
 	if pending+aside == 0 && t.tr.Drop(p) == nil {
 		return true
@@ -242,6 +242,9 @@ func (t *Tracker) unload(p transport.Peer, since, now clock.Instant) bool {
 		return false
 	}
 	t.counters.Abandons++
+	if e != nil {
+		t.sayEngine(log.AgentAbandoned, e, uint64(now.Sub(since)), 0)
+	}
 	t.reads.Abandon(p, now)
 	return true
 }
@@ -262,7 +265,7 @@ func (t *Tracker) stepParked(now clock.Instant) {
 		return
 	}
 	t.parkedAt = (t.parkedAt + 1) % n
-	if p := t.parked[t.parkedAt]; t.unload(p.peer, p.at, now) {
+	if p := t.parked[t.parkedAt]; t.unload(nil, p.peer, p.at, now) {
 		t.parked[t.parkedAt] = t.parked[n-1]
 		t.parked = t.parked[:n-1]
 	}

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log/logtest"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -82,6 +83,7 @@ type rig struct {
 	events []record.Event
 	times  []clock.Instant
 	full   bool // refuse events
+	book   *logtest.Book
 	uses   []uint32
 	next   []uint32 // free slots of the host
 }
@@ -105,13 +107,13 @@ func newRigOver(t rapid.TB, change func(*Config), machine func(*read.Config)) *r
 // newRigOf makes a rig whose cache has so many layers.
 func newRigOf(t rapid.TB, change func(*Config), machine func(*read.Config), layers int) *rig {
 	t.Helper()
-	r := &rig{t: t, hub: loopback.NewHub(), now: sec(0)}
+	r := &rig{t: t, hub: loopback.NewHub(), now: sec(0), book: logtest.New()}
 	d, err := r.hub.New("D", loopback.Config{ReadsMax: 8192})
 	must(t, err)
 	r.d, r.tr = d, d
 	cfg := Config{
 		Self: Identity{EngineHash: wire.EngineHash([]byte("D")), Epoch: 77}, Duration: 30 * time.Second,
-		Tracks: 1024, Engines: 16, Seed: 1,
+		Tracks: 1024, Engines: 16, Seed: 1, Log: r.book.Log.Step,
 	}
 	if change != nil {
 		change(&cfg)
