@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -45,6 +46,38 @@ func TestTheDashboardIsWhatIsWritten(t *testing.T) {
 	got, err := os.ReadFile(filepath.Join(root(t), "deploy", "dashboard.json"))
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("deploy/dashboard.json is old (%v): go generate ./internal/deploy", err)
+	}
+}
+
+func TestThePanelsLieBesideEachOther(t *testing.T) {
+	text, err := Dashboard()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var board struct {
+		Panels []struct {
+			ID      int
+			Title   string
+			GridPos struct{ X, Y, W, H int }
+		}
+	}
+	if err := json.Unmarshal(text, &board); err != nil {
+		t.Fatal(err)
+	}
+	ids, places := map[int]string{}, map[[2]int]string{}
+	for _, p := range board.Panels {
+		if other, twice := ids[p.ID]; twice {
+			t.Errorf("%s and %s have one id", p.Title, other)
+		}
+		ids[p.ID] = p.Title
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other, taken := places[[2]int{x, y}]; taken || x >= 24 {
+					t.Fatalf("%s lies over %s, or outside", p.Title, other)
+				}
+				places[[2]int{x, y}] = p.Title
+			}
+		}
 	}
 }
 

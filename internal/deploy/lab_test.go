@@ -115,6 +115,7 @@ type report struct {
 	Re                            int
 	OK                            *bool
 	Params                        json.RawMessage
+	LateMS                        float64 `json:"late_ms"`
 }
 
 // engine is a stand-in in a process of its own.
@@ -146,6 +147,16 @@ func newEngine(t testing.TB, dir, id string, lease time.Duration, args ...string
 	}()
 	e.await("ready", func(r *report) bool { return r.Ev == "ready" })
 	return e
+}
+
+// late is the longest time that a pass was held up, as the engine says itself.
+func (e *engine) late() (longest time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.told {
+		longest = max(longest, time.Duration(e.told[i].LateMS*1e6))
+	}
+	return longest
 }
 
 // await waits for a line.

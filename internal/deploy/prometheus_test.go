@@ -24,6 +24,13 @@ const (
 	interval = "[6s]"          // what Grafana would fill in for $__rate_interval
 )
 
+const beatEvery = lease / 6 // between heartbeats
+
+// aboutTime are the alerts that a machine may bring about that does something else.
+var aboutTime = map[string]bool{
+	"KvleaseStandsStill": true, "KvleaseReaderSilent": true, "KvleaseSlackLow": true, "KvleaseHeartbeatsLate": true, "KvleaseStepsSlow": true, "KvleaseStalls": true,
+}
+
 // want is what a person would expect of an expression while P and D work.
 type want struct {
 	least, most float64
@@ -278,7 +285,12 @@ func TestDashboardAndAlertsOverARealPrometheus(t *testing.T) {
 		s.answers(r.Alert, scaled(w.expr, speed), w.want, s.turn)
 	}
 	for _, srv := range s.servers {
-		if all := firing(t, srv); len(all) > 0 {
+		all := firing(t, srv)
+		if late := max(s.pair.p.late(), s.pair.d.late()); late > beatEvery/4 { // then alerts about time are right
+			t.Logf("the machine let an engine wait for %v", late)
+			maps.DeleteFunc(all, func(a string, _ bool) bool { return aboutTime[strings.Fields(a)[0]] })
+		}
+		if len(all) > 0 {
 			t.Errorf("%s: while all is well these fire: %v", srv.name, slices.Sorted(maps.Keys(all)))
 		}
 	}
