@@ -117,6 +117,9 @@ func (p *Producer) Discard() {
 // handed every record reserved so far.
 func (p *Producer) Position() uint64 { return p.pos }
 
+// Taken is how far the consumer has given back, in positions as Position has them.
+func (p *Producer) Taken() uint64 { return atomic.LoadUint64(p.tail) }
+
 // Drained reports that the consumer has given back all that was ever reserved. Edge as in Reserve's look at tail.
 func (p *Producer) Drained() bool { return atomic.LoadUint64(p.tail) == p.pos }
 

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/record"
 )
 
 // Periods of the pump.
@@ -182,11 +183,11 @@ func (p *pump) period(now clock.Instant) time.Duration {
 // sleep waits for the period, a producer or a carrier, and tells whether it was one of these.
 //
 // Edge W2: asleep is stored before the rings are looked at again; pairs with W1 in the producer's publish, which stores
-// head before it loads asleep. One of the two sees the other, so no record waits for the period. Carriers do the same.
+// head before it loads asleep. One of the two sees the other, so no record that may not wait for the period does. Carriers do the same.
 func (p *pump) sleep(fds []unix.PollFd, period time.Duration) (woken bool) {
 	fds[0].Revents = 0
 	woken = true
-	if p.lieDown() {
+	if p.lieDown(period) {
 		ts := unix.NsecToTimespec(int64(period))
 		unix.Ppoll(fds, &ts, nil)
 		woken = fds[0].Revents != 0
@@ -201,15 +202,23 @@ func (p *pump) sleep(fds []unix.PollFd, period time.Duration) (woken bool) {
 
 // lieDown says to all who may wake the pump that it sleeps, and reports whether it may. Under the lock, since carriers have one
 // thread: other calls ask them where they stand.
-func (p *pump) lieDown() bool {
+func (p *pump) lieDown(period time.Duration) bool {
 	c := p.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	atomic.StoreUint32(&c.mem.Control.Asleep, 1)
+	atomic.StoreUint32(&c.mem.Control.Asleep, depth(period, c.cfg.Interval()))
 	for _, s := range c.sources {
 		s.Sleeping(true)
 	}
 	return !p.pending() && !p.stop.Load()
+}
+
+// depth of a sleep: one that is a small part of an interval is not ended for a request that is tracked from now on.
+func depth(period, interval time.Duration) uint32 {
+	if period <= min(pumpHeld, max(interval/4, pumpBusy)) {
+		return record.Dozes
+	}
+	return record.Sleeps
 }
 
 func (p *pump) getUp() {

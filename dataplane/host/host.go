@@ -81,19 +81,27 @@ func New(mem *record.Memory, wake func()) (*Host, error) {
 	}, nil
 }
 
-// publish makes the records of one tag visible and ends the pump's sleep.
+// publish makes the records of one tag visible, and ends the pump's sleep if it is not lighter than said.
 //
 // Edge W1: the publish and the load of asleep are sequentially consistent; pairs with W2 in the pump, which stores
 // asleep and looks at the rings again before it sleeps.
-func (h *Host) publish(tag uint32) {
+func (h *Host) publish(tag, sleep uint32) {
 	if h.sites.On(trace.HookSubmit) { // before: nobody has drained it yet
 		h.sites.Fire(trace.HookSubmit, h.sites.Ctx(), 0, h.ring.Position(), uint64(tag))
 	}
 	h.ring.Publish()
 	h.over.Publish()
-	if h.wake != nil && atomic.LoadUint32(&h.mem.Control.Asleep) != 0 {
+	if h.wake == nil {
+		return
+	}
+	if asleep := atomic.LoadUint32(&h.mem.Control.Asleep); asleep != 0 && (asleep >= sleep || h.filling()) {
 		h.wake()
 	}
+}
+
+// filling: a quarter of the ring waits, or something that overflowed. What may wait must not fill it: new work would be refused.
+func (h *Host) filling() bool {
+	return h.ring.Position()-h.ring.Taken() > uint64(h.ring.Capacity()/4) || !h.over.Drained()
 }
 
 // newWork says whether new work may be said now.
@@ -157,6 +165,7 @@ func (h *Host) sayOnce(p *slots, tag, bit uint32, handle record.Handle, alive ..
 		return ErrInvalid
 	}
 	word, _ := p.words(handle.Slot())
+	sleep := uint32(record.Dozes)
 	for {
 		old := atomic.LoadUint64(word)
 		if uint32(old>>32) != handle.Use() || !slices.Contains(alive, uint32(old)&record.Mask) {
@@ -166,11 +175,14 @@ func (h *Host) sayOnce(p *slots, tag, bit uint32, handle record.Handle, alive ..
 			return nil
 		}
 		if atomic.CompareAndSwapUint64(word, old, old|uint64(bit)) {
+			if uint32(old)&record.Mask == record.Expected {
+				sleep = record.Listens // no block and no reader waits for it
+			}
 			break
 		}
 	}
 	binary.LittleEndian.PutUint64(h.say(tag, 8), uint64(handle))
-	h.publish(tag)
+	h.publish(tag, sleep)
 	return nil
 }
 

@@ -43,7 +43,8 @@ func (h *Host) Expect(id []byte) (record.Handle, error) {
 	lease := record.NewHandle(slot, use)
 	record.PutExpect(rec, record.Expect{Lease: lease, IDLen: uint32(len(id))}, id)
 	atomic.StoreUint64(&h.mem.Slots[slot].State, record.State(use, record.Expected))
-	h.publish(record.TagExpect)
+	h.mem.Slots[slot].User = h.ring.Position() // until the grant: see grantSleep
+	h.publish(record.TagExpect, record.Listens)
 	return lease, nil
 }
 
@@ -67,7 +68,9 @@ func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
 	if rec == nil {
 		return 0, ErrFull
 	}
+	sleep := h.grantSleep(g.Expected)
 	if g.Expected == 0 || !h.claim(&g) {
+		sleep = h.grantSleep(0)
 		if slot, use, ok = h.leases.take(); !ok {
 			h.ring.Discard()
 			return 0, ErrFull
@@ -83,8 +86,18 @@ func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
 		Lease: lease, Key: leases.Key(secret, slot, use), User: g.User, TTLNs: uint64(g.TTL), SaidNs: uint64(now),
 		Blocks: g.Blocks, Tokens: g.Tokens, Flags: flags, IDLen: uint32(len(g.ID)),
 	}, g.ID)
-	h.publish(record.TagGrant)
+	h.publish(record.TagGrant, sleep)
 	return lease, nil
+}
+
+// grantSleep is the lightest sleep that a grant ends. A step takes submissions before messages, so where leases and messages meet in one
+// context the record waits for none. A host context has to tell its ranks before a message comes to them: at once, or they know the
+// expectation, since the pump that sleeps now has taken it, and keep the message. To be asked before the slot is claimed.
+func (h *Host) grantSleep(expected record.Handle) uint32 {
+	if h.ranks > 0 && (expected == 0 || h.ring.Taken() < h.mem.Slots[expected.Slot()].User) {
+		return record.Dozes
+	}
+	return record.Listens
 }
 
 // claim turns an expectation into a grant. It reports false if the expectation has lapsed or was cancelled: the core
@@ -126,6 +139,6 @@ func (h *Host) Pressure(blocks uint32) error {
 		return ErrFull
 	}
 	binary.LittleEndian.PutUint64(rec, uint64(blocks))
-	h.publish(record.TagPressure)
+	h.publish(record.TagPressure, record.Dozes)
 	return nil
 }

@@ -49,7 +49,7 @@ func (h *Host) Track(engine uint64, r *Remote, local []byte, user uint64, now cl
 	track := record.NewHandle(slot, use)
 	record.PutTrack(rec, trackReq(track, engine, r, local, user, now), r.ID, local)
 	atomic.StoreUint64(&h.mem.Tracks[slot].State, record.State(use, record.Tracked))
-	h.publish(record.TagTrack)
+	h.publish(record.TagTrack, record.Sleeps) // a few ms are nothing to the first heartbeat, and a read wakes
 	return track, nil
 }
 
@@ -79,7 +79,7 @@ func (h *Host) Reject(engine uint64, r *Remote, now clock.Instant) error {
 	}
 	h.rejects += h.over.Position() - before
 	record.PutTrack(rec, trackReq(0, engine, r, nil, 0, now), r.ID, nil)
-	h.publish(record.TagReject)
+	h.publish(record.TagReject, record.Dozes)
 	return nil
 }
 
@@ -111,6 +111,6 @@ func (h *Host) Read(track record.Handle, runs []record.Run) error {
 		h.ring.Discard()
 		return ErrStale
 	}
-	h.publish(record.TagRead)
+	h.publish(record.TagRead, record.Dozes)
 	return nil
 }

@@ -100,7 +100,7 @@ type Control struct {
 	TrackFree      uint32 // atomic
 	Poisoned       uint32 // atomic
 	Draining       uint32 // atomic
-	Asleep         uint32 // atomic
+	Asleep         uint32 // atomic: 0, or how the pump sleeps: Dozes, Sleeps
 	WakeFd         int32
 	EventFd        int32
 	Held           uint32 // atomic
@@ -116,6 +116,13 @@ type Control struct {
 	Secret         [2]uint64
 	LongAtNs       uint64 // atomic: from then on a step may take long; 0: now, clock.Never: never
 }
+
+// How whoever steps waits, the lightest first. Each record of the submission stream has the lightest that it ends.
+const (
+	Dozes   = 1 // for a few ms
+	Sleeps  = 2
+	Listens = 3 // and wants to hear of every record
+)
 
 // ControlMagic is "kvlC".
 const (

@@ -74,7 +74,7 @@ func (l *life) openHost() error {
 	}
 	l.app.host.Trace(sites)
 	l.app.host.HostOf(len(ends))
-	h.mem.Control.Asleep = 1
+	h.mem.Control.Asleep = record.Listens
 	h.buf = make([]byte, stream.MessageBytesMax)
 	for n := range p.shape().Ranks() {
 		sc.Rank = n

@@ -213,7 +213,7 @@ func (l *life) openEngine() error {
 		return err
 	}
 	l.app.host.Trace(r.sites)
-	r.mem.Control.Asleep = 1 // each submission wakes it
+	r.mem.Control.Asleep = record.Listens // each submission wakes it
 	l.side.begin()
 	return r.register()
 }

@@ -220,13 +220,15 @@ static inline uint64_t kvl_clock(clockid_t id)
 
 /* Room for a control record that may not be lost, in the main ring or the overflow ring; *overflow_out says which. */
 void *kvl_control_reserve(kvl_producer_t *p, uint32_t tag, uint32_t n, int *overflow_out);
-void kvl_control_publish(kvl_producer_t *p, uint32_t tag, int overflow);
+void kvl_control_publish(kvl_producer_t *p, uint32_t tag, uint32_t sleep, int overflow);
 void kvl_control_discard(kvl_producer_t *p, int overflow);
 /* Whether the overflow ring still holds entries. */
 int kvl_overflowing(kvl_producer_t *p) KVL_COLD;
-/* Say CANCEL, REVOKE or UNTRACK once: the bit in the state word, then the record. `states` is a mask of 1 << KVL_S_*. */
+/* Say CANCEL, REVOKE or UNTRACK once: the bit in the state word, then the record. `states` is a mask of 1 << KVL_S_*; what is said of
+ * an expectation ends no sleep. */
 int32_t kvl_say(kvl_producer_t *p, uint64_t *state, uint64_t handle, uint32_t bit, uint32_t tag, uint32_t states);
-void kvl_nudge(kvl_ctx_t *ctx, uint32_t who);
+/* After a publish: `sleep` is the lightest sleep of the pump, KVL_DOZES and so on, that the record ends. ABI.md has the table. */
+void kvl_nudge(kvl_producer_t *p, uint32_t who, uint32_t sleep);
 /* Runs through the site hook__submit. */
 void kvl_trace_submit(const kvl_producer_t *p, uint32_t tag) KVL_COLD;
 
@@ -243,14 +245,14 @@ static inline int32_t kvl_gate(kvl_producer_t *p)
 }
 
 /* Publish what was reserved in the main ring, records of one tag, and wake whoever waits for it. */
-static inline void kvl_publish(kvl_producer_t *p, uint32_t tag)
+static inline void kvl_publish(kvl_producer_t *p, uint32_t tag, uint32_t sleep)
 {
 	uint32_t nudge = KVL_LOAD(&p->ctx->nudge, RELAXED);
 	if (kvl_site_on(KVL_SITE_hook__submit)) /* before: nobody has drained it yet */
 		kvl_trace_submit(p, tag);
 	kvl_ring_publish(&p->ring);
 	if (KVL_UNLIKELY(nudge != 0))
-		kvl_nudge(p->ctx, nudge);
+		kvl_nudge(p, nudge, sleep);
 }
 
 /* ---- loader.c ---- */

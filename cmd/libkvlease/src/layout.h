@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define KVL_LAYOUT_VERSION 1u
-#define KVL_CORE_ABI 7u /* of kvl_core_args_t and the kvlgo_* hooks: raised with every change of either */
+#define KVL_CORE_ABI 8u /* of kvl_core_args_t and the kvlgo_* hooks: raised with every change of either */
 #define KVL_NONE 0xFFFFFFFFu /* end of a free list */
 
 /* ---- handles: (use + 1) << 32 | slot, so that 0 is none ---- */
@@ -80,7 +80,7 @@ typedef struct kvl_control {
 	uint32_t track_free; /* atomic */
 	uint32_t poisoned;   /* atomic: 0, or 1 once every row is fenced and no step runs any more */
 	uint32_t draining;   /* atomic: new work is refused */
-	uint32_t asleep;     /* atomic: the pump sleeps on wake_fd */
+	uint32_t asleep;     /* atomic: 0, or how the pump sleeps on wake_fd: KVL_DOZES, KVL_SLEEPS */
 	int32_t wake_fd;     /* eventfd that ends the pump's sleep; inline mode: carriers write it, kvl_wait_fd listens and kvl_step empties it */
 	int32_t event_fd;    /* eventfd written by the core after it published events */
 	uint32_t held;       /* atomic: leases expected or held + requests tracked + reads in flight, by the last step */
@@ -98,6 +98,7 @@ typedef struct kvl_control {
 	uint64_t secret[2]; /* keys of the slots */
 	uint64_t long_at_ns; /* atomic: from this CLOCK_BOOTTIME on a step may take long (kvl_step_long); 0: now, INT64_MAX: never */
 } kvl_control_t;
+enum { KVL_DOZES = 1 /* for a few ms */, KVL_SLEEPS = 2, KVL_LISTENS = 3 /* whoever steps wants to hear of every record */ };
 
 /* ---- records: the tag is the ring record's tag ---- */
 enum {

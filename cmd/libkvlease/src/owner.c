@@ -68,7 +68,8 @@ KVL_API int32_t kvl_expect(kvl_producer_t *p, kvl_bytes_t id, kvl_lease_t *lease
 	rec->zero = 0;
 	kvl_copy(rec + 1, id.data, id.len);
 	KVL_STORE(&p->ctx->slots[slot].state, (uint64_t)KVL_HANDLE_USE(lease) << 32 | KVL_S_EXPECTED, RELEASE);
-	kvl_publish(p, KVL_REC_EXPECT);
+	KVL_STORE(&p->ctx->slots[slot].user, kvl_ring_producer_position(&p->ring), RELAXED); /* until the grant: see grant_sleep */
+	kvl_publish(p, KVL_REC_EXPECT, KVL_LISTENS);
 	*lease_out = lease;
 	return KVL_OK;
 }
@@ -145,6 +146,20 @@ static int32_t settle_poisoned(kvl_ctx_t *ctx, uint32_t slot, kvl_lease_t lease)
 	return KVL_OK; /* kvl_poll has its end */
 }
 
+/* The lightest sleep that a grant ends. A step takes submissions before messages, so where leases and messages meet in one context
+ * the record waits for none. A host context has to tell its ranks before a message comes to them: at once, or they know the
+ * expectation, since the pump that sleeps now has taken it, and keep the message. To be asked before the slot is claimed. */
+static uint32_t grant_sleep(const kvl_producer_t *p, uint32_t slot)
+{
+	const kvl_ctx_t *ctx = p->ctx;
+	if (ctx->sizes.role == KVL_ROLE_ENGINE)
+		return KVL_LISTENS;
+	if (slot == KVL_NONE ||
+	    KVL_LOAD((uint64_t *)(void *)&p->ring.ring->tail, RELAXED) < KVL_LOAD(&ctx->slots[slot].user, RELAXED))
+		return KVL_DOZES;
+	return KVL_LISTENS;
+}
+
 KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease_t *lease_out)
 {
 	kvl_ctx_t *ctx;
@@ -152,7 +167,7 @@ KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease
 	kvl_lease_t lease;
 	kvl_era_t era;
 	term_t term;
-	uint32_t slot, blocks;
+	uint32_t slot, blocks, sleep;
 	int32_t st;
 	KVL_ENTER_PRODUCER(p);
 	ctx = p->ctx;
@@ -171,12 +186,14 @@ KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease
 	term = term_of(ctx, grant);
 	slot = kvl_lease_slot(ctx, grant->expected);
 	lease = grant->expected;
+	sleep = grant_sleep(p, slot);
 	if (slot == KVL_NONE || !claim_expected(ctx, slot, grant, &term, blocks)) {
 		slot = take_slot(ctx);
 		if (slot == KVL_NONE) {
 			kvl_ring_discard(&p->ring);
 			return kvl_fail(KVL_ERR_FULL, "requests_max: all %u slots are in use", ctx->sizes.leases);
 		}
+		sleep = grant_sleep(p, KVL_NONE);
 		lease = lease_of(ctx, slot);
 		fill_slot(ctx, slot, grant, &term, blocks);
 		__atomic_store_n(&ctx->slots[slot].state, (uint64_t)KVL_HANDLE_USE(lease) << 32 | KVL_S_GRANTED,
@@ -193,7 +210,7 @@ KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease
 	rec->flags = grant->flags;
 	rec->id_len = (uint32_t)grant->id.len;
 	kvl_copy(rec + 1, grant->id.data, grant->id.len);
-	kvl_publish(p, KVL_REC_GRANT);
+	kvl_publish(p, KVL_REC_GRANT, sleep);
 	if (KVL_UNLIKELY(__atomic_load_n(&ctx->control->poisoned, __ATOMIC_SEQ_CST)) &&
 	    (st = settle_poisoned(ctx, slot, lease)) != KVL_OK)
 		return st;
@@ -239,6 +256,6 @@ KVL_API int32_t kvl_pressure(kvl_producer_t *p, uint32_t blocks_wanted)
 		return kvl_fail(KVL_ERR_FULL, "the submission ring is full");
 	rec->blocks = blocks_wanted;
 	rec->zero = 0;
-	kvl_publish(p, KVL_REC_PRESSURE);
+	kvl_publish(p, KVL_REC_PRESSURE, KVL_DOZES);
 	return KVL_OK;
 }

@@ -54,19 +54,20 @@ void *kvl_control_reserve(kvl_producer_t *p, uint32_t tag, uint32_t n, int *over
 	return entry + 1;
 }
 
-void kvl_control_publish(kvl_producer_t *p, uint32_t tag, int overflow)
+void kvl_control_publish(kvl_producer_t *p, uint32_t tag, uint32_t sleep, int overflow)
 {
 	uint32_t nudge = KVL_LOAD(&p->ctx->nudge, RELAXED);
 	if (kvl_site_on(KVL_SITE_hook__submit))
 		kvl_trace_submit(p, tag);
 	if (KVL_UNLIKELY(overflow)) {
 		p->overflowing = 1;
+		sleep = KVL_DOZES; /* new work is refused until it has been taken */
 		kvl_ring_publish(&p->overflow);
 	} else {
 		kvl_ring_publish(&p->ring);
 	}
 	if (KVL_UNLIKELY(nudge != 0))
-		kvl_nudge(p->ctx, nudge);
+		kvl_nudge(p, nudge, sleep);
 }
 
 void kvl_control_discard(kvl_producer_t *p, int overflow)
@@ -96,7 +97,7 @@ int32_t kvl_say(kvl_producer_t *p, uint64_t *state, uint64_t handle, uint32_t bi
 		if (__atomic_compare_exchange_n(state, &seen, seen | bit, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 			break;
 	}
-	kvl_control_publish(p, tag, overflow);
+	kvl_control_publish(p, tag, (seen & KVL_S_MASK) == KVL_S_EXPECTED ? KVL_LISTENS : KVL_DOZES, overflow);
 	return KVL_OK;
 }
 
@@ -111,13 +112,23 @@ KVL_COLD static void wake_pump(kvl_control_t *control)
 	errno = saved;
 }
 
-__attribute__((noinline)) void kvl_nudge(kvl_ctx_t *ctx, uint32_t who)
+/* A quarter of the ring waits. What may wait must not fill it: new work would be refused. */
+static int filling(const kvl_producer_t *p)
 {
+	return p->ring.published - KVL_LOAD((uint64_t *)(void *)&p->ring.ring->tail, RELAXED) > p->ring.mask / 4;
+}
+
+__attribute__((noinline)) void kvl_nudge(kvl_producer_t *p, uint32_t who, uint32_t sleep)
+{
+	kvl_ctx_t *ctx = p->ctx;
 	/* W1: the publish is seen before asleep (or kicked) is read. Pairs with W2: the pump sets asleep, fences, looks
 	 * at the rings again and only then sleeps; a step clears kicked, fences and only then looks at the rings. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if ((who & KVL_NUDGE_PUMP) != 0 && KVL_LOAD(&ctx->control->asleep, RELAXED))
-		wake_pump(ctx->control);
+	if ((who & KVL_NUDGE_PUMP) != 0) {
+		uint32_t asleep = KVL_LOAD(&ctx->control->asleep, RELAXED);
+		if (asleep != 0 && (asleep >= sleep || filling(p)))
+			wake_pump(ctx->control);
+	}
 	if ((who & KVL_NUDGE_LOOP) != 0 && !KVL_LOAD(&ctx->kicked, RELAXED))
 		kvl_tick_kick(ctx);
 }

@@ -162,7 +162,7 @@ KVL_API int32_t kvl_track(kvl_producer_t *p, kvl_engine_t engine, const kvl_remo
 	KVL_STORE(&t->producer, p->index, RELAXED);
 	KVL_STORE(&t->state, use << 32 | KVL_S_TRACKED, RELEASE);
 	fill_track(rec, KVL_HANDLE(slot, use), engine, remote, local_id, user, coarse_now(p->ctx));
-	kvl_publish(p, KVL_REC_TRACK);
+	kvl_publish(p, KVL_REC_TRACK, KVL_SLEEPS); /* a few ms are nothing to the first heartbeat, and a read wakes */
 	*track_out = KVL_HANDLE(slot, use);
 	return KVL_OK;
 }
@@ -196,7 +196,7 @@ KVL_API int32_t kvl_reject(kvl_producer_t *p, kvl_engine_t engine, const kvl_rem
 	fill_track(rec, 0, engine, remote, none, 0, coarse_now(p->ctx));
 	if (overflow)
 		p->rejects += n + 32; /* headers and fill */
-	kvl_control_publish(p, KVL_REC_REJECT, overflow);
+	kvl_control_publish(p, KVL_REC_REJECT, KVL_DOZES, overflow);
 	return KVL_OK;
 }
 
@@ -301,6 +301,6 @@ KVL_API int32_t kvl_read(kvl_producer_t *p, kvl_track_t track, const kvl_read_t 
 		kvl_ring_discard(&p->ring);
 		return kvl_fail(KVL_ERR_STALE, "the track has ended or was untracked");
 	}
-	kvl_publish(p, KVL_REC_READ);
+	kvl_publish(p, KVL_REC_READ, KVL_DOZES);
 	return KVL_OK;
 }

@@ -174,7 +174,7 @@ static void hooks_leave_errno_alone(void)
 	int wake = fake_last()->args.control->wake_fd;
 	const uint64_t full = UINT64_MAX - 1;
 	CHECK(write(wake, &full, sizeof full) == sizeof full); /* the next write fails with EAGAIN */
-	fake_last()->args.control->asleep = 1;
+	fake_last()->args.control->asleep = KVL_SLEEPS;
 	errno = 77;
 	CHECK_STATUS(kvl_track(q, 1, &r, str(""), 0, &t), KVL_OK);
 	CHECK_EQ(errno, 77);
