@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -89,7 +90,7 @@ func (m *machine) read() (list []*Engine, notes []string, err error) {
 			refused++
 		default:
 			unreadable++
-			why = err.Error()
+			why = strings.TrimPrefix(err.Error(), m.dir+"/")
 		}
 	}
 	for path, o := range m.open {

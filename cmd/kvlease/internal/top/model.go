@@ -177,14 +177,11 @@ type Reading struct {
 
 // judge finds how everything of a context stands, once its numbers are there.
 func (e *Engine) judge() {
-	for i := range e.Peers {
-		e.Peers[i].judge(e)
-	}
 	e.State = e.state()
 	e.Beat, e.Slack = nil, nil
 	for i := range e.Peers {
 		p := &e.Peers[i]
-		if p.Leases == 0 || e.gone() {
+		if p.judge(e); p.Leases == 0 || e.gone() {
 			continue
 		}
 		if p.Beat != nil && (e.Beat == nil || *p.Beat > *e.Beat) {
@@ -267,6 +264,9 @@ func (e *Engine) state() State {
 // so the number falls while a reader is silent.
 func (p *Peer) judge(e *Engine) {
 	p.Slack, p.Level = nil, Fine
+	if e.gone() {
+		return // nobody waits for these leases any more
+	}
 	if p.Kind == Reads {
 		p.judgeOwner(e)
 		return
@@ -283,8 +283,8 @@ func (p *Peer) judge(e *Engine) {
 	case p.Beat != nil:
 		left, known = e.Extension-*p.Beat, true
 	}
-	// Far below zero they are held by something else: a fixed life, or a longer first term.
-	if known && left > -e.Extension-time.Second && (p.Slack == nil || left < *p.Slack) {
+	// Far below zero, and without a renewal lately, they are held by something else: a fixed life, or a longer first term.
+	if known && (left > -e.Extension-time.Second || p.least != nil) && (p.Slack == nil || left < *p.Slack) {
 		p.Slack = &left
 	}
 	switch {
@@ -366,8 +366,8 @@ func sortEngines(list []*Engine, by Order, reverse bool) {
 	slices.SortStableFunc(list, func(a, b *Engine) int {
 		c := 0
 		switch by {
-		case ByTrouble:
-			c = cmp.Compare(b.Level, a.Level)
+		case ByTrouble: // who can still be helped before who is gone
+			c = cmp.Or(cmp.Compare(b.Level, a.Level), cmp.Compare(boolInt(a.gone()), boolInt(b.gone())))
 		case ByLeases:
 			c = cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(b.Leases, a.Leases))
 		case BySlack:

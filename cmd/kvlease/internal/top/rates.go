@@ -32,12 +32,13 @@ func (r *rates) fill(list []*Engine) {
 }
 
 func (e *Engine) rates(past []point) []point {
+	e.fresh = len(past) == 0
 	now := point{at: e.at, beats: e.beats, bytes: e.bytes, peers: make(map[string]uint64, len(e.Peers))}
 	for i := range e.Peers {
 		now.peers[e.Peers[i].key] = e.Peers[i].bytes
 	}
 	if n := len(past); n > 0 && (past[n-1].at > now.at || past[n-1].beats > now.beats || past[n-1].bytes > now.bytes) {
-		past = nil // another life
+		past, e.fresh = nil, true // another life
 	}
 	if n := len(past); n == 0 || past[n-1].at < now.at {
 		past = append(past, now)
@@ -45,7 +46,6 @@ func (e *Engine) rates(past []point) []point {
 	for len(past) > 2 && now.at-past[1].at >= rateWindow {
 		past = past[1:]
 	}
-	e.fresh = len(past) < 2
 	from := past[0]
 	span := (now.at - from.at).Seconds()
 	if span <= 0 || e.Age > e.stillAfter() || !e.alive {

@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -160,8 +161,7 @@ func engineColumns(width int, list []*Engine) []column[*Engine] {
 			column[*Engine]{"QUA", 3, false, func(e *Engine) cell { return cell{few(e.Quarantine), troubled(e.Quarantine, red)} }},
 			column[*Engine]{"LAT", 3, false, func(e *Engine) cell { return cell{few(e.Late), troubled(e.Late, yellow)} }})
 	}
-	fit(all, width, longest(list, name))
-	return all
+	return fit(all, width, longest(list, name), "BLKS", "LAT", "STL", "BT/S", "READ", "ROLE", "GB/S", "HELD", "QUA")
 }
 
 // wideFrom is the width from which on headings are words.
@@ -185,9 +185,10 @@ func longest[T any](list []T, name func(v T) string) (cells int) {
 	return cells
 }
 
-// fit gives the first column the room that the others leave: the mark stands before it, and a blank before each of them.
-func fit[T any](columns []column[T], width, longest int) {
-	const least, most = 6, 60
+// fit gives the first column the room that the others leave: the mark stands before it, and a blank before each of them. Where that is
+// too little for names, the columns of dull go, one after the other.
+func fit[T any](columns []column[T], width, longest int, dull ...string) []column[T] {
+	const least, most = 11, 60
 	room := most
 	if width > 0 {
 		room = width - 1
@@ -195,7 +196,15 @@ func fit[T any](columns []column[T], width, longest int) {
 			room -= c.width + 1
 		}
 	}
-	columns[0].width = max(least, min(room, max(longest, text.Width(columns[0].head))))
+	want := max(longest, text.Width(columns[0].head))
+	for ; len(dull) > 0 && room < min(want, least); dull = dull[1:] {
+		if i := slices.IndexFunc(columns, func(c column[T]) bool { return c.head == dull[0] }); i > 0 {
+			room += columns[i].width + 1
+			columns = slices.Delete(columns, i, i+1)
+		}
+	}
+	columns[0].width = max(1, min(room, want))
+	return columns
 }
 
 func peerColumns(width int, e *Engine) []column[*Peer] {
@@ -245,8 +254,7 @@ func peerColumns(width int, e *Engine) []column[*Peer] {
 		{"GB/S", 4, false, func(p *Peer) cell { return owner(p, fresh(e, gigabytes(p.Rate))) }},
 		{"HEARD", 5, false, func(p *Peer) cell { return owner(p, span(p.Heard)) }},
 	}
-	fit(all, width, longest(list, name))
-	return all
+	return fit(all, width, longest(list, name), "BLKS", "EXPD", "GB/S", "READ", "HELD", "HEARD", "WHAT")
 }
 
 // headLine has the headings.

@@ -224,10 +224,14 @@ func TestWhatIsLeftShrinksWhileAReaderIsSilent(t *testing.T) {
 	if last != Alarm {
 		t.Errorf("a second before the end the level is %d", last)
 	}
-	fixed := engine("p", func(e *Engine) { e.Leases, e.Peers = 1, []Peer{holder("d", 1, time.Hour, 15*time.Second)} })
-	fixed.judge()
-	if *fixed.Slack != 15*time.Second {
-		t.Errorf("leases that no heartbeat renews have %v left", *fixed.Slack)
+	stuck := engine("p", func(e *Engine) { e.Leases, e.Peers = 1, []Peer{holder("d", 1, time.Hour, 15*time.Second)} })
+	if stuck.judge(); stuck.Slack == nil || *stuck.Slack != 20*time.Second-time.Hour {
+		t.Errorf("leases of an owner that stands still have %v left", stuck.Slack)
+	}
+	fixed := engine("p", func(e *Engine) { e.Leases, e.Peers = 1, []Peer{holder("d", 1, time.Hour, 0)} })
+	fixed.Peers[0].least = nil
+	if fixed.judge(); fixed.Slack != nil {
+		t.Errorf("leases that no heartbeat renews have %v left", fixed.Slack)
 	}
 }
 
