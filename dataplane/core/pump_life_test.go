@@ -120,7 +120,9 @@ func TestThePumpWakesForACarrierAsForAProducer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.core.pump = p // Close halts it
+	n.core.mu.Lock() // its steps look, for the stats page
+	n.core.pump = p  // Close halts it
+	n.core.mu.Unlock()
 	until(t, "the pump sleeps", s.asleep.Load)
 	woken := n.core.Pump().Woken
 	s.pending.Store(true)
