@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/dump"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
+	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
@@ -145,5 +149,66 @@ func TestAProcessInAContainerIsDumpedFromOutside(t *testing.T) {
 	}
 	if !strings.HasSuffix(c.Page, ".1."+strconv.Itoa(c.Context)) {
 		t.Errorf("its page is %s, and within it is process 1", c.Page)
+	}
+}
+
+// A host in C, over the C library and the core in a file of its own.
+func TestTheLeasesOfAHostInCAreDumped(t *testing.T) {
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, wheel := os.Getenv("KVLEASE_CORE"), filepath.Join(root, "third_party", "nixl", ".kvlease-wheel")
+	if core == "" {
+		core = filepath.Join(root, "build", "libkvlease-core.so")
+	}
+	prefill := filepath.Join(filepath.Dir(core), "examples", "prefill")
+	for _, file := range []string{core, prefill, wheel} {
+		if _, err := os.Stat(file); err != nil {
+			require.Skip(t, "nixl", "no "+file+": run make deps build")
+		}
+	}
+	cmd := exec.Command(prefill, "--engine-id", "prefill-0", "--listen", "off")
+	cmd.Env = append(os.Environ(), "KVLEASE_CORE="+core)
+	if os.Getenv("KVLEASE_NIXL") == "" {
+		cmd.Env = append(cmd.Env, "KVLEASE_NIXL="+filepath.Dir(wheel))
+	}
+	in, out := child.Pipes(t, cmd)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Signal(syscall.SIGCONT); cmd.Process.Kill(); cmd.Wait() })
+	lines := bufio.NewScanner(out)
+	says := func(want string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), want) {
+				return
+			}
+		}
+		t.Fatalf("it ended before %s: %v", want, lines.Err())
+	}
+	says(`"ev":"ready"`)
+	fmt.Fprintln(in, `{"cmd":"expect","n":1,"id":"soon"}`)
+	says(`"re":1`)
+	fmt.Fprintln(in, `{"cmd":"grant","n":2,"id":"r1","blocks":[0,1,2],"tokens":48}`)
+	says(`"re":2`)
+	var c *dump.Context
+	for late := time.Now().Add(standin.Longest); c == nil || len(c.Leases) != 2 || c.Leases[0].State != "held"; time.Sleep(10 * time.Millisecond) {
+		if c = ownerOf(t, dumped(t, cmd.Process.Pid, "/dev/shm")); time.Now().After(late) {
+			t.Fatalf("%+v", c)
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	r := dumped(t, cmd.Process.Pid, "/dev/shm")
+	c = ownerOf(t, r)
+	if l := c.Leases[0]; l.ID != "r1" || l.Blocks != 3 || l.Reader != "nobody yet" || l.SlackNs == nil || *l.SlackNs > c.DurationNs*5/4 || l.AgeNs == nil {
+		t.Errorf("%+v", l)
+	}
+	if l := c.Leases[1]; l.ID != "soon" || l.State != "expected" || c.Transport != "nixl" || c.Torn != 0 {
+		t.Errorf("%+v of %+v", l, c)
 	}
 }
