@@ -57,10 +57,67 @@ PyObject *kvp_context_params_key(PyObject *self, PyObject *o)
 
 /* ---- read ---- */
 
+/* What one request's parameters may hold. json would make a text of anything, for as long as that takes, before its length is seen. */
+#define VALUES_MAX (1 << 18)
+#define CHARS_MAX (4 << 20)
+#define DEPTH_MAX 32
+
+typedef struct {
+	Py_ssize_t values, chars;
+} weight_t;
+
+/* Adds what is in a value; 0 unless it is too much. Runs no Python code. */
+static int weigh(PyObject *o, int depth, weight_t *w)
+{
+	PyObject *key, *value;
+	Py_ssize_t at = 0;
+	if (PyUnicode_Check(o))
+		return (w->chars += PyUnicode_GetLength(o)) > CHARS_MAX;
+	if (PyDict_Check(o)) {
+		if (depth == DEPTH_MAX || (w->values += PyDict_Size(o)) > VALUES_MAX)
+			return -1;
+		while (PyDict_Next(o, &at, &key, &value))
+			if (weigh(key, DEPTH_MAX, w) != 0 || weigh(value, depth + 1, w) != 0)
+				return -1;
+		return 0;
+	}
+	if (!PyList_Check(o) && !PyTuple_Check(o))
+		return 0;
+	if (depth == DEPTH_MAX || (w->values += PyList_Check(o) ? PyList_Size(o) : PyTuple_Size(o)) > VALUES_MAX)
+		return -1;
+	for (Py_ssize_t i = 0, n = PyList_Check(o) ? PyList_Size(o) : PyTuple_Size(o); i < n; i++)
+		if (weigh(PyList_Check(o) ? PyList_GetItem(o, i) : PyTuple_GetItem(o, i), depth + 1, w) != 0)
+			return -1;
+	return 0;
+}
+
+static int light(kvp_module_t *m, PyObject *params)
+{
+	weight_t w = {0, 0};
+	PyObject *key, *value, *why;
+	Py_ssize_t at = 0;
+	while (PyDict_Next(params, &at, &key, &value)) {
+		if (weigh(key, DEPTH_MAX, &w) == 0 && weigh(value, 0, &w) == 0)
+			continue;
+		if (!PyUnicode_Check(key) || PyUnicode_GetLength(key) > 64)
+			why = PyUnicode_FromString("parameters: a key holds more than any request needs");
+		else
+			why = PyUnicode_FromFormat("parameters: key %U holds more than any request needs", key);
+		if (why != NULL)
+			PyErr_SetObject(m->errors[-KVL_ERR_INVALID], why);
+		Py_XDECREF(why);
+		return -1;
+	}
+	return 0;
+}
+
 /* What json refuses is no parameters either. */
 static PyObject *dumped(kvp_module_t *m, PyObject *params)
 {
-	PyObject *text = PyObject_CallFunctionObjArgs(m->dumps, params, NULL), *type, *value, *traceback, *why;
+	PyObject *text, *type, *value, *traceback, *why;
+	if (light(m, params) != 0)
+		return NULL;
+	text = PyObject_CallFunctionObjArgs(m->dumps, params, NULL);
 	if (text != NULL || !(PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError) ||
 			      PyErr_ExceptionMatches(PyExc_RecursionError)))
 		return text;
@@ -108,9 +165,17 @@ static PyObject *read_text(kvp_module_t *m, kvl_bytes_t json)
 PyObject *kvp_params_read(PyObject *module, PyObject *params)
 {
 	kvp_module_t *m = PyModule_GetState(module);
-	PyObject *text = PyDict_Check(params) ? dumped(m, params) : Py_NewRef(params), *result = NULL;
+	PyObject *text, *result = NULL;
 	kvl_bytes_t json;
-	if (text == NULL)
+	kvp_text_t plain;
+	int rc = PyDict_CheckExact(params) ? kvp_json(params, &plain) : 0;
+	if (rc == 1) {
+		result = read_text(m, (kvl_bytes_t){plain.data, plain.len});
+		kvp_text_free(&plain);
+	}
+	if (rc != 0)
+		return result;
+	if ((text = PyDict_Check(params) ? dumped(m, params) : Py_NewRef(params)) == NULL)
 		return NULL;
 	if (kvp_bytes(text, "parameters", &json) == 0)
 		result = read_text(m, json);

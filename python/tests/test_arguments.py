@@ -282,6 +282,26 @@ def test_parameters_that_contain_themselves_are_refused():
             k.params_read(wrong)
 
 
+MANY = [1] * 300_000
+DOUBLED, DEEP = [1], [1]
+for _ in range(30):
+    DOUBLED = [DOUBLED, DOUBLED]
+for _ in range(40):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize("value", [
+    MANY, [MANY], [[MANY]], [MANY[:200_000], MANY[:200_000]], tuple(MANY), dict.fromkeys(range(300_000)), {"v": 1, "x": MANY}, "x" * 5_000_000, ["x" * 1000] * 5000,
+    {"x" * 5_000_000: 1}, DOUBLED, DEEP,
+], ids=range(12))
+@pytest.mark.parametrize("key", ["remote_block_ids", "kvlease", "tp_size", "of nobody"])
+def test_parameters_that_hold_more_than_any_request_needs_are_refused_by_their_key(key, value):
+    with pytest.raises(k.Invalid, match=f"key {key} holds more"):
+        k.params_read({**PARAMS, key: value})
+    with pytest.raises(k.Invalid, match="a key holds more"):
+        k.params_read({**PARAMS, "x" * 100: value})
+
+
 @pytest.mark.parametrize("engine_id, ranks, more, text", [
     ("", 1, {}, "engine_id"), ("Q", 0, {}, "ranks"), ("Q", 65537, {}, ""), ("Q", 3, {"pp_size": 1 << 20}, ""),
     ("Q", 1, {"host": "h", "port": 0}, "port"), ("Q", 1, {"host": "h", "port": 70000}, "port"), ("x" * 5000, 1, {}, "engine_id"),

@@ -1,9 +1,12 @@
 """What clients and routers can put into kv_transfer_params: one request fails or is computed, and nothing else happens."""
 
 import unittest
+import unittest.mock
 
 from stage import BRIEF, answer, prompt, until
 from test_leases import Pair
+
+import kvlease
 
 NEEDED = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port")
 DEEP = []
@@ -90,6 +93,20 @@ class Wrong:
     def test_parameters_that_contain_themselves(self):
         self.one(Loop)
         self.end()
+
+    def test_lists_longer_than_the_engine_has_blocks_are_not_looked_into(self):
+        long = [1] * 513
+        for ids in ([long], (long,), [[1]] * 2, long):
+            with self.subTest(len(ids)):
+                tokens = prompt(70, self.count)
+                kv = self.prefill(tokens)
+                read = unittest.mock.patch.object(kvlease, "params_read", side_effect=AssertionError("read"))
+                with read, self.assertLogs("kvlease.vllm.reader", "WARNING") as logs:
+                    id = self.decode(tokens, {**kv, "remote_block_ids": ids})
+                self.assertIn("remote_block_ids", logs.output[0])
+                out = self.d.run(id, self.p)
+                self.assertIn((out.reason, out.tokens), [("length", answer(tokens, 4))] if self.d.config.kv_transfer_config.kv_load_failure_policy == "recompute" else [("error", [])])
+                self.end()
 
     def test_parameters_that_are_no_object(self):
         for kv in ("text", ["do_remote_prefill"], 7, True, b"x"):

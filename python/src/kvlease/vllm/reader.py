@@ -63,10 +63,11 @@ class Reader:
     """
 
     def __init__(
-        self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, aside: Aside, groups: list[Group], recompute: bool, engine_ttl: float
+        self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, aside: Aside, groups: list[Group], blocks: int, recompute: bool, engine_ttl: float
     ):
         self._producer, self._source = producer, source
         self._aside, self._groups, self._recompute = aside, groups, recompute
+        self._blocks = blocks  # of this engine: more it can need of no other
         self.engines = Engines(ctx, engine_ttl)
         self._pulls: dict[str, Pull] = {}
         self._by_user: dict[int, Pull] = {}
@@ -85,6 +86,7 @@ class Reader:
         self._next += 1
         self._pulls[request.request_id] = pull
         try:
+            self._check_length(params.get("remote_block_ids"))
             remote = kvlease.params_read(params)
             pull.groups, pull.tokens = remote.groups, remote.tokens
             if self._broken:
@@ -101,6 +103,16 @@ class Reader:
         self._by_user[pull.user] = pull
         if pull.second and self.engines.down(remote.engine_id):
             self._doubt(pull)
+
+    def _check_length(self, ids: Any) -> None:
+        """A list that is too long costs its own length only once somebody looks into it."""
+        if not isinstance(ids, (list, tuple)):
+            return
+        if len(ids) > len(self._groups):
+            raise ValueError(f"remote_block_ids has {len(ids)} groups, this engine {len(self._groups)}")
+        for number, group in enumerate(ids):
+            if isinstance(group, (list, tuple)) and len(group) > self._blocks:
+                raise ValueError(f"remote_block_ids[{number}] names {len(group)} blocks, this engine has {self._blocks}")
 
     def engine_down(self, handle: int) -> None:
         """KVL_EV_ENGINE_DOWN."""
