@@ -2,6 +2,7 @@ package core
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -11,10 +12,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvlease/kvlease/dataplane/internal/stats"
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // shown reads a context's page after a step.
@@ -163,4 +166,184 @@ func structFields(t *testing.T, path, name string) map[string]string {
 		t.Fatalf("%s has no struct %s", path, name)
 	}
 	return fields
+}
+
+// sums are held leases as the values say, and the sum over the readers: the same.
+func sums(t *testing.T, s *watch.Snapshot) (held uint64) {
+	t.Helper()
+	held, _ = s.Value("held", "")
+	blocks, _ := s.Value("held_blocks", "")
+	leases, under := uint64(0), uint64(0)
+	for _, r := range s.Readers {
+		leases, under = leases+r.Leases, under+r.Blocks
+	}
+	if leases != held || under != blocks {
+		t.Errorf("%d leases and %d blocks are held, the readers have %d and %d", held, blocks, leases, under)
+	}
+	return held
+}
+
+func TestThePageShowsWhoHoldsWhatAndHowLongItTook(t *testing.T) {
+	l := newLab(t, `{}`)
+	_, remote := l.grant("r1", 7, blocks(0, 8))
+	l.grant("r2", 8, blocks(8, 4))
+	track := l.track(remote, "d-r1", 70)
+	l.run(12*time.Second, 30*time.Millisecond)
+	s := shown(t, l.p.core)
+	if sums(t, s) != 2 || len(s.Readers) != 3 {
+		t.Fatalf("readers are %+v", s.Readers)
+	}
+	if r := s.Readers[0]; !r.Unnamed || r.Leases != 1 || r.Blocks != 4 || r.Oldest == 0 {
+		t.Errorf("waiting for a reader: %+v", r)
+	}
+	bytes := uint64(labLayers * labBlockLen)
+	if r := s.Readers[2]; !r.Native || r.Hash != wire.EngineHash([]byte("D")) || r.Epoch != l.d.core.mem.Epoch || r.Leases != 1 || r.Blocks != 8 || r.Bytes != 8*bytes ||
+		l.now.Sub(r.LastBeat) > 6*time.Second || r.LeastSlack < 13*time.Second || r.LeastSlack > 35*time.Second {
+		t.Errorf("the reader is %+v", r)
+	}
+	d := shown(t, l.d.core)
+	if len(d.Remotes) != 1 {
+		t.Fatalf("%d engines", len(d.Remotes))
+	}
+	if r := d.Remotes[0]; r.ID != "P" || r.Hash != wire.EngineHash([]byte("P")) || r.State != "connected" || !r.Native || r.Epoch != l.p.core.mem.Epoch || r.Ranks != 1 || r.Tracked != 1 ||
+		r.Connects != 1 || l.now.Sub(r.LastBeat) > 6*time.Second || l.now.Sub(r.LastRow) > 6*time.Second || r.Bytes != 0 || r.Engine != l.peer {
+		t.Errorf("the engine is %+v", r)
+	}
+	l.read(track, blocks(0, 8), blocks(0, 8))
+	l.run(time.Second, 30*time.Millisecond)
+	s, d = shown(t, l.p.core), shown(t, l.d.core)
+	if sums(t, s) != 1 || s.Readers[2].Completed != 1 || d.Remotes[0].Bytes != 8*bytes {
+		t.Errorf("readers %+v, engine %+v", s.Readers, d.Remotes[0])
+	}
+	if len(s.Ends) != 1 || s.Ends[0].ID != "r1" || s.Ends[0].Reason != "completed" || s.Ends[0].User != 7 || s.Ends[0].Blocks != 8 || s.Ends[0].Reader.Hash != wire.EngineHash([]byte("D")) {
+		t.Errorf("ends are %+v", s.Ends)
+	}
+	for _, tc := range []struct {
+		of   *watch.Snapshot
+		name string
+		n    uint64
+	}{
+		{s, "slack", 3}, {s, "lease_life", 1}, {s, "reclaim_time", 0}, {s, "stall", 0}, {s, "batch_size", 4}, {s, "drain_time", 2}, {s, "ring_depth", 1},
+		{d, "beat_late", 3}, {d, "handshake_time", 1}, {d, "read_time", 1}, {d, "fence_time", 1}, {d, "drain_time", 1},
+	} {
+		if h := tc.of.Histogram(tc.name); h == nil || h.Count() != tc.n {
+			t.Errorf("%s %s counts %+v, want %d", tc.of.Engine, tc.name, h, tc.n)
+		}
+	}
+	if steps, _ := s.Value("steps", ""); s.Histogram("step_time").Count() != steps {
+		t.Errorf("%d step times of %d steps", s.Histogram("step_time").Count(), steps)
+	}
+}
+
+// A reader of ours is known by a hash, unless its id is that of an engine that this one reads from.
+func TestAReaderWhoseIDIsKnownHereHasItsName(t *testing.T) {
+	l := newLab(t, `{}`)
+	_, remote := l.grant("r1", 7, blocks(0, 8))
+	l.track(remote, "d-r1", 70)
+	l.run(time.Second, 30*time.Millisecond)
+	if r := shown(t, l.p.core).Readers[2]; r.Name != "" {
+		t.Errorf("a reader that is no engine here is called %q", r.Name)
+	}
+	m := newLab(t, `{}`)
+	m.connect(m.p, m.d) // and P reads from D
+	_, remote = m.grant("r1", 7, blocks(0, 8))
+	m.track(remote, "d-r1", 70)
+	m.run(time.Second, 30*time.Millisecond)
+	if r := shown(t, m.p.core).Readers[2]; r.Name != "D" {
+		t.Errorf("the reader is %+v", r)
+	}
+}
+
+func TestAHostsPageShowsItsEnginesAndRanks(t *testing.T) {
+	f := newFleet(t, stream.KindProcess)
+	p, one := f.team("P", 2, 1), f.team("O", 1, 1)
+	f.name(p, one)
+	f.turns(100)
+	s := shown(t, p.core)
+	if len(s.Remotes) != 1 || s.Remotes[0].ID != "O" || s.Remotes[0].State != "connected" || s.Remotes[0].Connects != 1 {
+		t.Errorf("engines are %+v", s.Remotes)
+	}
+	if up, _ := s.Value("rank_1_registered", ""); up != 1 || s.BlockBytes == 0 {
+		t.Errorf("rank 1 is registered: %d, a block has %d bytes", up, s.BlockBytes)
+	}
+	if r := shown(t, p.ranks[1].core); r.Role != "rank" || r.Rank != 1 || r.BlockBytes == 0 || s.BlockBytes != 2*r.BlockBytes || len(r.Remotes) != 1 {
+		t.Errorf("the rank shows %+v", r.Head)
+	}
+}
+
+func TestThePageGoesWithItsContext(t *testing.T) {
+	dir, err := os.MkdirTemp(watch.DefaultDir, "kvlease-core-test-")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer os.RemoveAll(dir)
+	l := newLab(t, `{"stats_page":"`+dir+`"}`)
+	list, err := watch.List(dir)
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%v %v", list, err)
+	}
+	path, why := l.p.core.PagePath()
+	p, err := watch.Open(path)
+	if err != nil || why != nil {
+		t.Fatal(err, why)
+	}
+	defer p.Close()
+	var s watch.Snapshot
+	l.run(time.Second, 30*time.Millisecond)
+	if err := p.Read(&s); err != nil || s.Closed || !s.Alive || l.now.Sub(s.Stepped) > pageEvery+30*time.Millisecond {
+		t.Errorf("%+v %v", s.Head, err)
+	}
+	at := s.Published
+	l.run(time.Second, 30*time.Millisecond)
+	if err := p.Read(&s); err != nil || s.Published < at+7 || s.Published > at+10 {
+		t.Errorf("%d states in a second: %v", s.Published-at, err)
+	}
+	if err := l.p.core.Close(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Read(&s); err != nil || !s.Closed || s.Alive {
+		t.Errorf("after its close: %+v %v", s.Head, err)
+	}
+	if list, _ = watch.List(dir); len(list) != 1 || list[0] == path {
+		t.Errorf("pages are %v", list)
+	}
+	if _, err := l.p.core.Page(); !errors.Is(err, ErrClosed) {
+		t.Errorf("a page of a closed context: %v", err)
+	}
+}
+
+func TestAContextOpensWithoutAFolderForItsPage(t *testing.T) {
+	for name, dir := range map[string]string{"no such folder": "/dev/shm/none", "a disk": "/proc", "none is wanted": ""} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, `{"stats_page":"`+dir+`"}`)
+			l.run(time.Second, 30*time.Millisecond)
+			s := shown(t, l.p.core)
+			hidden, _ := s.Value("stats_page_hidden", "")
+			path, why := l.p.core.PagePath()
+			if path != "" || (why != nil) != (dir != "") || (hidden == 1) != (dir != "") {
+				t.Errorf("path %q, why %v, hidden %d", path, why, hidden)
+			}
+		})
+	}
+}
+
+func TestABlocksBytesAreThoseOfAllRegions(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		regions [][2]int64 // block length, group
+		want    uint64
+	}{
+		{"every group has them", [][2]int64{{100, -1}, {50, -1}}, 150},
+		{"one group", [][2]int64{{100, 0}, {50, 0}}, 150},
+		{"two groups: a mean", [][2]int64{{100, 0}, {50, 1}, {10, -1}}, 85},
+		{"none", nil, 0},
+	} {
+		var m blockMean
+		for _, r := range tc.regions {
+			m.add(uint64(r[0]), r[1])
+		}
+		if got := m.bytes(); got != tc.want {
+			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
+		}
+	}
 }
