@@ -126,6 +126,22 @@ typedef struct kvp_groups {
 int kvp_groups(PyObject *o, const char *name, kvp_groups_t *out);
 void kvp_groups_free(kvp_groups_t *g);
 
+/* ---- json.c ---- */
+enum { KVP_TEXT_NEAR = 2048 };
+
+/* A text that is written. Common ones lie here, on the caller's stack; longer ones on the heap. */
+typedef struct kvp_text {
+	char *data;
+	size_t len, cap;
+	char near[KVP_TEXT_NEAR];
+} kvp_text_t;
+
+/* The JSON of a dict, list, tuple, str, int, float, bool or None, as json.dumps would have it, but for spaces and for other letters than
+ * ASCII, which stay. Runs no Python code. 1: written, to be freed. 0: something in it is of another type, or is a number that JSON or
+ * 64 bits do not have, or half a surrogate, or lies more than 32 deep, or it takes more than 256 KiB. -1: an exception. */
+int kvp_json(PyObject *o, kvp_text_t *out);
+void kvp_text_free(kvp_text_t *t);
+
 /* ---- event.c ---- */
 PyTypeObject *kvp_event_type(void);
 PyObject *kvp_event_new(kvp_module_t *m, const kvl_event_t *ev);
