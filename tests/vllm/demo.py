@@ -51,6 +51,7 @@ def crash(mix):
     for _ in range(3):
         mix.queue(mix.prompt(600))
     time.sleep(rig.LEASE + 0.5)
+    mix.wired()
     d = mix.d
     began = time.monotonic()
     d.kill()

@@ -196,6 +196,11 @@ class Engine:
             return {"number": side._ctx.stats()["group_reading"]}
         return {"number": len(get_kv_transfer_group().connector_worker._recving_transfers)}
 
+    def do_wires(self):
+        """Connections of other engines that fall with their processes; none of another connector."""
+        side = getattr(self.scheduler.connector, "connector_scheduler", None)
+        return {"number": side._ctx.stats()["side_readers_wires"] if hasattr(side, "_reader") else 0}
+
     def do_left(self):
         """What kvlease's connector keeps of any request, by table; nothing of another connector."""
         side = getattr(self.scheduler.connector, "connector_scheduler", None)

@@ -177,6 +177,16 @@ class Mix:
             time.sleep(0.5)
         self.promise("P counts each late read", got == expected, f"{got:g} of {expected}", by)
 
+    def wired(self, p=None):
+        """P has a connection that falls with D's process, if this pair has such: one that dies before it is up can only be timed out."""
+        if self.kinds == ("kvlease", "kvlease"):
+            p = p or self.p
+            until = time.monotonic() + rig.ANSWER
+            while not p.ask("wires")["number"]:
+                if time.monotonic() > until:
+                    raise TimeoutError(f"{p.name} has no wire of any reader after {rig.ANSWER} s")
+                time.sleep(0.02)
+
     # ---- findings ----
 
     def promise(self, text, held, seen, by="both"):

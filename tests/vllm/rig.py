@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -230,7 +231,7 @@ class Nursery:
         self.folder = tempfile.mkdtemp(prefix="kvlease-vllm-")
         self.path = os.path.join(self.folder, "nursery")
         path = os.pathsep.join([str(HERE), PACKAGE])
-        env = {**os.environ, "PYTHONPATH": path, "KVLEASE_STOCK_SPINS": os.environ.get("KVLEASE_STOCK_SPINS", "")}
+        env = {**os.environ, "PYTHONPATH": path, "VLLM_RPC_BASE_PATH": self.folder, "KVLEASE_STOCK_SPINS": os.environ.get("KVLEASE_STOCK_SPINS", "")}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start compiles vLLM anew
         self.log = open(out / "nursery.log", "w")
         # In this session, not in one of its own: the kernel shares cores out by session, and engines that spin would starve others.
@@ -282,10 +283,14 @@ class Rig:
 
     def engine(self, name, kind, wait=True, **changes):
         """An engine of this kind. Names that begin with p are prefill engines, others decode engines, unless a role is given."""
+        engine_id = changes.pop("engine_id", f"engine-{name}")
         extra = {"kv_lease_duration": LEASE, **changes.pop("extra", {})}
+        if kind == "kvlease":  # engines of one id meet there, and one that is killed leaves it behind
+            socket_name = f"{zlib.crc32(engine_id.encode()):08x}.sock"
+            extra["kvlease"] = {"carrier_path": os.path.join(self.nursery.folder, socket_name), **extra.get("kvlease", {})}
         role = "kv_producer" if name.startswith("p") else "kv_consumer"
         spec = {
-            "model": str(DEPS / "tiny"), "name": name, "engine_id": f"engine-{name}", "role": role, "port": port(),
+            "model": str(DEPS / "tiny"), "name": name, "engine_id": engine_id, "role": role, "port": port(),
             "connector": None if kind == "none" else "NixlConnector", "module": MODULES[kind], "extra": extra, **changes,
         }
         engine = Engine(self, spec, kind)

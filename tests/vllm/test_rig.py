@@ -80,6 +80,8 @@ class Fake:
 
 
 class Nursery:
+    folder = "/nowhere"
+
     def __init__(self, out):
         pass
 

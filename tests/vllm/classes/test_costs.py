@@ -90,3 +90,18 @@ class Passes(unittest.TestCase):
             self.assertEqual(many[1], few[1], f"lines of a pass of {side}")
             self.assertLess(len(few[1]), 120, f"lines of a pass of {side}")
 
+    def test_a_pass_of_d_takes_the_same_calls_and_lines_with_2_and_60_peers(self):
+        nixl.tell("reset")
+        d, seen, peers = self.engine("d"), {}, 0
+        tally, port = Tally(d), stage.free_port()
+        for size in (2, 60):
+            for n in range(peers, size):
+                d.add(f"r{n}", prompt(20), 1, {
+                    "do_remote_prefill": True, "do_remote_decode": False, "remote_engine_id": f"peer {n}", "remote_request_id": f"r{n}",
+                    "remote_host": "127.0.0.1", "remote_port": port, "remote_block_ids": [[1]], "remote_num_tokens": 20, "tp_size": 1})
+            peers = size
+            until(lambda: d.side._ctx.stats()["group_tracked"] == size)
+            self.assertEqual(len(d.side._reader.engines), size)
+            seen[size] = tally.least()
+        self.assertEqual(seen[60], seen[2])
+

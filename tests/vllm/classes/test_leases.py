@@ -1,6 +1,8 @@
 """Prefill's half and decode's half of one request, at every stage at which it can end."""
 
 import contextlib
+import socket
+import threading
 import time
 import unittest
 
@@ -133,6 +135,52 @@ class Whole(Pair):
         id = self.name()
         self.d.add(id, tokens, 3)
         self.assertEqual((self.d.run(id).tokens, self.d.out[id].kv), (answer(tokens, 3), None))
+
+
+class Slow:
+    """Stands between D and a listener, and passes nothing on until it is told to."""
+
+    def __init__(self, test, port):
+        self.socket, self.to, self.goes, self.asked = socket.create_server(("127.0.0.1", 0)), port, threading.Event(), threading.Event()
+        self.port = self.socket.getsockname()[1]
+        test.addCleanup(self.socket.close)
+        test.addCleanup(self.goes.set)
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                ours, _ = self.socket.accept()
+                self.asked.set()
+                threading.Thread(target=self.carry, args=(ours,), daemon=True).start()
+
+    def carry(self, ours):
+        self.goes.wait()
+        with contextlib.suppress(OSError), ours, socket.create_connection(("127.0.0.1", self.to)) as theirs:
+            back = threading.Thread(target=copy, args=(theirs, ours), daemon=True)
+            back.start()
+            copy(ours, theirs)
+            back.join()
+
+
+def copy(a, b):
+    with contextlib.suppress(OSError):
+        while data := a.recv(65536):
+            b.sendall(data)
+        b.shutdown(socket.SHUT_WR)
+
+
+class Handshakes(Pair):
+    P = D = {"extra": {"kv_lease_duration": 6000.0}}
+
+    def test_a_heartbeat_that_was_due_while_the_handshake_ran_leaves_once_it_is_over(self):
+        slow = Slow(self, self.p.port)
+        tokens = prompt(70)
+        id = self.decode(tokens, {**self.prefill(tokens), "remote_port": slow.port})
+        self.assertTrue(slow.asked.wait(60))
+        slow.goes.set()
+        until(lambda: self.p.ranks[0].stats()["beats_applied"])  # the next is due in 1000 s
+        self.check(id, tokens)
 
 
 class Aborts(Pair):
@@ -275,6 +323,18 @@ class Recompute(Failures, Pair):
 
     def lost(self, id, tokens):
         self.check(id, tokens)
+
+
+class FailOverlapping(Fail):
+    """Async scheduling: another step is under way whenever a read is cut short."""
+
+    P = {**Fail.P, "asynchronous": True}
+    D = {**Fail.D, "asynchronous": True}
+
+
+class RecomputeOverlapping(Recompute):
+    P = {**Recompute.P, "asynchronous": True}
+    D = {**Recompute.D, "asynchronous": True}
 
 
 class Sharing(Pair):

@@ -26,6 +26,7 @@ def read(mix, p, d):
     mix.all_right("a request before that is served", [mix.fresh(p, d)])
     id = mix.queue(mix.prompt(2900), p=p, d=d)
     time.sleep(1.5 * rig.INTERVAL)
+    mix.wired(p)
     p.stop()
     d.ask("slots", number=None)
     until = time.monotonic() + READING

@@ -28,6 +28,7 @@ def d_killed(mix):
     for _ in range(3):
         mix.queue(mix.prompt(200))
     time.sleep(rig.LEASE + 0.5)  # from here on they live by heartbeats
+    mix.wired()
     held = mix.p.stat()["held"]
     mix.d.kill()
     back = mix.p.wait_stat(lambda s: s["held"] == 0, rig.LEASE + 2 * rig.EXTENSION + 2)
