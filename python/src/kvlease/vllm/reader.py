@@ -297,7 +297,7 @@ class Reader:
     def _lose(self, pull: Pull, why: str) -> None:
         pull.state, pull.why = LOST, why
         self._by_user.pop(pull.user, None)
-        logger.warning("kvlease: request %s: %s; it is %s", pull.request_id, why, "computed here" if self._recompute else "failed")
+        logger.warning("kvlease: request %s: %s; it is %s", pull.request_id, why, "computed here" if self._recompute or pull.second else "failed")
 
     def _fail(self, request_id: str) -> None:
         self._again.pop(request_id, None)
