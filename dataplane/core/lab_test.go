@@ -11,6 +11,8 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/log"
+	"github.com/kvlease/kvlease/dataplane/log/logtest"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
@@ -50,6 +52,7 @@ type node struct {
 	evs  []record.Event
 
 	regions []Region
+	book    logtest.Book
 }
 
 func newLab(t testing.TB, config string) *lab {
@@ -200,6 +203,28 @@ func (l *lab) run(span, pass time.Duration) {
 	for end := l.now.Add(span); l.now < end; {
 		l.step(pass)
 	}
+}
+
+// said is what a node has said of a kind.
+func (n *node) said(t testing.TB, kind log.Kind) []log.Line {
+	t.Helper()
+	text, _ := n.core.Log(1 << 20)
+	n.book.Take(t, text)
+	return n.book.Of(t, kind)
+}
+
+// wantSaid checks that it has said something of a kind about an engine and a request.
+func (n *node) wantSaid(t testing.TB, kind log.Kind, engine, request string) {
+	t.Helper()
+	n.said(t, kind)
+	n.book.Want(t, kind, engine, request)
+}
+
+// wantLine checks that a context has said something of a kind about an engine. What it says is gone then.
+func wantLine(t testing.TB, c *Core, kind log.Kind, engine string) {
+	t.Helper()
+	n := node{core: c}
+	n.wantSaid(t, kind, engine, "")
 }
 
 // take removes and returns the events of a kind.

@@ -78,7 +78,6 @@ func (l *logs) watch() {
 		add(log.SubmissionsBad, &n.BadHandle)
 		add(log.EventsWait, &n.EventsHeld)
 		add(log.RunsFull, &n.RunsFull)
-		add(log.RankUntold, &n.RejectsUntold, &n.DeathsUntold)
 	} else {
 		n, beats := &c.plane.Counters, c.tracker.CountersAt()
 		add(log.MessagesTooLong, &n.NotifsTooLong)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
@@ -98,6 +99,7 @@ func TestRequestsAtAnEngineThatDoesNotFitFailAtOnceAndTheReasonIsNamed(t *testin
 			if d.stat("side_misfits") == 0 {
 				t.Error("it is not counted")
 			}
+			d.wantSaid(t, log.HandshakeMisfit, "P", "")
 			// the lost requests and a read that ended well: it is the failed handshake alone that is counted as trouble
 			if n := d.sum("side_client_failures"); n != 1 { // shows C75.1
 				t.Errorf("%d failed handshakes are counted, want 1", n)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
@@ -189,6 +190,7 @@ func TestRanksOutliveTheirHost(t *testing.T) {
 				d.core.hosted.streams.Close()
 				for n, r := range d.ranks {
 					f.until("a rank is told", func() bool { return kinds(r.evs, record.EvHostDown) == 1 })
+					wantLine(t, r.core, log.HostLost, "")
 					f.until(fmt.Sprint("rank ", n, " has let go"), func() bool { return r.core.stat("tracker_tracked") == 0 })
 				}
 				if freed := p.event(record.EvFreed, lease); freed.Status != record.FreedReleased {

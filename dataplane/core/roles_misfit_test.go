@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
@@ -47,6 +48,7 @@ func TestARankWithAnotherDurationTakesNoPartAndSaysWhy(t *testing.T) {
 	if evs := m.ranks[1].evs; len(evs) != 1 || evs[0].Kind != record.EvHostDown || evs[0].Status != record.HostRefuses {
 		t.Errorf("its own loop is told %+v", evs)
 	}
+	wantLine(t, misfit, log.RankMisfit, "")
 	if len(m.ranks[0].evs) != 0 {
 		t.Errorf("rank 0 is told %+v", m.ranks[0].evs)
 	}
@@ -80,6 +82,7 @@ func TestARankThatItsHostDoesNotTakeIsToldSoOnce(t *testing.T) {
 				if evs = drainEvents(h, evs, f.now()); len(evs) != 1 || evs[0].Kind != record.EvHostDown || evs[0].Status != record.HostRefuses {
 					t.Errorf("told %+v", evs)
 				}
+				wantLine(t, c, log.HostRefuses, "")
 				if !p.whole() || len(p.ranks[1].evs) != 0 {
 					t.Errorf("those that were there before: %v, told %+v", p.whole(), p.ranks[1].evs)
 				}

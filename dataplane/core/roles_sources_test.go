@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
@@ -46,6 +47,7 @@ func TestAnEngineOfMoreRanksThanAReadTakesIsRefused(t *testing.T) {
 	f.until("both ranks have counted it", func() bool {
 		return host.ranks[0].core.stat("maps_refused") > 0 && host.ranks[1].core.stat("maps_refused") > 0
 	})
+	wantLine(t, host.ranks[0].core, log.MapRefused, "")
 	if host.connected(e) || kinds(host.evs, record.EvEngineUp) != 0 {
 		t.Error("connected to an engine that cannot be read from")
 	}

@@ -116,7 +116,7 @@ func (s *sideChannel) listen() error {
 		return fmt.Errorf("%w: key %q: %q is no place that a peer could connect to, and the transfer parameters name it: give a name or an address of this machine",
 			ErrConfig, "side_channel_host", s.cfg.SideChannelHost)
 	}
-	config := handshake.ServerConfig{Monotonic: monotonic}
+	config := handshake.ServerConfig{Monotonic: serverClock}
 	if most := wiresMax(s.cfg.DeathWiresMax); s.cfg.DeathWire && most > 0 {
 		s.readers = deathwire.NewServer(deathwire.ServerConfig{
 			Self: func() (uint64, uint64) { return s.hash, s.epoch.Load() }, Dead: s.readerDead, Max: most, Grace: s.cfg.WireGrace,
@@ -160,6 +160,9 @@ func wiresMax(wanted int) int {
 	}
 	return int(min(uint64(wanted), r.Cur/2))
 }
+
+// serverClock is what answers to peers show. Tests break it.
+var serverClock = monotonic
 
 // monotonic is CLOCK_MONOTONIC, which vLLM's stamps show.
 func monotonic() clock.RemoteInstant {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/deathwire"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
@@ -48,6 +49,7 @@ func TestADeadReadersLeasesAreFreedInLessThanASecond(t *testing.T) {
 	if p.stat("side_readers_dead") != 1 {
 		t.Errorf("%d readers are known dead", p.stat("side_readers_dead"))
 	}
+	p.wantSaid(t, log.ReaderDead, fmt.Sprintf("#%016x", wire.EngineHash([]byte("D"))), "")
 }
 
 // TestHelperWire is the process that holds a reader's wire until it is killed.
@@ -171,6 +173,7 @@ func TestAnotherEngineAtAnOwnersAddressIsNotTakenForIt(t *testing.T) {
 	if s := d.view(engine).State; s == heartbeat.Connected {
 		t.Errorf("the engine is %v", s)
 	}
+	d.wantSaid(t, log.WrongEngine, "P", "")
 	q := l.name(d, other)
 	l.until("it is known under its own name", func() bool { return d.view(q).State == heartbeat.Connected }, other, d)
 }

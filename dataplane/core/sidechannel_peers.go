@@ -284,7 +284,6 @@ func (s *sideChannel) keepWire(p *sidePeer, h *wire.Handshake) {
 	}
 	if err := s.owners.Keep(p.engine, w); errors.Is(err, deathwire.ErrFull) {
 		s.n.wiresFull.Add(1)
-		s.say(log.WiresFull, p, 0, "")
 	}
 }
 

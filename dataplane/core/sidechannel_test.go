@@ -15,6 +15,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -411,6 +412,8 @@ func TestTwoEnginesThatClaimOneIdAreSeen(t *testing.T) {
 	if d.stat("side_claims") != 1 || d.stat("side_moved") != movesMax {
 		t.Errorf("%d claims, %d moves", d.stat("side_claims"), d.stat("side_moved"))
 	}
+	d.wantSaid(t, log.EngineMoved, "P", "")
+	d.wantSaid(t, log.EngineClaimed, "P", "")
 	l.until("one of them is connected", func() bool { return d.view(engine).State == heartbeat.Connected }, p, q, d)
 }
 

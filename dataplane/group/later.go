@@ -3,6 +3,7 @@ package group
 import (
 	"math/bits"
 
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -36,6 +37,7 @@ func (g *Group) keep(need uint64, untold *uint64) *later {
 		return nil
 	case q.n == laterMax:
 		*untold += uint64(bits.OnesCount64(need))
+		g.cfg.Log.Put(log.RankUntold, g.now, log.Entry{A: uint64(bits.OnesCount64(need))})
 		return nil
 	}
 	k := &q.all[(q.head+q.n)%laterMax]

@@ -1,6 +1,7 @@
 package group_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,15 @@ func TestWhatGoesWrongInAGroupIsSaid(t *testing.T) {
 		{kind: log.RankBehind, rank: 1, do: func(b *bare) {
 			b.ends[1].room = 0
 			b.expect("a")
+		}},
+		{kind: log.RankUntold, rank: ofNone, do: func(b *bare) {
+			e, err := b.g.AddEngine(group.EngineDesc{ID: "P", TP: 2})
+			must(b.t, err)
+			b.step()
+			b.ends[1].room = 0
+			for n := range 70 { // 64 wait
+				must(b.t, b.h.Reject(e, &host.Remote{ID: fmt.Append(nil, n)}, b.now))
+			}
 		}},
 		{kind: log.DuplicateGrant, rank: ofNone, request: "a", do: func(b *bare) { b.grant("a"); b.grant("a") }},
 		{kind: log.ExpectLapsed, rank: ofNone, request: "a", do: func(b *bare) {

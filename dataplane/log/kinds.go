@@ -79,7 +79,6 @@ const (
 	EngineMoved
 	EngineClaimed
 	ClockJumped
-	WiresFull
 	WireDisputed
 	ReaderWiresFull
 	SideMalformed
@@ -475,11 +474,6 @@ var Defs = [kinds]Def{
 		"clock_jumped", Warning, [2]string{},
 		"a clock of this host jumped: how the clocks of peers stand to it is found anew",
 		"none after a suspend; else see what sets the clock",
-	},
-	WiresFull: {
-		"wires_full", Warning, [2]string{},
-		"there is no place for a wire to it: its death is seen by heartbeats alone",
-		"raise engines_max",
 	},
 	WireDisputed: {
 		"wire_disputed", Warning, [2]string{"readers"},
