@@ -62,6 +62,7 @@ type Context struct {
 	BlockBytes uint64            `json:"block_bytes"`
 	Freed      map[string]uint64 `json:"freed"`
 	Readers    []Reader          `json:"readers"`
+	Owners     []Owner           `json:"owners"`
 	Ends       []End             `json:"ends"` // those that ended last, oldest first
 
 	Table  bool    `json:"table"` // leases were read from the memory of the process
@@ -83,6 +84,21 @@ type Reader struct {
 	Blocks       uint64 `json:"blocks"`
 	BeatAgeNs    *int64 `json:"beat_age_ns,omitempty"`
 	LeastSlackNs *int64 `json:"least_slack_ns,omitempty"`
+}
+
+// Owner is an engine that this one reads from, as the page has it.
+type Owner struct {
+	Name       string `json:"name"`
+	Hash       string `json:"hash"`
+	Address    string `json:"address,omitempty"`
+	State      string `json:"state"`
+	Tracked    uint64 `json:"tracked"`
+	Reads      uint64 `json:"reads_in_flight"`
+	BeatAgeNs  *int64 `json:"beat_age_ns,omitempty"`
+	HeardAgeNs *int64 `json:"heard_age_ns,omitempty"`
+	Fails      uint64 `json:"fails"`
+	Bytes      uint64 `json:"read_bytes"`
+	Unheard    uint64 `json:"unheard_bytes"`
 }
 
 // End is a lease that has ended.
@@ -261,7 +277,7 @@ func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 		Context: s.Context, Page: s.Path, Engine: s.Engine, Hash: pages.Hash(s.Hash), Role: s.Role, Rank: s.Rank, TP: s.TP, PP: s.PP,
 		Library: s.Library, Drive: s.Drive, Transport: s.Provider, Carrier: s.Carrier, Epoch: hex(s.Epoch), Alive: s.Alive, Poisoned: s.Poisoned,
 		Draining: s.Draining, OpenNs: int64(now.Sub(s.Opened)), PageAgeNs: int64(s.Age), DurationNs: int64(s.Duration), IntervalNs: int64(s.Interval),
-		ExtensionNs: int64(s.Extension), BlockBytes: s.BlockBytes, Freed: map[string]uint64{}, Readers: []Reader{}, Ends: []End{}, Leases: []Lease{},
+		ExtensionNs: int64(s.Extension), BlockBytes: s.BlockBytes, Freed: map[string]uint64{}, Readers: []Reader{}, Owners: []Owner{}, Ends: []End{}, Leases: []Lease{},
 	}
 	c.Held, _ = s.Value("held", "")
 	c.Blocks, _ = s.Value("held_blocks", "")
@@ -286,6 +302,13 @@ func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 			to.LeastSlackNs = &ns
 		}
 		c.Readers = append(c.Readers, to)
+	}
+	for i := range s.Remotes {
+		k := &s.Remotes[i]
+		c.Owners = append(c.Owners, Owner{
+			Name: k.ID, Hash: pages.Hash(k.Hash), Address: k.Address, State: k.State, Tracked: k.Tracked, Reads: k.Reads, BeatAgeNs: ago(now, k.LastBeat),
+			HeardAgeNs: ago(now, k.LastRow), Fails: k.Fails, Bytes: k.Bytes, Unheard: k.Unheard,
+		})
 	}
 	for i := range s.Ends {
 		e := &s.Ends[i]

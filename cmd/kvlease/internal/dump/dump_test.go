@@ -97,7 +97,7 @@ func TestEveryLeaseIsShownWithItsReaderAndWhatIsLeftOfIt(t *testing.T) {
 				return false
 			}
 		}
-		return len(p.Leases) == 3
+		return len(p.Leases) == 3 && len(contextOf(r, "D").Owners) == 1 && contextOf(r, "D").Owners[0].Tracked == 3
 	})
 	if len(r.Contexts) != 2 || r.State != "running" || r.PID != os.Getpid() {
 		t.Fatalf("%+v", r)
@@ -105,6 +105,9 @@ func TestEveryLeaseIsShownWithItsReaderAndWhatIsLeftOfIt(t *testing.T) {
 	c := contextOf(r, "P")
 	if !c.Table || c.Torn > 0 || !c.Alive || c.Used != 3 || c.Role != "engine" || c.DurationNs != int64(3*time.Second) {
 		t.Errorf("%+v", c)
+	}
+	if o := contextOf(r, "D").Owners; len(o) != 1 || o[0].Name != "P" || o[0].State != "connected" || o[0].Tracked != 3 {
+		t.Errorf("D reads from %+v", o)
 	}
 	last := int64(-1)
 	for _, l := range c.Leases {

@@ -69,6 +69,9 @@ func (c *Context) write(b *bytes.Buffer, ends int) {
 	if len(c.Readers) > 0 {
 		c.writeReaders(b)
 	}
+	if len(c.Owners) > 0 {
+		c.writeOwners(b)
+	}
 	if c.Table {
 		c.writeLeases(b)
 	}
@@ -108,6 +111,22 @@ func (c *Context) writeReaders(b *bytes.Buffer) {
 	}
 	b.WriteByte('\n')
 	indent(b, text.Table([]text.Column{{Head: "READER"}, {Head: "LEASES", Right: true}, {Head: "BLOCKS", Right: true}, {Head: "BEAT AGO", Right: true}, {Head: "LEAST SLACK", Right: true}, {Head: "HASH"}, {Head: "EPOCH"}}, rows))
+}
+
+func (c *Context) writeOwners(b *bytes.Buffer) {
+	var rows [][]string
+	for i := range c.Owners {
+		o := &c.Owners[i]
+		rows = append(rows, []string{
+			text.Cut(text.Printable(o.Name), nameCells), text.Printable(o.State), fmt.Sprint(o.Tracked), fmt.Sprint(o.Reads), spanOf(o.BeatAgeNs), spanOf(o.HeardAgeNs),
+			fmt.Sprint(o.Fails), text.Bytes(float64(o.Bytes)), text.Printable(o.Address),
+		})
+	}
+	b.WriteByte('\n')
+	indent(b, text.Table([]text.Column{
+		{Head: "READS FROM"}, {Head: "STATE"}, {Head: "TRACKED", Right: true}, {Head: "READS", Right: true}, {Head: "BEAT AGO", Right: true}, {Head: "HEARD AGO", Right: true},
+		{Head: "FAILS", Right: true}, {Head: "BYTES", Right: true}, {Head: "ADDRESS"},
+	}, rows))
 }
 
 // nameCells is what names of readers get, so that one long name leaves the rest readable.

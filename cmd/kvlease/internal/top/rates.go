@@ -2,27 +2,48 @@ package top
 
 import "time"
 
-// rateWindow is over how long rates are taken: a page changes ten times a second, and a number that jumps cannot be read.
-const rateWindow = 3 * time.Second
+// Over how long rates are taken: pages change ten times a second, and a number that jumps cannot be read. Heartbeats come in bursts, one an
+// interval, so their rate is taken from one burst to another.
+const (
+	bytesWindow = 3 * time.Second
+	beatsMost   = 30 * time.Second
+	beatsSteps  = 40 // points of the window of heartbeats
+)
 
-// point is what a context had counted at some time.
+// point is what a context had read at some time.
 type point struct {
-	at           time.Duration
-	beats, bytes uint64
-	peers        map[string]uint64 // bytes
+	at    time.Duration
+	bytes uint64
+	peers map[string]uint64 // bytes
+}
+
+// beatPoint is how many heartbeats it had counted, when that changed.
+type beatPoint struct {
+	at    time.Duration
+	beats uint64
+	first bool // it may have changed long before
+}
+
+// past is what is remembered of one context.
+type past struct {
+	points []point
+	beats  []beatPoint
 }
 
 // rates remember what contexts had counted lately.
-type rates struct{ of map[string][]point }
+type rates struct{ of map[string]*past }
 
-func newRates() *rates { return &rates{map[string][]point{}} }
+func newRates() *rates { return &rates{map[string]*past{}} }
 
 // fill makes rates of counters, and forgets contexts that are gone.
 func (r *rates) fill(list []*Engine) {
 	seen := make(map[string]bool, len(list))
 	for _, e := range list {
 		seen[e.key] = true
-		r.of[e.key] = e.rates(r.of[e.key])
+		if r.of[e.key] == nil || !r.of[e.key].follows(e) {
+			r.of[e.key] = &past{}
+		}
+		r.of[e.key].take(e)
 	}
 	for key := range r.of {
 		if !seen[key] {
@@ -31,31 +52,67 @@ func (r *rates) fill(list []*Engine) {
 	}
 }
 
-func (e *Engine) rates(past []point) []point {
-	e.fresh = len(past) == 0
-	now := point{at: e.at, beats: e.beats, bytes: e.bytes, peers: make(map[string]uint64, len(e.Peers))}
+// follows is false for another life under the same name: its counters begin anew.
+func (p *past) follows(e *Engine) bool {
+	last, beat := p.points[len(p.points)-1], p.beats[len(p.beats)-1]
+	return last.at <= e.at && last.bytes <= e.bytes && beat.beats <= e.beats
+}
+
+func (p *past) take(e *Engine) {
+	e.fresh = len(p.points) == 0
+	now := point{at: e.at, bytes: e.bytes, peers: make(map[string]uint64, len(e.Peers))}
 	for i := range e.Peers {
 		now.peers[e.Peers[i].key] = e.Peers[i].bytes
 	}
-	if n := len(past); n > 0 && (past[n-1].at > now.at || past[n-1].beats > now.beats || past[n-1].bytes > now.bytes) {
-		past, e.fresh = nil, true // another life
+	if n := len(p.points); n == 0 || p.points[n-1].at < now.at {
+		p.points = append(p.points, now)
 	}
-	if n := len(past); n == 0 || past[n-1].at < now.at {
-		past = append(past, now)
+	for len(p.points) > 2 && now.at-p.points[1].at >= bytesWindow {
+		p.points = p.points[1:]
 	}
-	for len(past) > 2 && now.at-past[1].at >= rateWindow {
-		past = past[1:]
+	p.takeBeats(e)
+	if e.Age > e.stillAfter() || !e.alive {
+		return // it does nothing now, whatever it did within the window
 	}
-	from := past[0]
+	e.Beats = p.beatRate(e)
+	from := p.points[0]
 	span := (now.at - from.at).Seconds()
-	if span <= 0 || e.Age > e.stillAfter() || !e.alive {
-		return past
+	if span <= 0 {
+		return
 	}
-	e.Beats, e.Rate = float64(now.beats-from.beats)/span, float64(now.bytes-from.bytes)/span
+	e.Rate = float64(now.bytes-from.bytes) / span
 	for i := range e.Peers {
 		if was, ok := from.peers[e.Peers[i].key]; ok && e.Peers[i].bytes >= was {
 			e.Peers[i].Rate = float64(e.Peers[i].bytes-was) / span
 		}
 	}
-	return past
+}
+
+func (p *past) takeBeats(e *Engine) {
+	window := min(max(bytesWindow, 3*e.Interval), beatsMost)
+	now := beatPoint{at: e.at, beats: e.beats}
+	switch n := len(p.beats); {
+	case n == 0:
+		now.first = true
+		p.beats = append(p.beats, now)
+	case now.beats == p.beats[n-1].beats:
+	case n > 1 && now.at-p.beats[n-2].at < window/beatsSteps:
+		p.beats[n-1] = now
+	default:
+		p.beats = append(p.beats, now)
+	}
+	for len(p.beats) > 2 && (p.beats[0].first || now.at-p.beats[1].at >= window) {
+		p.beats = p.beats[1:]
+	}
+}
+
+func (p *past) beatRate(e *Engine) float64 {
+	from, to := p.beats[0], p.beats[len(p.beats)-1]
+	if from.first || e.at-to.at > e.Interval*3/2 { // the next burst is late, or there was but one
+		to.at = e.at
+	}
+	if to.at <= from.at {
+		return 0
+	}
+	return float64(to.beats-from.beats) / (to.at - from.at).Seconds()
 }
