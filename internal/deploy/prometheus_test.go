@@ -299,8 +299,9 @@ func TestDashboardAndAlertsOverARealPrometheus(t *testing.T) {
 		return
 	}
 
+	s.answers("D has named all that waits", `max by (engine) (kvlease_reader_leases{kind="native"})`, want{float64(len(s.waiting)), float64(len(s.waiting)), "P", "else its death says nothing of the rest"}, nil)
 	s.pair.d.cmd.Process.Signal(syscall.SIGKILL)
-	s.fires("the crash of D", nil, "KvleaseEngineDown D", "KvleaseLeasesExpire P")
+	s.fires("the crash of D", nil, "KvleaseEngineDown D", "KvleaseReadersDie P")
 	for _, q := range quantiles("reclaim_seconds", 0.5, 0.99) {
 		s.answers("the time from its last heartbeat to its blocks free", strings.ReplaceAll(query(q.Expr), interval, "[10m]"), want{0.01, lease.Seconds() + 5, "P", "at most a lease"}, nil)
 	}
