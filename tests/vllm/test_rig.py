@@ -150,6 +150,15 @@ class Tokens(Rigged):
         m = self.mix(d={"reason": "error", "spoil": lambda t: [t[0] + 1]})
         self.assertEqual(m.fresh()[:2], (False, 1))
 
+    def test_a_refusal_is_followed_by_another_request_only_where_a_stock_lease_was_not_proven_for_long(self):
+        for kinds, proven, tries in ((("stock", "kvlease"), 0, 2), (("stock", "kvlease"), 60, 1), (("kvlease", "kvlease"), 0, 1), (("stock", "stock"), 0, 1)):
+            for spoil, wrong in ((lambda t: [], 0), (lambda t: [t[0] + 1], 1)):
+                with self.subTest(kinds=kinds, proven=proven, wrong=wrong), mock.patch.object(mix, "PROVEN", proven):
+                    m = self.mix(*kinds, d={"reason": "error", "spoil": spoil})
+                    self.assertEqual(m.fresh()[:2], (False, wrong))
+                    self.assertEqual(m.names, 1 if wrong else tries)
+                    m.d.kill()
+
     def test_a_request_that_does_not_end_is_not_right(self):
         m = self.mix(d={"silent": True})
         self.assertFalse(m.fresh(limit=SHORT).right)

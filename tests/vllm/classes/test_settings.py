@@ -362,10 +362,10 @@ class Known(unittest.TestCase):
         e.use(self.remote("b"))
         e._next = 0
         for id in "ac":
-            e._known[id] = e._known[id]._replace(left=time.monotonic() - 100)
+            e._known[id].left = time.monotonic() - 100
         e.sweep()
         self.assertEqual(sorted(c.known), ["a", "b"], "a has answered once, b is in use")
-        e._known["a"] = e._known["a"]._replace(left=time.monotonic() - 4000)
+        e._known["a"].left = time.monotonic() - 4000
         e._next = 0
         e.sweep()
         self.assertEqual(sorted(c.known), ["b"])
@@ -376,7 +376,7 @@ class Known(unittest.TestCase):
         for id in "ab":
             handle = e.use(self.remote(id))
             e.leave(id)
-            e._known[id] = e._known[id]._replace(left=0.0)
+            e._known[id].left = 0.0
         e.answered(handle)
         e._next = 0
         e.sweep()
