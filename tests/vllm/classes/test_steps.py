@@ -232,6 +232,32 @@ class Windows(unittest.TestCase):
                     p.close()
 
 
+class Speculation(unittest.TestCase):
+    """Blocks that are kept ready for speculative tokens lie behind those of the prompt."""
+
+    def test_they_are_neither_handed_out_nor_read_into(self):
+        for window in (0, 64):
+            for who in ("p", "d", "pd"):
+                with self.subTest(window=window, who=who):
+                    p, d = stage.Engine("p", window=window), stage.Engine("d", window=window)
+                    try:
+                        for e in (p, d):
+                            if e.name in who:
+                                e.scheduler.num_lookahead_tokens = 70  # more than two blocks
+                        for n in (20, 31, 32, 33, 100, 300):
+                            tokens, id = prompt(n, n), f"r{n}"
+                            p.add(id, tokens, kv=dict(PREFILL))
+                            kv = p.run(id).kv
+                            self.assertEqual(len(kv["remote_block_ids"][0]), -(-n // 32))
+                            d.add(id, tokens, 4, kv)
+                            self.assertEqual(d.run(id, p).tokens, answer(tokens, 4))
+                        d.rest(p)
+                        p.rest(d)
+                    finally:
+                        d.close()
+                        p.close()
+
+
 class Turns(Pair):
     P = D = {"extra": {"bidirectional_kv_xfer": True, "kv_recompute_threshold": 16, "decoder_kv_blocks_ttl": 60}, "own": {"all_peers_check": True}}
 
