@@ -23,7 +23,8 @@ const (
 	version = 1
 
 	headLen = 4096
-	fileMax = 64 << 20 // a reader believes no more
+	fileMax = 16 << 20 // a reader believes no more
+	descMax = 1 << 16  // values and histograms of a page: a reader keeps several times their bytes
 
 	sectionAt  = 256 // in the head
 	sectionLen = 40  // offset, bytes of a copy (of a row: ends), cells (rows), bytes of a row, rows of a copy

@@ -115,8 +115,8 @@ func (p *Page) readHead() error {
 		Opened: clock.Instant(word(hwOpened)),
 	}
 	p.namespace = word(hwNamespace)
-	if uid, pid, _, ok := ownName(filepath.Base(p.path)); p.path != "" && ok && (uid != p.head.UID || pid != p.head.PID) {
-		return bad("it is that of process %d of user %d", p.head.PID, p.head.UID)
+	if err := p.trust(); err != nil {
+		return err
 	}
 	rest, ok := b[textAt:], true
 	for _, t := range [texts]*string{&p.head.Library, &p.head.Role, &p.head.Engine, &p.head.Drive, &p.head.Carrier, &p.head.Provider} {
@@ -126,7 +126,7 @@ func (p *Page) readHead() error {
 	}
 	table, n := word(hwTable), word(hwTable+8)
 	counts := [3]uint64{word(hwStep), word(hwSide), word(hwHists)}
-	if table != headLen || n > size || table+n > size || counts[0]+counts[1]+counts[2] > n || max(counts[0], counts[1], counts[2]) > n {
+	if table != headLen || n > size || table+n > size || counts[0]+counts[1]+counts[2] > min(n, descMax) || max(counts[0], counts[1], counts[2]) > n {
 		return bad("its table of names does not fit")
 	}
 	for i := range p.secs {
@@ -151,6 +151,35 @@ func (p *Page) readHead() error {
 		}
 	}
 	p.main, p.names, p.cells = make([]byte, want[secMain].copyLen), make([]byte, want[secNames].copyLen), make([]byte, want[secRemotes].copyLen)
+	return nil
+}
+
+// trust refuses a page under a page's name that is not what the name says, or that another user has made: anybody can write into
+// /dev/shm, copy when a process was started, and tell root's tools of it what he likes. Numbers of another namespace are not ours to judge.
+func (p *Page) trust() error {
+	uid, pid, _, ok := ownName(filepath.Base(p.path))
+	if p.path == "" || !ok {
+		return nil // our own, or a copy that somebody keeps
+	}
+	h := &p.head
+	if uid != h.UID || pid != h.PID {
+		return bad("it is that of process %d of user %d", h.PID, h.UID)
+	}
+	if p.namespace != ownNamespace() {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(p.file.Fd()), &st); err != nil {
+		return err
+	}
+	if int(st.Uid) != h.UID {
+		return bad("it says that it is of user %d, and is of user %d", h.UID, st.Uid)
+	}
+	if at, lives := Started(pid); st.Uid != 0 && lives && at == h.Started { // what is root's may be of one that has become another user
+		if user, ok := userOf(pid); ok && user != h.UID {
+			return bad("it is of user %d, and process %d of user %d", h.UID, pid, user)
+		}
+	}
 	return nil
 }
 

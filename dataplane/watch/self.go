@@ -49,6 +49,23 @@ func Started(pid int) (ticks uint64, ok bool) {
 	return ticks, err == nil
 }
 
+// userOf gives the effective user of a process.
+func userOf(pid int) (uid int, ok bool) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, false
+	}
+	for line := range bytes.Lines(status) {
+		if rest, found := bytes.CutPrefix(line, []byte("Uid:")); found {
+			if ids := bytes.Fields(rest); len(ids) > 1 {
+				uid, err = strconv.Atoi(string(ids[1]))
+				return uid, err == nil
+			}
+		}
+	}
+	return 0, false
+}
+
 // alive says whether the process of a page lives. In another namespace its number means nothing: its lock on the file tells.
 func alive(pid int, started, namespace uint64, fd int) bool {
 	if namespace != 0 && namespace == ownNamespace() {

@@ -1,0 +1,73 @@
+package watch
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAPageThatAnotherUserHasMadeIsRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("root is needed: files of other users")
+	}
+	dir := memory(t)
+	good, err := os.ReadFile(newPage(t, spec(dir)).Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const stranger = 4711
+	for name, tc := range map[string]struct {
+		uid  uint64 // in the name and in the page
+		pid  int
+		want string
+	}{
+		"it says that it is root's":          {0, os.Getpid(), "it says that it is of user 0, and is of user 4711"},
+		"it says that root's process is its": {stranger, os.Getpid(), fmt.Sprintf("it is of user 4711, and process %d of user 0", os.Getpid())},
+		"it is of a process that is no more": {stranger, 1<<22 + 1, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(dir, fileName(int(tc.uid), tc.pid, 77))
+			page := bytes.Clone(good)
+			binary.LittleEndian.PutUint64(page[hwUID:], tc.uid)
+			binary.LittleEndian.PutUint64(page[hwPID:], uint64(tc.pid))
+			if err := errors.Join(os.WriteFile(path, page, 0o644), os.Chown(path, stranger, stranger)); err != nil {
+				t.Fatal(err)
+			}
+			p, err := Open(path)
+			if err == nil {
+				p.Close()
+			}
+			if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, ErrNotAPage) || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("opened with %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestAPageOfCountlessValuesCostsNoMemory(t *testing.T) {
+	const n = 1 << 17
+	many := func(n int) []byte { // a page whose table has nothing but empty names
+		table := make([]byte, 9*n)
+		secs, size := layout(len(table), n, 0, 0, 2, 0)
+		b := (&Writer{secs: secs}).head(&Spec{Step: make([]Desc, n)}, identity{}, 1, table, size)
+		return append(b, make([]byte, int(size)-len(b))...)
+	}
+	path := filepath.Join(t.TempDir(), "page")
+	for n, want := range map[int]error{descMax: nil, descMax + 1: ErrNotAPage, n: ErrNotAPage} {
+		if err := os.WriteFile(path, many(n), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p, err := Open(path)
+		if err == nil {
+			p.Close()
+		}
+		if !errors.Is(err, want) {
+			t.Errorf("%d values: %v, want %v", n, err, want)
+		}
+	}
+}
