@@ -41,11 +41,13 @@ class Finding:
     required: bool
     held: bool
     seen: str
+    final: bool = False  # broken by wrong tokens: no second try excuses that
+    excused: bool = False  # held when the scene was played once more
 
     @property
     def verdict(self):
         if self.required:
-            return "ok" if self.held else "BROKEN"
+            return "ok" if self.held else "again" if self.excused else "BROKEN"
         return "holds" if self.held else "seen"
 
     def row(self):
@@ -199,17 +201,17 @@ class Mix:
 
     # ---- findings ----
 
-    def promise(self, text, held, seen, by="both"):
-        finding = Finding(self.scene, *self.kinds, text, by, KEEPERS[by](*self.kinds), bool(held), str(seen))
+    def promise(self, text, held, seen, by="both", final=False):
+        finding = Finding(self.scene, *self.kinds, text, by, KEEPERS[by](*self.kinds), bool(held), str(seen), final)
         self.findings.append(finding)
         self.say(f"  {finding.verdict:<7}{text}: {finding.seen}")
         return finding.held
 
     def all_right(self, text, judged, by="all"):
-        self.promise(text, all(j.right for j in judged), told(judged), by)
+        self.promise(text, all(j.right for j in judged), told(judged), by, any(j.wrong for j in judged))
 
     def never_wrong(self, judged, when="", by="both"):
-        self.promise(f"{when}never a wrong token", not any(j.wrong for j in judged), told(judged), by)
+        self.promise(f"{when}never a wrong token", not any(j.wrong for j in judged), told(judged), by, True)
 
 
 def told(judged):

@@ -2,8 +2,9 @@
 
 usage: run.py [--mixes P+D,...] [--scenes NAME,...] [--at-once N] [--json FILE] [--seed N] [--list]
 
-Kinds are stock and kvlease. All four mixes unless said, two at once: engines mostly wait, for leases to end. Ends with 1 if a
-promise that must be kept was broken.
+Kinds are stock and kvlease. All four mixes unless said, two at once: engines mostly wait, for leases to end. A scene that broke a
+promise is played once more, alone and with new engines, since a machine that does something else can hold an engine up for
+longer than its lease; never if a token was wrong. Ends with 1 if a promise that must be kept was broken.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import rig  # noqa: E402
 from mix import Mix  # noqa: E402
 from scenes import SCENES  # noqa: E402
 
+AGAIN = 4  # scenes played once more; if more are broken it is not the machine
 MIXES = ("kvlease+kvlease", "stock+kvlease", "kvlease+stock", "stock+stock")
 
 
@@ -76,6 +78,24 @@ def play_all(mix, scenes, report, seconds):
     return mix.findings
 
 
+def excused(findings, play_once):
+    """Plays each scene again of which play_once, given kinds and the scene's name, may find that its promises hold after all."""
+    broken = {}
+    for f in findings:
+        if f.verdict == "BROKEN":
+            broken.setdefault(((f.p, f.d), f.scene), []).append(f)
+    if len(broken) > AGAIN:
+        return findings
+    for (kinds, scene), first in broken.items():
+        if any(f.final for f in first):
+            continue
+        second = play_once(kinds, scene)
+        findings = findings + second
+        for f in first:
+            f.excused = not any(s.verdict == "BROKEN" for s in second)
+    return findings
+
+
 def shared_out(mixes, scenes):
     """The scenes of each mix: one that is about a side is played once for each kind of that side."""
     seen, plan = set(), []
@@ -114,12 +134,20 @@ def main():
             running.append(pool.submit(play_all, mix, scenes, report, seconds))
         for each in running:
             findings += each.result()
-    broken = [f for f in findings if f.verdict == "BROKEN"]
+
+        def once_more(kinds, name):
+            report, scene = Report(lock), next(s for s in wanted if s.name == name)
+            mix = Mix(r, *kinds, f"{args.seed} {kinds} again", report.say)
+            report.say("\nonce more, alone:")
+            return play_all(mix, [scene], report, seconds)
+
+        findings = excused(findings, once_more)
+    broken, again = ([f for f in findings if f.verdict == verdict] for verdict in ("BROKEN", "again"))
     out = args.json or rig.OUT / "results.json"
     out.write_text(json.dumps({"seed": args.seed, "seconds": seconds, "findings": [f.row() for f in findings]}, indent=1))
-    print(f"\n{len(findings)} findings in {time.monotonic() - began:.0f} s, {len(broken)} broken; {out}")
-    for f in broken:
-        print(f"  BROKEN {f.p} P, {f.d} D, {f.scene}: {f.promise}: {f.seen}")
+    print(f"\n{len(findings)} findings in {time.monotonic() - began:.0f} s, {len(broken)} broken, {len(again)} held only when played once more; {out}")
+    for f in again + broken:
+        print(f"  {f.verdict} {f.p} P, {f.d} D, {f.scene}: {f.promise}: {f.seen}")
     return 1 if broken else 0
 
 

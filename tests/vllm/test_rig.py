@@ -266,6 +266,25 @@ class Run(Rigged):
         self.assertEqual(code, 1)
         self.assertIn("BROKEN kvlease P, kvlease D, bad: b", text)
 
+    def test_a_scene_that_breaks_a_promise_once_is_played_again_and_said(self):
+        tries = []
+        code, text = self.play(flaky=lambda m: m.promise("a", tries.append(1) or len(tries) > 1, "", "all"))
+        self.assertEqual((code, len(tries)), (0, 2))
+        self.assertIn("again kvlease P, kvlease D, flaky: a", text)
+
+    def test_a_wrong_token_is_not_played_again(self):
+        wrong, tries = mix.Judged(False, 1, "1 of 8 tokens wrong"), []
+        for say in (lambda m, j: m.all_right("right", j), lambda m, j: m.never_wrong(j)):
+            tries.clear()
+            code, text = self.play(bad=lambda m: tries.append(1) or say(m, [wrong if len(tries) == 1 else wrong._replace(right=True, wrong=0)]))
+            self.assertEqual((code, len(tries)), (1, 1))
+            self.assertIn("BROKEN", text)
+
+    def test_many_broken_scenes_are_not_played_again(self):
+        tries = []
+        scenes_ = {f"s{i}": lambda m: m.promise("a", tries.append(1), "", "all") for i in range(run.AGAIN + 1)}
+        self.assertEqual((self.play(**scenes_)[0], len(tries)), (1, run.AGAIN + 1))
+
     def test_a_scene_that_raises_or_finds_nothing_is_broken(self):
         for play in (lambda m: m.promise("a", True, "", "all") and 1 / 0, lambda m: None):
             self.assertEqual(self.play(scene=play)[0], 1)
