@@ -86,6 +86,7 @@ class Samples(Pair):
     def test_the_lease_ends_when_the_last_sample_is_aborted(self):
         tokens = prompt(100, 50)
         ids = fan_out(self.d, self.name(), tokens, 3, 5, self.prefill(tokens), True)
+        until(lambda: self.p.left().get("leases") == 1)
         for n, id in enumerate(ids):
             self.assertEqual(self.p.left().get("leases"), 1, f"{n} of 3 aborted")
             self.d.abort(id)
