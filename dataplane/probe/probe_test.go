@@ -109,6 +109,27 @@ func TestAReadIsTimedFromItsPostToItsEvent(t *testing.T) {
 	}
 }
 
+func TestTheFenceOfOneRankMayAnswerBeforeTheDataOfAnotherIsThere(t *testing.T) {
+	p, fs := open(t, Config{}), newFiles(t)
+	d := startHost(t)
+	attach(t, p, fs, d.pid)
+	d.fire(trace.ReadPosted, ctxD, 10, engineP, 4096)
+	d.fire(trace.FenceChecked, ctxD, 10, trace.FenceEqual, 0) // of the first rank
+	d.fire(trace.DataArrived, ctxD, 10, engineP, 7)
+	d.fire(trace.FenceChecked, ctxD, 10, trace.FenceEqual, 0)
+	d.fire(trace.ReadReported, ctxD, 10, 0, 9)
+	s := read(t, p)
+	from := uint64(d.pid)<<32 | ctxD
+	for _, stage := range []Stage{Arrived, Fenced, Reported, Read} {
+		if n := s.series(stage, from, engineP).Count; n != 1 {
+			t.Errorf("%v: %d, wanted 1", stage, n)
+		}
+	}
+	if diff := cmp.Diff(Counters{Hits: 5}, s.Counters); diff != "" {
+		t.Errorf("counters (-want +got):\n%s", diff)
+	}
+}
+
 func TestWhatDoesNotGoTogetherIsCountedAndNotTimed(t *testing.T) {
 	p, fs := open(t, Config{}), newFiles(t)
 	d := startHost(t)

@@ -517,10 +517,12 @@ ALWAYS_INLINE void fence_checked(const struct hit *hit)
 {
 	struct track key = {.context = hit->context, .track = hit->b};
 	struct transfer *t = map_lookup(&lru_reads, &key);
-	if (!t || !t->arrived) {
+	if (!t) {
 		count(COUNTER_READ_NO_POST);
 		return;
 	}
+	if (!t->arrived) /* of one rank, while data of another is on its way */
+		return;
 	t->fenced = hit->now;
 	value(hit, hit->context, t->owner, STAGE_FENCED, since(t->arrived, hit->now));
 }
