@@ -43,6 +43,9 @@ func TestWhatEndsARequestIsNeverRefusedAndNeverOvertakesItsStart(t *testing.T) {
 	if _, err := l.d.host.Track(l.peer, remote, []byte("late"), 1, l.now); !errors.Is(err, host.ErrFull) {
 		t.Errorf("new work while the overflow is not empty: %v, want ErrFull", err)
 	}
+	if n := l.d.core.counters()["refused_ring"]; n == uint64(0) {
+		t.Error("no refusal is counted")
+	}
 	if err := l.d.host.Reject(l.peer, remote, l.now); err != nil {
 		t.Errorf("reject with a full ring: %v", err)
 	}

@@ -61,6 +61,8 @@ type ownGauges struct {
 	IntervalMs        int64  // between two heartbeats of a request
 	ExtensionMs       int64  // what a heartbeat gives
 	StatsPageHidden   int    // 1: its folder cannot hold the stats page, so nobody else sees it, or there is no memory for one
+	RefusedRing       uint64 // hooks that answered KVL_ERR_FULL for want of room in a ring: nobody steps, or too seldom
+	RefusedTable      uint64 // hooks that answered it since all slots were taken (requests_max, tracked_max)
 	StatsPageFailed   uint64 // writes of the stats page that failed: no room, or somebody has cut the file
 }
 
@@ -88,6 +90,7 @@ type pumpGauges struct {
 // gather takes what stands now. walk has counted the engines; nil: they are walked here. Under the lock.
 func (c *Core) gather(g *gauges, walk *engineWalk) {
 	own := &g.own
+	own.RefusedRing, own.RefusedTable = atomic.LoadUint64(&c.mem.Control.RefusedRing), atomic.LoadUint64(&c.mem.Control.RefusedTable)
 	if c.hosted != nil {
 		h := c.hosted.group
 		own.Held, own.HeldBlocks, own.Alive = h.Held(), h.Blocks(), h.Alive()

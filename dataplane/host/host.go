@@ -104,6 +104,12 @@ func (h *Host) filling() bool {
 	return h.ring.Position()-h.ring.Taken() > uint64(h.ring.Capacity()/4) || !h.over.Drained()
 }
 
+// full refuses for want of room, and counts it in a word of the control page.
+func (h *Host) full(word *uint64) error {
+	atomic.AddUint64(word, 1)
+	return ErrFull
+}
+
 // newWork says whether new work may be said now.
 func (h *Host) newWork() error {
 	switch {
@@ -112,7 +118,7 @@ func (h *Host) newWork() error {
 	case atomic.LoadUint32(&h.mem.Control.Draining) != 0:
 		return ErrClosed
 	case !h.over.Drained():
-		return ErrFull
+		return h.full(&h.mem.Control.RefusedRing)
 	}
 	return nil
 }

@@ -33,12 +33,12 @@ func (h *Host) Expect(id []byte) (record.Handle, error) {
 	}
 	slot, use, ok := h.leases.take()
 	if !ok {
-		return 0, ErrFull
+		return 0, h.full(&h.mem.Control.RefusedTable)
 	}
 	rec := h.ring.Reserve(record.TagExpect, record.ExpectLen+len(id))
 	if rec == nil {
 		h.leases.back(slot)
-		return 0, ErrFull
+		return 0, h.full(&h.mem.Control.RefusedRing)
 	}
 	lease := record.NewHandle(slot, use)
 	record.PutExpect(rec, record.Expect{Lease: lease, IDLen: uint32(len(id))}, id)
@@ -66,14 +66,14 @@ func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
 	}
 	rec := h.ring.Reserve(record.TagGrant, record.GrantLen+len(g.ID))
 	if rec == nil {
-		return 0, ErrFull
+		return 0, h.full(&h.mem.Control.RefusedRing)
 	}
 	sleep := h.grantSleep(g.Expected)
 	if g.Expected == 0 || !h.claim(&g) {
 		sleep = h.grantSleep(0)
 		if slot, use, ok = h.leases.take(); !ok {
 			h.ring.Discard()
-			return 0, ErrFull
+			return 0, h.full(&h.mem.Control.RefusedTable)
 		}
 		h.fill(slot, &g)
 		atomic.StoreUint64(&h.mem.Slots[slot].State, record.State(use, record.Granted))
@@ -136,7 +136,7 @@ func (h *Host) Pressure(blocks uint32) error {
 	}
 	rec := h.ring.Reserve(record.TagPressure, 8)
 	if rec == nil {
-		return ErrFull
+		return h.full(&h.mem.Control.RefusedRing)
 	}
 	binary.LittleEndian.PutUint64(rec, uint64(blocks))
 	h.publish(record.TagPressure, record.Dozes)

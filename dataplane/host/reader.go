@@ -39,12 +39,12 @@ func (h *Host) Track(engine uint64, r *Remote, local []byte, user uint64, now cl
 	}
 	slot, use, ok := h.tracks.take()
 	if !ok {
-		return 0, ErrFull
+		return 0, h.full(&h.mem.Control.RefusedTable)
 	}
 	rec := h.ring.Reserve(record.TagTrack, record.TrackLen+len(r.ID)+len(local))
 	if rec == nil {
 		h.tracks.back(slot)
-		return 0, ErrFull
+		return 0, h.full(&h.mem.Control.RefusedRing)
 	}
 	track := record.NewHandle(slot, use)
 	record.PutTrack(rec, trackReq(track, engine, r, local, user, now), r.ID, local)
@@ -70,12 +70,12 @@ func (h *Host) Reject(engine uint64, r *Remote, now clock.Instant) error {
 	if h.over.Drained() {
 		h.rejects = 0
 	} else if h.rejects+uint64(n) > rejectsMax {
-		return ErrFull
+		return h.full(&h.mem.Control.RefusedRing)
 	}
 	before := h.over.Position()
 	rec := h.say(record.TagReject, n)
 	if rec == nil {
-		return ErrFull
+		return h.full(&h.mem.Control.RefusedRing)
 	}
 	h.rejects += h.over.Position() - before
 	record.PutTrack(rec, trackReq(0, engine, r, nil, 0, now), r.ID, nil)
@@ -102,7 +102,7 @@ func (h *Host) Read(track record.Handle, runs []record.Run) error {
 		rec := h.ring.Reserve(record.TagRead, record.ReadLen+len(some)*record.RunLen)
 		if rec == nil {
 			h.ring.Discard()
-			return ErrFull
+			return h.full(&h.mem.Control.RefusedRing)
 		}
 		record.PutRead(rec, record.Read{Track: track, Part: uint32(part), Parts: uint32(parts), N: uint32(len(some))}, some)
 	}

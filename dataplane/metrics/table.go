@@ -241,6 +241,7 @@ var table = []metric{
 	counter("collections_total", ofAll, "Collections of the core's heap; none is in a step.", "go_collections"),
 	gauge("heap_bytes", ofAll, "The core's heap, of all contexts of the process.", "go_heap_bytes"),
 	counter("submissions_total", ofRanks, "Records of hooks taken.", "records"),
+	counter("submissions_refused_total", ofRequests, "Hooks that answered KVL_ERR_FULL, by why.").by("why", is("ring_full", "refused_ring"), is("table_full", "refused_table")),
 	counter("events_held_total", ofAll, "Publications put off because the completion ring was full: the host does not poll.", "events_held"),
 
 	// ---- ranks of an engine

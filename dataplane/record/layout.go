@@ -115,6 +115,8 @@ type Control struct {
 	Epoch          uint64
 	Secret         [2]uint64
 	LongAtNs       uint64 // atomic: from then on a step may take long; 0: now, clock.Never: never
+
+	RefusedRing, RefusedTable uint64 // atomic: hooks that were refused for want of room in a ring, and of a slot
 }
 
 // How whoever steps waits, the lightest first. Each record of the submission stream has the lightest that it ends.

@@ -70,6 +70,7 @@ func goLayout() []field {
 		{"control.duration_ns", unsafe.Offsetof(c.DurationNs), 8}, {"control.stepping", unsafe.Offsetof(c.Stepping), 4},
 		{"control.rows_closed", unsafe.Offsetof(c.RowsClosed), 4}, {"control.era", unsafe.Offsetof(c.Era), 8},
 		{"control.epoch", unsafe.Offsetof(c.Epoch), 8}, {"control.secret", unsafe.Offsetof(c.Secret), 16}, {"control.long_at_ns", unsafe.Offsetof(c.LongAtNs), 8},
+		{"control.refused_ring", unsafe.Offsetof(c.RefusedRing), 8}, {"control.refused_table", unsafe.Offsetof(c.RefusedTable), 8},
 		{"rec_expect", 0, unsafe.Sizeof(e)}, {"rec_expect.lease", unsafe.Offsetof(e.Lease), 8}, {"rec_expect.id_len", unsafe.Offsetof(e.IDLen), 4},
 		{"rec_expect.zero", unsafe.Offsetof(e.Zero), 4},
 		{"rec_grant", 0, unsafe.Sizeof(g)}, {"rec_grant.lease", unsafe.Offsetof(g.Lease), 8}, {"rec_grant.key", unsafe.Offsetof(g.Key), 8},

@@ -43,7 +43,7 @@ int32_t kvl_fail_gate(const kvl_ctx_t *ctx)
 		return kvl_fail(KVL_ERR_POISONED, "the context is poisoned: every row is fenced");
 	if (KVL_LOAD(&ctx->control->draining, ACQUIRE))
 		return kvl_fail(KVL_ERR_CLOSED, "the context is draining");
-	return kvl_fail(KVL_ERR_FULL, "the overflow list is not empty: call again after a step");
+	return kvl_fail_full(ctx, refused_ring, "the overflow list is not empty: call again after a step");
 }
 
 int32_t kvl_fail_busy(void) { return kvl_fail(KVL_ERR_BUSY, "another thread is inside this call"); }

@@ -151,6 +151,10 @@ int32_t kvl_fail_forked(void) KVL_COLD;
 			return kvl_fail_producer(p);                                                                   \
 	} while (0)
 
+/* Refuses a hook for want of room, and counts it in a word of the control page. */
+#define kvl_fail_full(ctx, word, ...)                                                                                  \
+	(__atomic_fetch_add(&(ctx)->control->word, 1, __ATOMIC_RELAXED), kvl_fail(KVL_ERR_FULL, __VA_ARGS__))
+
 static inline int kvl_call_begin(kvl_ctx_t *ctx, enum kvl_call call)
 {
 	return __atomic_exchange_n(&ctx->busy[call], 1, __ATOMIC_ACQUIRE) == 0;

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define KVL_LAYOUT_VERSION 1u
-#define KVL_CORE_ABI 8u /* of kvl_core_args_t and the kvlgo_* hooks: raised with every change of either */
+#define KVL_CORE_ABI 9u /* of kvl_core_args_t and the kvlgo_* hooks: raised with every change of either */
 #define KVL_NONE 0xFFFFFFFFu /* end of a free list */
 
 /* ---- handles: (use + 1) << 32 | slot, so that 0 is none ---- */
@@ -97,6 +97,8 @@ typedef struct kvl_control {
 	uint64_t epoch;     /* boot epoch, not 0 */
 	uint64_t secret[2]; /* keys of the slots */
 	uint64_t long_at_ns; /* atomic: from this CLOCK_BOOTTIME on a step may take long (kvl_step_long); 0: now, INT64_MAX: never */
+	/* atomic: hooks that answered KVL_ERR_FULL, for want of room in a ring, and of a slot */
+	uint64_t refused_ring, refused_table;
 } kvl_control_t;
 enum { KVL_DOZES = 1 /* for a few ms */, KVL_SLEEPS = 2, KVL_LISTENS = 3 /* whoever steps wants to hear of every record */ };
 
@@ -318,7 +320,7 @@ KVL_ASSERT(sizeof(kvl_slot_t) == 128);
 KVL_ASSERT(sizeof(kvl_track_slot_t) == 16);
 KVL_ASSERT(sizeof(kvl_board_header_t) == 64);
 KVL_ASSERT(sizeof(kvl_row_t) == 32);
-KVL_ASSERT(sizeof(kvl_control_t) == 128);
+KVL_ASSERT(sizeof(kvl_control_t) == 144);
 KVL_ASSERT(sizeof(kvl_rec_expect_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_grant_t) == 64);
 KVL_ASSERT(sizeof(kvl_rec_track_t) == 80);

@@ -56,11 +56,11 @@ KVL_API int32_t kvl_expect(kvl_producer_t *p, kvl_bytes_t id, kvl_lease_t *lease
 		return st;
 	rec = kvl_ring_reserve(&p->ring, KVL_REC_EXPECT, (uint32_t)(sizeof *rec + id.len));
 	if (rec == NULL)
-		return kvl_fail(KVL_ERR_FULL, "the submission ring is full");
+		return kvl_fail_full(p->ctx, refused_ring, "the submission ring is full");
 	slot = take_slot(p->ctx);
 	if (slot == KVL_NONE) {
 		kvl_ring_discard(&p->ring);
-		return kvl_fail(KVL_ERR_FULL, "requests_max: all %u slots are in use", p->ctx->sizes.leases);
+		return kvl_fail_full(p->ctx, refused_table, "requests_max: all %u slots are in use", p->ctx->sizes.leases);
 	}
 	lease = lease_of(p->ctx, slot);
 	rec->lease = lease;
@@ -182,7 +182,7 @@ KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease
 		return kvl_fail_era();
 	rec = kvl_ring_reserve(&p->ring, KVL_REC_GRANT, (uint32_t)(sizeof *rec + grant->id.len));
 	if (rec == NULL)
-		return kvl_fail(KVL_ERR_FULL, "the submission ring is full");
+		return kvl_fail_full(p->ctx, refused_ring, "the submission ring is full");
 	term = term_of(ctx, grant);
 	slot = kvl_lease_slot(ctx, grant->expected);
 	lease = grant->expected;
@@ -191,7 +191,7 @@ KVL_API int32_t kvl_grant(kvl_producer_t *p, const kvl_grant_t *grant, kvl_lease
 		slot = take_slot(ctx);
 		if (slot == KVL_NONE) {
 			kvl_ring_discard(&p->ring);
-			return kvl_fail(KVL_ERR_FULL, "requests_max: all %u slots are in use", ctx->sizes.leases);
+			return kvl_fail_full(p->ctx, refused_table, "requests_max: all %u slots are in use", ctx->sizes.leases);
 		}
 		sleep = grant_sleep(p, KVL_NONE);
 		lease = lease_of(ctx, slot);
@@ -253,7 +253,7 @@ KVL_API int32_t kvl_pressure(kvl_producer_t *p, uint32_t blocks_wanted)
 		return st;
 	rec = kvl_ring_reserve(&p->ring, KVL_REC_PRESSURE, sizeof *rec);
 	if (rec == NULL)
-		return kvl_fail(KVL_ERR_FULL, "the submission ring is full");
+		return kvl_fail_full(p->ctx, refused_ring, "the submission ring is full");
 	rec->blocks = blocks_wanted;
 	rec->zero = 0;
 	kvl_publish(p, KVL_REC_PRESSURE, KVL_DOZES);

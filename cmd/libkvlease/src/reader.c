@@ -147,11 +147,11 @@ KVL_API int32_t kvl_track(kvl_producer_t *p, kvl_engine_t engine, const kvl_remo
 		return st;
 	rec = kvl_ring_reserve(&p->ring, KVL_REC_TRACK, (uint32_t)(sizeof *rec + remote->id.len + local_id.len));
 	if (KVL_UNLIKELY(rec == NULL))
-		return kvl_fail(KVL_ERR_FULL, "the submission ring is full");
+		return kvl_fail_full(p->ctx, refused_ring, "the submission ring is full");
 	slot = take_track(p);
 	if (KVL_UNLIKELY(slot == KVL_NONE)) {
 		kvl_ring_discard(&p->ring);
-		return kvl_fail(KVL_ERR_FULL, "tracked_max: all %u slots are in use", p->ctx->sizes.tracks);
+		return kvl_fail_full(p->ctx, refused_table, "tracked_max: all %u slots are in use", p->ctx->sizes.tracks);
 	}
 	t = &p->ctx->tracks[slot];
 	use = KVL_LOAD(&t->state, RELAXED) >> 32;
@@ -192,7 +192,7 @@ KVL_API int32_t kvl_reject(kvl_producer_t *p, kvl_engine_t engine, const kvl_rem
 	if (!p->overflowing || !kvl_overflowing(p) || p->rejects + n <= REJECTS_MAX)
 		rec = kvl_control_reserve(p, KVL_REC_REJECT, n, &overflow);
 	if (rec == NULL)
-		return kvl_fail(KVL_ERR_FULL, "the overflow ring has no more room for rejects");
+		return kvl_fail_full(p->ctx, refused_ring, "the overflow ring has no more room for rejects");
 	fill_track(rec, 0, engine, remote, none, 0, coarse_now(p->ctx));
 	if (overflow)
 		p->rejects += n + 32; /* headers and fill */
@@ -294,7 +294,7 @@ KVL_API int32_t kvl_read(kvl_producer_t *p, kvl_track_t track, const kvl_read_t 
 		return kvl_fail(KVL_ERR_INVALID, "read: %u runs never fit into a ring of %u bytes", runs, p->ctx->sizes.ring_bytes);
 	if (!reserve_parts(p, track, read, runs)) {
 		kvl_ring_discard(&p->ring);
-		return kvl_fail(KVL_ERR_FULL, "the submission ring has no room for %u runs", runs);
+		return kvl_fail_full(p->ctx, refused_ring, "the submission ring has no room for %u runs", runs);
 	}
 	if (!__atomic_compare_exchange_n(&t->state, &seen, seen - KVL_S_TRACKED + KVL_S_READING, 0, __ATOMIC_ACQ_REL,
 					 __ATOMIC_RELAXED)) {

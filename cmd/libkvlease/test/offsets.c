@@ -21,7 +21,8 @@ int main(void)
 	S(control), F(control, magic), F(control, version), F(control, lease_free), F(control, track_free), F(control, poisoned),
 		F(control, draining), F(control, asleep), F(control, wake_fd), F(control, event_fd), F(control, held),
 		F(control, poison_ns), F(control, pass_ns), F(control, pause_until_ns), F(control, steps), F(control, duration_ns),
-		F(control, stepping), F(control, rows_closed), F(control, era), F(control, epoch), F(control, secret), F(control, long_at_ns);
+		F(control, stepping), F(control, rows_closed), F(control, era), F(control, epoch), F(control, secret), F(control, long_at_ns),
+		F(control, refused_ring), F(control, refused_table);
 	S(rec_expect), F(rec_expect, lease), F(rec_expect, id_len), F(rec_expect, zero);
 	S(rec_grant), F(rec_grant, lease), F(rec_grant, key), F(rec_grant, user), F(rec_grant, ttl_ns), F(rec_grant, said_ns),
 		F(rec_grant, ready_event), F(rec_grant, blocks), F(rec_grant, tokens), F(rec_grant, flags), F(rec_grant, id_len);

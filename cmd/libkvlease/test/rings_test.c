@@ -104,6 +104,8 @@ static void a_full_table_refuses_and_changes_nothing(void)
 	CHECK_STATUS(kvl_track(p, 1, &r, str("x"), 0, &v), KVL_ERR_FULL);
 	CHECK_ERROR("tracked_max");
 	CHECK_EQ(v, 78);
+	CHECK_EQ(fake_last()->args.control->refused_table, 3); /* counted for kvl_stats */
+	CHECK_EQ(fake_last()->args.control->refused_ring, 0);
 	CHECK_STATUS(kvl_step(ctx), KVL_OK);
 	CHECK_EQ(f->log_n, 4); /* what was refused left no record */
 	CHECK_STATUS(kvl_untrack(p, t), KVL_OK);
@@ -134,6 +136,7 @@ static void what_may_not_be_lost_overflows_and_keeps_its_order(void)
 		n++;
 	CHECK_STATUS(st, KVL_ERR_FULL);
 	CHECK_ERROR("ring is full");
+	CHECK_EQ(f->args.control->refused_ring, 1);
 	CHECK(n > 10);
 	for (uint32_t i = 0; i < n; i++) {
 		CHECK_STATUS(kvl_untrack(p, tracks[i]), KVL_OK);
