@@ -30,7 +30,7 @@ def test_a_with_block_closes_the_context(engines):
 
 @pytest.mark.parametrize("call", [
     "step", "beat", "poll", "wait_fd", "stats", "config", "producer", "unregister", "fence_all", "handshake_get",
-    "metrics_text", "metrics_listen"
+    "metrics_text", "metrics_listen", "log"
 ])
 def test_a_closed_context_refuses(call):
     context = k.Context({"transport": "loopback"})

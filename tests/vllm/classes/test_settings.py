@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl import metadata
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 import kvlease
-from kvlease.vllm import NixlConnector, settings, standin, stats
+from kvlease.vllm import NixlConnector, logs, settings, standin, stats
 from kvlease.vllm.engines import Engines
 from kvlease.vllm.worker import Worker
 
@@ -201,6 +201,21 @@ class Statistics(unittest.TestCase):
         self.assertIsNotNone(seen("kvlease_healthy"))
         self.assertIsNotNone(seen("vllm:nixl_num_failed_transfers_total") if seen("vllm:nixl_num_failed_transfers_total") is not None else 0)
 
+    def test_what_a_context_says_goes_to_the_log_with_its_level(self):
+        class Context:
+            def log(self):
+                return [
+                    {"level": "warning", "kind": "lease_expired", "engine": "d-0", "request": "r", "what": "it expired", "remedy": "see why", "left_out": 3},
+                    {"level": "info", "kind": "rank_up", "what": "rank 0 is there", "remedy": "none"},
+                ]
+
+        with self.assertLogs(logs.logger, "INFO") as said:
+            logs.hand_over(Context())
+        self.assertEqual([(r.levelname, r.getMessage()) for r in said.records], [
+            ("WARNING", "kvlease lease_expired: engine d-0, request r: it expired; to do: see why (3 more were left out)"),
+            ("INFO", "kvlease rank_up: rank 0 is there"),
+        ])
+
     def test_counters_tell_what_came_since_the_last_time(self):
         class Context:
             def __init__(self):
@@ -209,6 +224,9 @@ class Statistics(unittest.TestCase):
             def stats(self):
                 self.n += 5
                 return {"a": self.n, "b": [1, 2]}
+
+            def log(self):
+                return []
 
         source = stats.Source(Context(), (stats.Metric("kvlease_leases_freed", "counter", ("a",), ""), stats.Metric("kvlease_blocks_held", "gauge", ("b",), "")))
         self.assertEqual(source.take().data["kvlease"], {"kvlease_leases_freed": 5, "kvlease_blocks_held": 3})

@@ -11,6 +11,7 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 import kvlease
+from kvlease.vllm import logs
 from kvlease.vllm.blocks import Aside, Blocks
 from kvlease.vllm.carried import Carried
 from kvlease.vllm.host import ATTACH_TIMEOUT, Maps, open_host, regions_of_groups
@@ -268,6 +269,7 @@ class Scheduler(NixlPullConnectorScheduler):
             try:
                 if self._carried is not None:
                     self._carried.lose()
+                logs.hand_over(self._ctx)
                 self._ctx.close(5.0)
             except kvlease.Error as e:
                 logger.warning("kvlease: the host context does not close: %s", e)

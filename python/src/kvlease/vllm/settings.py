@@ -78,9 +78,11 @@ class Settings:
             "pp_size": self.parallel.pipeline_parallel_size,
             "num_kv_heads": 1 if model.use_mla else model.get_total_num_kv_heads(),
             "drive": "pump",
+            "log_level": "info",
             **self.same,
             **more,
             **self.own,
+            "log": "host",  # to vLLM's log (logs.py)
             "carrier": self.carrier,
         }
         if role == "host" and self.host_steps:

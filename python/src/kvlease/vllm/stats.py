@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats, NixlPromMetrics
 
+from kvlease.vllm import logs
+
 if TYPE_CHECKING:
     import kvlease
 
@@ -123,6 +125,7 @@ class Source:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + EVERY
+            logs.hand_over(self._ctx)
             self._look()
         if not self._written:
             return None

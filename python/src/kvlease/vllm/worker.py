@@ -17,7 +17,7 @@ from vllm.distributed.parallel_state import get_pp_group
 from vllm.logger import init_logger
 
 import kvlease
-from kvlease.vllm import carried, standin
+from kvlease.vllm import carried, logs, standin
 from kvlease.vllm.host import ATTACH_TIMEOUT, RANK_KEY
 from kvlease.vllm.meta import Metadata, Stepped
 from kvlease.vllm.stats import RANK, Source, Stats
@@ -190,6 +190,7 @@ class Worker(NixlPullConnectorWorker):
         ctx = getattr(self, "_ctx", None)
         if ctx is not None and not ctx.closed:
             try:
+                logs.hand_over(ctx)
                 ctx.close(5.0)
             except kvlease.Error as e:
                 logger.warning("kvlease: rank %d does not close: %s", self.tp_rank, e)
