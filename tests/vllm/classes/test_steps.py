@@ -309,14 +309,32 @@ class Turns(Pair):
                 self.addCleanup(q.close)
                 tokens = prompt(100, 4 + len(policy))
                 kv = self.first(tokens, 40)
+                longer = tokens + answer(tokens, 40) + prompt(50, 6)
+                nixl.tell(f"hold {q.agent()} 1")
+                q.add("a", longer, kv={**kv, **PREFILL})
+                until(lambda: q.ranks[0].stats()["read_data_posts"] > 0, q)
                 self.release()
                 self.d.rest(self.p)
-                longer = tokens + answer(tokens, 40) + prompt(50, 6)
-                q.add("a", longer, kv={**kv, **PREFILL})
+                nixl.tell(f"hold {q.agent()} 0")
                 out = q.run("a", self.d)
                 self.assertEqual((out.tokens, out.reason), (answer(longer, 1), "length") if policy == "recompute" else ([], "error"))
                 if policy == "recompute":
                     self.assertIsNotNone(out.kv)
+
+    def test_a_second_turn_that_is_gone_before_it_is_read_is_computed_whatever_the_policy(self):
+        for policy in ("recompute", "fail"):
+            with self.subTest(policy):
+                q = stage.Engine("q", policy=policy, caching=False, **self.P)
+                self.addCleanup(q.close)
+                tokens = prompt(100, 24 + len(policy))
+                kv = self.first(tokens, 40)
+                self.release()
+                self.d.rest(self.p)
+                longer = tokens + answer(tokens, 40) + prompt(50, 6)
+                q.add("a", longer, kv={**kv, **PREFILL})
+                until(lambda: q.side.poll() is not None and q.side._reader.lost("a"))
+                out = q.run("a", self.d)
+                self.assertEqual((out.tokens, out.reason), (answer(longer, 1), "length"))
 
     def test_a_second_turn_whose_decoder_cannot_be_reached_is_computed_whatever_the_policy(self):
         silent = socket.create_server(("127.0.0.1", 0))  # accepts, and says nothing
