@@ -214,11 +214,11 @@ func TestTopPrintsOnceForPeopleAndPrograms(t *testing.T) {
 	p := startPair(t, dir, nil, nil, "r1")
 	var reading top.Reading
 	for late := time.Now().Add(standin.Longest); ; {
-		code, stdout, stderr = tool(t, nil, "top", "--once", "--json", "--dir", dir, "--interval", "300ms")
+		code, stdout, stderr = tool(t, nil, "top", "--once", "--json", "--dir", dir, "--interval", "1s")
 		if err := json.Unmarshal([]byte(stdout), &reading); code != exitOK || err != nil {
 			t.Fatalf("code %d, %v: %s%s", code, err, stdout, stderr)
 		}
-		if len(reading.Engines) == 2 && reading.Engines[1].Name == "prefill-0" && reading.Engines[1].Leases == 1 && reading.Engines[1].Beats > 0 && reading.Engines[0].Tracked == 1 {
+		if len(reading.Engines) == 2 && reading.Engines[1].Name == "prefill-0" && reading.Engines[1].Leases == 1 && reading.Engines[1].Beats != nil && *reading.Engines[1].Beats > 0 && reading.Engines[0].Tracked == 1 {
 			break
 		}
 		if time.Now().After(late) {

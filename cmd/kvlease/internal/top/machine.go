@@ -139,7 +139,7 @@ func engineOf(path string, s *watch.Snapshot) *Engine {
 		Unproven:   value("beat_outcomes", record.ReadUnproven) + value("outcomes", record.ReadUnproven),
 		Quarantine: value("reads_blocks_held"), Abandoned: value("reads_abandoned"), Late: value("lease_late_done"),
 		key: path + " " + strconv.FormatInt(int64(s.Opened), 10), at: time.Duration(s.Stepped),
-		beats: value("beats_received") + value("beat_beats"), bytes: value("read_bytes"),
+		Beaten: value("beats_received") + value("beat_beats"), bytes: value("read_bytes"),
 		ofRank: s.Role == "rank", poisoned: s.Poisoned, draining: s.Draining, alive: s.Alive,
 	}
 	e.Bytes = e.Blocks * s.BlockBytes

@@ -53,9 +53,10 @@ type Engine struct {
 	Bytes    uint64         `json:"bytes"`
 	Expected uint64         `json:"expected"`
 	Lingers  uint64         `json:"lingering"`
-	Beat     *time.Duration `json:"beat_age_ns,omitempty"` // the oldest of what its peers need
-	Slack    *time.Duration `json:"slack_ns,omitempty"`    // the least of its readers
-	Beats    float64        `json:"beats_per_second"`      // received and sent
+	Beat     *time.Duration `json:"beat_age_ns,omitempty"`      // the oldest of what its peers need
+	Slack    *time.Duration `json:"slack_ns,omitempty"`         // the least of its readers
+	Beats    *float64       `json:"beats_per_second,omitempty"` // received and sent; nil: not watched for an interval yet
+	Beaten   uint64         `json:"beats"`                      // so far
 	Tracked  uint64         `json:"tracked"`
 	Reads    uint64         `json:"reads_in_flight"`
 	Rate     float64        `json:"read_bytes_per_second"`
@@ -70,7 +71,6 @@ type Engine struct {
 
 	key      string
 	at       time.Duration // of these numbers, by the clock of the source
-	beats    uint64
 	bytes    uint64
 	ofRank   bool // leases are those of its host, too
 	fresh    bool // seen once only: no rates yet
@@ -178,10 +178,14 @@ type Reading struct {
 // judge finds how everything of a context stands, once its numbers are there.
 func (e *Engine) judge() {
 	e.State = e.state()
+	for i := range e.Peers {
+		e.Peers[i].judge(e)
+	}
+	sortPeers(e.Peers)
 	e.Beat, e.Slack = nil, nil
 	for i := range e.Peers {
 		p := &e.Peers[i]
-		if p.judge(e); p.Leases == 0 || e.gone() {
+		if p.Leases == 0 || e.gone() {
 			continue
 		}
 		if p.Beat != nil && (e.Beat == nil || *p.Beat > *e.Beat) {
@@ -282,6 +286,9 @@ func (p *Peer) judge(e *Engine) {
 		left, known = e.Duration-*p.Oldest, true
 	case p.Beat != nil:
 		left, known = e.Extension-*p.Beat, true
+		if p.Oldest != nil { // the first term of a young lease is longer
+			left = max(left, e.Duration-*p.Oldest)
+		}
 	}
 	// Far below zero, and without a renewal lately, they are held by something else: a fixed life, or a longer first term.
 	if known && (left > -e.Extension-time.Second || p.least != nil) && (p.Slack == nil || left < *p.Slack) {
@@ -373,7 +380,7 @@ func sortEngines(list []*Engine, by Order, reverse bool) {
 		case BySlack:
 			c = compareSpans(a.Slack, b.Slack)
 		case ByBeats:
-			c = cmp.Compare(b.Beats, a.Beats)
+			c = -compareNumbers(a.Beats, b.Beats)
 		case ByReads:
 			c = cmp.Or(cmp.Compare(b.Rate, a.Rate), cmp.Compare(b.Reads, a.Reads))
 		}
@@ -393,6 +400,19 @@ func sortEngines(list []*Engine, by Order, reverse bool) {
 func boolInt(b bool) int {
 	if b {
 		return 1
+	}
+	return 0
+}
+
+// compareNumbers puts what has none first.
+func compareNumbers(a, b *float64) int {
+	switch {
+	case a != nil && b != nil:
+		return cmp.Compare(*a, *b)
+	case a != nil:
+		return 1
+	case b != nil:
+		return -1
 	}
 	return 0
 }

@@ -55,7 +55,7 @@ func (r *rates) fill(list []*Engine) {
 // follows is false for another life under the same name: its counters begin anew.
 func (p *past) follows(e *Engine) bool {
 	last, beat := p.points[len(p.points)-1], p.beats[len(p.beats)-1]
-	return last.at <= e.at && last.bytes <= e.bytes && beat.beats <= e.beats
+	return last.at <= e.at && last.bytes <= e.bytes && beat.beats <= e.Beaten
 }
 
 func (p *past) take(e *Engine) {
@@ -72,6 +72,8 @@ func (p *past) take(e *Engine) {
 	}
 	p.takeBeats(e)
 	if e.Age > e.stillAfter() || !e.alive {
+		none := 0.0
+		e.Beats = &none
 		return // it does nothing now, whatever it did within the window
 	}
 	e.Beats = p.beatRate(e)
@@ -90,7 +92,7 @@ func (p *past) take(e *Engine) {
 
 func (p *past) takeBeats(e *Engine) {
 	window := min(max(bytesWindow, 3*e.Interval), beatsMost)
-	now := beatPoint{at: e.at, beats: e.beats}
+	now := beatPoint{at: e.at, beats: e.Beaten}
 	switch n := len(p.beats); {
 	case n == 0:
 		now.first = true
@@ -106,13 +108,15 @@ func (p *past) takeBeats(e *Engine) {
 	}
 }
 
-func (p *past) beatRate(e *Engine) float64 {
+// beatRate needs to have seen a burst, or an interval without one.
+func (p *past) beatRate(e *Engine) *float64 {
 	from, to := p.beats[0], p.beats[len(p.beats)-1]
 	if from.first || e.at-to.at > e.Interval*3/2 { // the next burst is late, or there was but one
 		to.at = e.at
 	}
-	if to.at <= from.at {
-		return 0
+	if to.at <= from.at || from.first && to.at-from.at < e.Interval {
+		return nil
 	}
-	return float64(to.beats-from.beats) / (to.at - from.at).Seconds()
+	rate := float64(to.beats-from.beats) / (to.at - from.at).Seconds()
+	return &rate
 }

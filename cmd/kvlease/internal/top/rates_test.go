@@ -8,15 +8,18 @@ import (
 func TestHeartbeatsThatComeInBurstsHaveASteadyRate(t *testing.T) {
 	r := newRates()
 	for at := time.Duration(0); at < time.Minute; at += 200 * time.Millisecond {
-		e := engine("p", func(e *Engine) { e.at, e.beats = time.Hour+at, 8*uint64(at/(5*time.Second)) })
+		e := engine("p", func(e *Engine) { e.Beats, e.at, e.Beaten = nil, time.Hour+at, 8*uint64(at/(5*time.Second)) })
 		r.fill([]*Engine{e})
-		if at > 15*time.Second && (e.Beats < 1.5 || e.Beats > 1.7) {
-			t.Errorf("at %v: %.2f a second, 8 come every 5 s", at, e.Beats)
+		if at < 5*time.Second && e.Beats != nil {
+			t.Errorf("after %v: %.2f a second, nothing can be known yet", at, *e.Beats)
+		}
+		if at > 15*time.Second && (e.Beats == nil || *e.Beats < 1.5 || *e.Beats > 1.7) {
+			t.Errorf("at %v: %v a second, 8 come every 5 s", at, e.Beats)
 		}
 	}
-	e := engine("p", func(e *Engine) { e.at, e.beats = time.Hour+3*time.Minute, 8*11 })
-	if r.fill([]*Engine{e}); e.Beats > 0.7 {
-		t.Errorf("silent for two minutes: %.2f a second", e.Beats)
+	e := engine("p", func(e *Engine) { e.Beats, e.at, e.Beaten = nil, time.Hour+3*time.Minute, 8*11 })
+	if r.fill([]*Engine{e}); *e.Beats > 0.7 {
+		t.Errorf("silent for two minutes: %.2f a second", *e.Beats)
 	}
 	if n := len(r.of["p"].beats) + len(r.of["p"].points); n > 3*beatsSteps {
 		t.Errorf("%d points are remembered", n)

@@ -33,6 +33,19 @@ func few(n uint64) string {
 	return ">M"
 }
 
+// perSecond is the rate of heartbeats in four cells.
+func perSecond(e *Engine) string {
+	switch {
+	case e.gone():
+		return "-"
+	case e.Beats == nil:
+		return "..."
+	case *e.Beats >= 0.05 && *e.Beats < 9.95:
+		return fmt.Sprintf("%.1f", *e.Beats)
+	}
+	return text.Count(*e.Beats)
+}
+
 // gigabytes are 1e9 bytes, in four cells.
 func gigabytes(perSecond float64) string {
 	switch v := perSecond / 1e9; {
@@ -140,7 +153,7 @@ func engineColumns(width int, list []*Engine) []column[*Engine] {
 			return cell{text.Bytes(float64(e.Bytes)), plain}
 		}},
 		column[*Engine]{"SLACK", 5, false, func(e *Engine) cell { return cell{span(e.Slack), slackLook(e.Slack, e.Interval)} }},
-		column[*Engine]{"BT/S", 4, false, func(e *Engine) cell { return cell{fresh(e, text.Count(e.Beats)), plain} }},
+		column[*Engine]{"BT/S", 4, false, func(e *Engine) cell { return cell{perSecond(e), plain} }},
 		column[*Engine]{"READ", 4, false, func(e *Engine) cell { return cell{count(e.Reads), plain} }},
 		column[*Engine]{"GB/S", 4, false, func(e *Engine) cell { return cell{fresh(e, gigabytes(e.Rate)), plain} }},
 	)

@@ -63,7 +63,6 @@ func (s *source) read(ctx context.Context) (Reading, error) {
 	s.rates.fill(r.Engines)
 	for _, e := range r.Engines {
 		e.judge()
-		sortPeers(e.Peers)
 		if e.Peers == nil {
 			e.Peers = []Peer{}
 		}

@@ -197,7 +197,6 @@ func (v *view) body(room int) []line {
 	if len(e.Peers) == 0 {
 		return append(out, of(piece{" no peers: nobody holds its blocks, and it tracks at nobody", dim}))
 	}
-	sortPeers(e.Peers)
 	pc := peerColumns(v.width, e)
 	out = append(out, headLine(pc))
 	v.peerFrom = max(0, min(v.peerFrom, len(e.Peers)-below))

@@ -16,13 +16,15 @@ import (
 
 var update = flag.Bool("update", false, "write the screens in testdata anew")
 
+func some(v float64) *float64 { return &v }
+
 func after(d time.Duration) *time.Duration { return &d }
 
 // engine is one with leases of 30 s.
 func engine(name string, change func(e *Engine)) *Engine {
 	e := &Engine{
 		Source: "/dev/shm/x", Name: name, Role: "engine", Ranks: 1, PID: 4711, Context: 1, Duration: 30 * time.Second, Interval: 5 * time.Second, Extension: 20 * time.Second,
-		key: name, alive: true, Age: 40 * time.Millisecond, Peers: []Peer{},
+		key: name, Beats: some(0), alive: true, Age: 40 * time.Millisecond, Peers: []Peer{},
 	}
 	if change != nil {
 		change(e)
@@ -38,7 +40,6 @@ func reading(list ...*Engine) Reading {
 	r := Reading{At: time.Date(2026, 11, 30, 3, 4, 5, 0, time.UTC), Engines: list}
 	for _, e := range list {
 		e.judge()
-		sortPeers(e.Peers)
 	}
 	return r
 }
@@ -47,7 +48,7 @@ func reading(list ...*Engine) Reading {
 func night() Reading {
 	return reading(
 		engine("prefill-0", func(e *Engine) {
-			e.Leases, e.Blocks, e.Bytes, e.Beats = 14, 560, 560<<16, 2.8
+			e.Leases, e.Blocks, e.Bytes, e.Beats = 14, 560, 560<<16, some(2.8)
 			e.Peers = []Peer{
 				holder("decode-0", 12, 4200*time.Millisecond, 15*time.Second),
 				holder("decode-1", 1, 16*time.Second, 14900*time.Millisecond),
@@ -57,7 +58,7 @@ func night() Reading {
 			e.Peers[2].least, e.Peers[2].Expired = nil, 3
 		}),
 		engine("decode-0", func(e *Engine) {
-			e.PID, e.Tracked, e.Reads, e.Rate, e.Beats, e.Stale, e.Quarantine = 4712, 12, 2, 3.42e9, 2.4, 1, 2
+			e.PID, e.Tracked, e.Reads, e.Rate, e.Beats, e.Stale, e.Quarantine = 4712, 12, 2, 3.42e9, some(2.4), 1, 2
 			e.Peers = []Peer{{Name: "prefill-0", Kind: Reads, State: "connected", Leases: 12, Reads: 2, Rate: 3.42e9, Beat: after(4200 * time.Millisecond), Heard: after(time.Millisecond), Since: after(time.Hour), key: "p"}}
 		}),
 		engine("decode-1", func(e *Engine) {
@@ -225,8 +226,14 @@ func TestWhatIsLeftShrinksWhileAReaderIsSilent(t *testing.T) {
 		t.Errorf("a second before the end the level is %d", last)
 	}
 	stuck := engine("p", func(e *Engine) { e.Leases, e.Peers = 1, []Peer{holder("d", 1, time.Hour, 15*time.Second)} })
+	stuck.Peers[0].Oldest = after(2 * time.Hour)
 	if stuck.judge(); stuck.Slack == nil || *stuck.Slack != 20*time.Second-time.Hour {
 		t.Errorf("leases of an owner that stands still have %v left", stuck.Slack)
+	}
+	young := engine("p", func(e *Engine) { e.Leases, e.Peers = 1, []Peer{holder("d", 1, 17*time.Second, 21*time.Second)} })
+	young.Peers[0].Oldest = after(17 * time.Second)
+	if young.judge(); *young.Slack != 13*time.Second {
+		t.Errorf("in their first term of 30 s, 17 s after the grant, leases have %v left", young.Slack)
 	}
 	fixed := engine("p", func(e *Engine) { e.Leases, e.Peers = 1, []Peer{holder("d", 1, time.Hour, 0)} })
 	fixed.Peers[0].least = nil
