@@ -118,8 +118,12 @@ func (l *logs) stepped(now clock.Instant) {
 	}
 	c := l.core
 	if c.leases != nil {
-		l.fullness(&l.full, c.leases.Held()+c.leases.Expected()+c.leases.Ending() >= len(c.mem.Slots), log.LeasesFull, len(c.mem.Slots), now)
-		l.fullness(&l.tracks, c.tracker.Counted().Tracked >= len(c.mem.Tracks), log.TracksFull, len(c.mem.Tracks), now)
+		if full := c.leases.Held()+c.leases.Expected()+c.leases.Ending() >= len(c.mem.Slots); full != l.full {
+			l.fullness(&l.full, log.LeasesFull, len(c.mem.Slots), now)
+		}
+		if full := c.tracker.Tracked() >= len(c.mem.Tracks); full != l.tracks {
+			l.fullness(&l.tracks, log.TracksFull, len(c.mem.Tracks), now)
+		}
 	}
 	if now < l.now.Add(lookEvery) {
 		return
@@ -136,11 +140,11 @@ func (l *logs) stepped(now clock.Instant) {
 	}
 }
 
-func (l *logs) fullness(was *bool, is bool, kind log.Kind, most int, now clock.Instant) {
-	if is && !*was {
+// fullness turns what is known of a table, and says that it is full.
+func (l *logs) fullness(full *bool, kind log.Kind, most int, now clock.Instant) {
+	if *full = !*full; *full {
 		l.log.Step.Put(kind, now, log.Entry{A: uint64(most)})
 	}
-	*was = is
 }
 
 // look says how many reads have been open for as long as the transport may take, twice over.

@@ -283,3 +283,13 @@ func TestWhatGoesWrongAtTheSideChannelIsSaid(t *testing.T) {
 		})
 	}
 }
+
+// What a step pays in which nothing goes wrong.
+func BenchmarkStepThatSaysNothing(b *testing.B) {
+	l := newLab(b, `{}`)
+	c := l.p.core
+	b.ReportAllocs()
+	for b.Loop() {
+		c.log.stepped(c.now)
+	}
+}

@@ -230,6 +230,9 @@ func (t *Tracker) Gauges() Gauges {
 	return g
 }
 
+// Tracked is the number of tracking slots in use.
+func (t *Tracker) Tracked() int { return t.gauges.Tracked }
+
 // Counted is Gauges without those for which the engines are walked: UnheardMax and Failing*.
 func (t *Tracker) Counted() Gauges {
 	g := t.gauges
