@@ -84,6 +84,27 @@ func TestThePageHoldsWhatTheStatisticsHold(t *testing.T) {
 	}
 }
 
+// A value that shares its name with another one hides it from kvl_stats, from metrics, and from whoever asks the page by name.
+func TestEachValueOfThePageHasANameOfItsOwn(t *testing.T) {
+	f := newFleet(t, stream.KindProcess)
+	host := f.team("P", 2, 1)
+	p, _, _ := newSideLab(t).met()
+	for _, c := range []*Core{host.core, host.ranks[0].core, p.core} {
+		s := shown(t, c)
+		have := map[string]bool{}
+		for i := range s.Values {
+			name := s.Values[i].Name + "[" + s.Values[i].Label + "]"
+			if have[name] {
+				t.Errorf("%s: there are two %s", s.Role, name)
+			}
+			have[name] = true
+		}
+		if _, ok := s.Value("side_readers_dead", ""); !ok && s.Role == "engine" {
+			t.Error("the page does not show the side channel")
+		}
+	}
+}
+
 // helpSources are the structs whose fields are the values, each with the prefix of their names.
 var helpSources = []struct{ prefix, file, name string }{
 	{"", "core/stats.go", "ownGauges"}, {"", "core/stats.go", "planeGauges"}, {"", "core/stats.go", "rankGauges"}, {"pump_", "core/stats.go", "pumpGauges"},

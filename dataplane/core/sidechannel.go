@@ -75,7 +75,7 @@ type life struct {
 }
 
 type sideCounters struct {
-	loads, refused, wrongEngine, misfits, moved, claims, retries, dead, readersDead, wiresFull, voids atomic.Uint64
+	loads, refused, wrongEngine, misfits, moved, claims, retries, wiresFull, voids atomic.Uint64
 }
 
 // newSideChannel opens the listener if the configuration says so.
@@ -276,7 +276,6 @@ func (s *sideChannel) Left(engine, epoch uint64) {
 }
 
 func (s *sideChannel) readerDead(engineHash, epoch uint64) {
-	s.n.readersDead.Add(1)
 	s.log.Put(log.ReaderDead, s.now(), log.Entry{Hash: engineHash})
 	s.sink.ReaderDead(engineHash, epoch)
 }

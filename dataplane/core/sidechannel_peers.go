@@ -303,7 +303,6 @@ func (s *sideChannel) ownerDead(engine uint64, w deathwire.Wire) {
 	if p := s.peers[engine]; p == nil || p.epoch != w.OwnersEpoch {
 		return
 	}
-	s.n.dead.Add(1)
 	s.peers[engine].fell, s.peers[engine].fellAt = w.OwnersEpoch, time.Now()
 	s.sink.EngineDead(engine)
 }

@@ -16,8 +16,6 @@ type SideCounters struct {
 	Moved       uint64 // engines that were named with another address than before
 	Claims      uint64 // namings refused, because two engines claim one id
 	Retries     uint64 // engines asked anew because a connection or a wire to them broke
-	OwnersDead  uint64 // engines found dead by their wires
-	ReadersDead uint64 // readers found dead by their wires
 	WiresFull   uint64 // engines without a wire for want of a place here
 	ClockJumps  uint64 // jumps of this host's clocks: offsets are found anew
 }
@@ -68,7 +66,7 @@ func (v *sideStats) read(s *sideChannel) {
 	n := &s.n
 	v.own = SideCounters{
 		Peers: peers, Loads: n.loads.Load(), Refused: n.refused.Load(), WrongEngine: n.wrongEngine.Load(),
-		Misfits: n.misfits.Load(), Moved: n.moved.Load(), Claims: n.claims.Load(), Retries: n.retries.Load(), OwnersDead: n.dead.Load(), ReadersDead: n.readersDead.Load(),
+		Misfits: n.misfits.Load(), Moved: n.moved.Load(), Claims: n.claims.Load(), Retries: n.retries.Load(),
 		WiresFull: n.wiresFull.Load(), ClockJumps: n.voids.Load(),
 	}
 	c := s.client.Stats()
