@@ -48,5 +48,14 @@ func (c *topCmd) Run(w *world) error {
 			return usageError{fmt.Errorf("the live table needs a terminal that can move its cursor, and TERM is %q: --once prints it as text", term)}
 		}
 	}
-	return top.Run(w.ctx, cfg, w.stdin, w.stdout)
+	keys := w.stdin
+	if f, ok := w.stdin.(*os.File); !c.Once && !c.JSON && !(ok && terminal(f)) {
+		tty, err := os.Open("/dev/tty") // stdin may be the rest of a list that a shell reads
+		if err != nil {
+			return usageError{fmt.Errorf("the live table takes keys, and stdin is no terminal (%w): --once prints it as text", err)}
+		}
+		defer tty.Close()
+		keys = tty
+	}
+	return top.Run(w.ctx, cfg, keys, w.stdout)
 }

@@ -198,6 +198,13 @@ func page(t *testing.T, dir string, n int, id string) {
 	w.Publish(&watch.Live{Stepped: core.Now()})
 }
 
+func TestKeysComeFromTheTerminalWhateverStdinIs(t *testing.T) {
+	m := startTop(t, "TERM=screen", "--dir", pagesFolder(t), "</dev/null")
+	m.sees("no engine on kvlease has a stats page")
+	m.press("q")
+	m.sees("ended with 0")
+}
+
 func TestATerminalThatCannotShowItIsToldHowElse(t *testing.T) {
 	for _, term := range []string{"dumb", "''"} {
 		m := startTop(t, "TERM="+term, "--dir", pagesFolder(t))

@@ -154,7 +154,10 @@ func writeText(w io.Writer, r Reading, cfg *Config) error {
 		if len(e.Peers)+len(e.Trouble) == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "\n%s, %s", text.Printable(e.Name), roleText(e))
+		fmt.Fprintf(&b, "\n%s", text.Printable(e.Name))
+		if e.Role != "" {
+			fmt.Fprintf(&b, ", %s", roleText(e))
+		}
 		if e.PID != 0 {
 			fmt.Fprintf(&b, ", process %d", e.PID)
 		}
