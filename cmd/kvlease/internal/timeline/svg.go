@@ -5,7 +5,7 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/svg"
+	"github.com/kvlease/kvlease/internal/svg"
 )
 
 // Sizes in px.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/svg"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/probe"
+	"github.com/kvlease/kvlease/internal/svg"
 )
 
 // Sizes in px.

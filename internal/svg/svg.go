@@ -1,4 +1,4 @@
-// Package svg writes the tool's pictures: files that stand alone, without script or font, readable on light and dark pages.
+// Package svg writes kvlease's pictures: files that stand alone, without script or font, readable on light and dark pages.
 package svg
 
 import (
