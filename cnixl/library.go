@@ -1,6 +1,6 @@
 package cnixl
 
-// #cgo CFLAGS: -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror
+// #cgo CFLAGS: -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fno-omit-frame-pointer
 // #cgo LDFLAGS: -ldl -lpthread
 // #include <stdlib.h>
 // #include "shim.h"

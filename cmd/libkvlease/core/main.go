@@ -1,6 +1,7 @@
 // The Go core as a C shared library, libkvlease-core.so. libkvlease.so opens it in kvl_open; nobody links it.
 package main
 
+// #cgo CFLAGS: -fno-omit-frame-pointer
 // #include <stdint.h>
 // #include <stdlib.h>
 // #include "../include/kvlease.h"
