@@ -146,6 +146,12 @@ demo: deps build ## the main job: leases over real NIXL between processes, in at
 bench: deps build python ## every target beside its peer, in one run; QUICK=1 for a short one
 	$(PYTHON) bench/run.py $(if $(QUICK),--quick)
 
+.PHONY: profile
+# What samples: EVENT=cycles:P where there are hardware counters. README=1 also writes bench/README.md and the pictures in docs.
+EVENT ?= cpu-clock
+profile: deps build ## perf over two engines in C and the hot benchmarks: flame graphs and top ten, into $(BUILD)/profile
+	$(PYTHON) bench/profile.py --build $(BUILT) --event $(EVENT) $(if $(README),--readme)
+
 .PHONY: bench-python
 bench-python: python ## the hooks from Python beside ctypes and vLLM's own hook
 	$(PYTHON) bench/run.py --only python $(if $(QUICK),--quick)

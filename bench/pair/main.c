@@ -1,4 +1,4 @@
-/* pair MODE [drive=inline|pump] [pass_ms=N] [block=BYTES] [blocks=N] [rounds=N] [lease=SECONDS] */
+/* pair MODE [drive=inline|pump] [pass_ms=N] [block=BYTES] [blocks=N] [rounds=N] [held=N] [lease=SECONDS] */
 #include "pair.h"
 #include "raw.h"
 
@@ -30,6 +30,8 @@ void side_open(struct side *s, const struct plan *plan, const char *name, const 
 	};
 	must(kvl_register(s->ctx, &region, sizeof(kvl_region_t), 1), "kvl_register");
 	must(kvl_producer_open(s->ctx, &s->producer), "kvl_producer_open");
+	if (strcmp(plan->mode, "load") == 0)
+		return; /* a profile of ours alone */
 	char raw[32];
 	snprintf(raw, sizeof raw, "raw-%s", name);
 	raw_open(raw, s->kv, bytes);
@@ -111,6 +113,8 @@ static int read_option(struct plan *plan, const char *arg)
 		plan->blocks = (uint32_t)strtoul(value, NULL, 10);
 	else if (IS("rounds"))
 		plan->rounds = (uint32_t)strtoul(value, NULL, 10);
+	else if (IS("held"))
+		plan->held = (uint32_t)strtoul(value, NULL, 10);
 	else if (IS("lease"))
 		plan->lease_s = atof(value);
 	else
@@ -121,7 +125,7 @@ static int read_option(struct plan *plan, const char *arg)
 
 int main(int argc, char **argv)
 {
-	struct plan plan = {.mode = argc > 1 ? argv[1] : "", .drive = "inline", .pass_ns = 1000000, .block_len = 4096, .blocks = 1024, .rounds = 5, .lease_s = 600};
+	struct plan plan = {.mode = argc > 1 ? argv[1] : "", .drive = "inline", .pass_ns = 1000000, .block_len = 4096, .blocks = 1024, .rounds = 5, .held = 10000, .lease_s = 600};
 	int sockets[2];
 	for (int i = 2; i < argc; i++) {
 		if (!read_option(&plan, argv[i]))
@@ -134,9 +138,11 @@ int main(int argc, char **argv)
 		die("fork: %s", strerror(errno));
 	if (child > 0) {
 		close(sockets[1]);
+		prctl(PR_SET_NAME, "P");
 		owner_run(&plan, sockets[0], child);
 	}
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	prctl(PR_SET_NAME, "D"); /* as profilers and top show it */
 	close(sockets[0]);
 	struct side d;
 	struct peer p;
@@ -148,10 +154,12 @@ int main(int argc, char **argv)
 		latency_run(&plan, &d, &p);
 	else if (strcmp(plan.mode, "idle") == 0)
 		idle_run(&plan, &d, &p);
+	else if (strcmp(plan.mode, "load") == 0)
+		load_run(&plan, &d, &p);
 	else if (strcmp(plan.mode, "kill") == 0)
 		kill_run(&plan, &d, &p);
 	else
-		die("no mode %s: reads, latency, idle, kill", plan.mode);
+		die("no mode %s: reads, latency, idle, load, kill", plan.mode);
 	ask(&p, OP_QUIT, 0);
 	_exit(0); /* both sides end here at once: nothing is measured after this */
 }

@@ -1,5 +1,5 @@
-/* Two processes over real NIXL: the owner (P, the parent) and the reader (D, its child), each with a kvlease context and a
- * raw NIXL agent over the same memory. D drives, P answers over a socket. Results go to stdout as "name value" lines.
+/* Two processes over real NIXL: the owner (P, the parent) and the reader (D, its child), each with a kvlease context and,
+ * but for mode load, a raw NIXL agent over the same memory. D drives, P answers over a socket. Results go to stdout as "name value" lines.
  *
  * Both sides fork before anything of NIXL or Go is loaded.
  */
@@ -22,12 +22,13 @@ enum { BLOCKS_MAX = 16384, REPLY_MAX = 160 * 1024 };
 
 /* What one run does, from the command line. */
 struct plan {
-	const char *mode;   /* reads, latency, kill, idle */
+	const char *mode;   /* reads, latency, kill, idle, load */
 	const char *drive;  /* of P: inline or pump */
 	uint64_t pass_ns;   /* of P */
 	uint64_t block_len;
 	uint32_t blocks;    /* in the cache of either side */
 	uint32_t rounds;
+	uint32_t held;      /* requests that load keeps */
 	double lease_s;
 };
 
@@ -102,11 +103,13 @@ struct peer {
 uint64_t ask(const struct peer *p, uint32_t op, uint64_t arg); /* answered by a number */
 /* Grants these blocks of P and reads the parameters; buf keeps what remote points to. */
 void ask_grant(const struct peer *p, const uint32_t *ids, uint32_t n, kvl_remote_t *remote, void *buf, size_t cap);
+uint64_t beats_sent(struct side *d); /* heartbeats that D has sent so far */
 void peer_open(struct peer *p, struct side *d, int socket);
 
 _Noreturn void owner_run(const struct plan *plan, int socket, pid_t reader);
 void reads_run(const struct plan *plan, struct side *d, const struct peer *p);
 void latency_run(const struct plan *plan, struct side *d, const struct peer *p);
+void load_run(const struct plan *plan, struct side *d, const struct peer *p);
 void idle_run(const struct plan *plan, struct side *d, const struct peer *p);
 _Noreturn void kill_run(const struct plan *plan, struct side *d, const struct peer *p);
 

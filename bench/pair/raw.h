@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Opens libnixl_capi.so (KVLEASE_NIXL) and an agent with the settings of ours: progress thread, 100 ms delay. */
+/* Opens libnixl_capi.so (KVLEASE_NIXL) and an agent with the settings of ours: progress thread, 100 ms delay. Where it was not
+ * called there is no metadata, and nothing to load or to poll. */
 void raw_open(const char *name, void *kv, size_t bytes);
 size_t raw_metadata(void *out, size_t cap);
 void raw_load(const void *metadata, size_t n);
