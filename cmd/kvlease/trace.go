@@ -91,8 +91,12 @@ func (c *traceCmd) Run(w *world) error {
 		if cfg.Every == 0 {
 			cfg.Every = time.Second
 		}
-		if size, err := unix.IoctlGetWinsize(int(w.stdout.(*os.File).Fd()), unix.TIOCGWINSZ); err == nil {
-			cfg.Rows = int(size.Row)
+		cfg.Size = func() (rows, cols int) {
+			size, err := unix.IoctlGetWinsize(int(w.stdout.(*os.File).Fd()), unix.TIOCGWINSZ)
+			if err != nil {
+				return 0, 0
+			}
+			return int(size.Row), int(size.Col)
 		}
 	}
 	return tracing.Run(w.ctx, cfg, w.stdout)

@@ -234,8 +234,8 @@ func (r *Report) writeText(w io.Writer) error {
 	return err
 }
 
-// writeScreen replaces what stands on a terminal of so many rows.
-func (r *Report) writeScreen(w io.Writer, rows int) error {
+// writeScreen replaces what stands on a terminal of so many rows and columns, which a longer line would break to a second row.
+func (r *Report) writeScreen(w io.Writer, rows, cols int) error {
 	head, body, foot := r.lines()
 	const outlierRows = 5
 	for i := max(0, len(r.Outliers)-outlierRows); i < len(r.Outliers); i++ {
@@ -245,9 +245,16 @@ func (r *Report) writeScreen(w io.Writer, rows int) error {
 		room = max(room-1, 1)
 		body = append(slices.Clone(body[:room]), fmt.Sprintf("  and %d more lines: --engine shows fewer", len(body)-room))
 	}
+	all := slices.Concat(head, body, foot)
+	if rows > 0 {
+		all = all[:min(len(all), max(rows-1, 1))]
+	}
 	var b bytes.Buffer
 	b.WriteString("\x1b[H")
-	for _, l := range slices.Concat(head, body, foot) {
+	for _, l := range all {
+		if cols > 0 {
+			l = text.Cut(l, cols)
+		}
 		b.WriteString(l + "\x1b[K\n")
 	}
 	b.WriteString("\x1b[J")

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvlease/kvlease/dataplane/probe"
@@ -148,18 +149,37 @@ func TestAFilterShowsWhatHasTheEngineAtAnEnd(t *testing.T) {
 }
 
 func TestAScreenIsNeverScrolled(t *testing.T) {
-	for _, rows := range []int{12, 20, 24, 60} {
-		var b bytes.Buffer
-		r := sample()
-		r.Outliers, r.Notes = nil, nil
-		if err := r.writeScreen(&b, rows); err != nil {
-			t.Fatal(err)
-		}
-		if n := strings.Count(b.String(), "\n"); n >= rows {
-			t.Errorf("%d lines on %d rows", n, rows)
-		}
-		if rows < 30 && !strings.Contains(b.String(), "more lines: --engine shows fewer") {
-			t.Errorf("%d rows: what is left out is not said", rows)
+	for _, rows := range []int{2, 6, 12, 20, 24, 60} {
+		for _, tc := range []struct {
+			name string
+			edit func(r *Report)
+		}{
+			{"as it is", func(*Report) {}},
+			{"without outliers and notes", func(r *Report) { r.Outliers, r.Notes = nil, nil }},
+			{"long names and notes", func(r *Report) {
+				r.Groups[0].From, r.Groups[0].To = strings.Repeat("d", 50), strings.Repeat("漢", 50)
+				for range 9 {
+					r.Notes = append(r.Notes, strings.Repeat("a long note ", 20))
+				}
+			}},
+		} {
+			const cols = 80
+			var b bytes.Buffer
+			r := sample()
+			tc.edit(r)
+			if err := r.writeScreen(&b, rows, cols); err != nil {
+				t.Fatal(err)
+			}
+			taken := 0
+			for line := range strings.Lines(b.String()) {
+				taken += max(1, (ansi.StringWidth(line)+cols-1)/cols)
+			}
+			if taken > rows { // the last is where the cursor stands
+				t.Errorf("%s: %d lines on %d rows", tc.name, taken, rows)
+			}
+			if rows >= 12 && rows < 30 && len(r.Notes)+len(r.Outliers) == 0 && !strings.Contains(b.String(), "more lines: --engine shows fewer") {
+				t.Errorf("%d rows: what is left out is not said", rows)
+			}
 		}
 	}
 }

@@ -26,9 +26,9 @@ type Config struct {
 	Outliers time.Duration // tell spans that long one by one; 0: none
 	Pages    string        // folder of the stats pages, which have the names; empty: where they usually are
 	JSON     bool
-	SVG      string // file; empty: none
-	Screen   bool   // out is a terminal: each print replaces the one before
-	Rows     int    // of it
+	SVG      string                  // file; empty: none
+	Screen   bool                    // out is a terminal: each print replaces the one before
+	Size     func() (rows, cols int) // of it; 0: not known
 }
 
 // outliersKept is how many are kept for the end and for programs; all are counted.
@@ -272,7 +272,8 @@ func (t *tracer) print(last bool) error {
 	case t.cfg.JSON:
 		err = r.writeJSON(t.out)
 	case t.cfg.Screen:
-		err = r.writeScreen(t.out, t.cfg.Rows)
+		rows, cols := t.cfg.Size() // it may have been made smaller
+		err = r.writeScreen(t.out, rows, cols)
 	default:
 		err = r.writeText(t.out)
 	}
