@@ -311,6 +311,9 @@ static size_t escape(kvl_json_t *j, char out[4])
 	return j->bad == NULL ? utf8_put(r, out) : 0;
 }
 
+/* ASCII that stands for itself: nearly all there is. */
+static int plain(unsigned char c) { return c >= 0x20 && c < 0x80 && c != '"' && c != '\\'; }
+
 size_t kvl_json_string(kvl_json_t *j, char *out, size_t cap)
 {
 	size_t len = 0;
@@ -332,11 +335,14 @@ size_t kvl_json_string(kvl_json_t *j, char *out, size_t cap)
 			kvl_json_fail(j, "not JSON: a control character in a string");
 			return 0;
 		}
-		if (c < 0x80 && c != '\\') { /* nearly all there is */
+		if (plain(c)) {
+			from = j->at;
+			while (++j->at < j->end && plain((unsigned char)*j->at))
+				;
+			n = (size_t)(j->at - from);
 			if (len < cap)
-				out[len] = (char)c;
-			len++;
-			j->at++;
+				memcpy(out + len, from, n < cap - len ? n : cap - len);
+			len += n;
 			continue;
 		}
 		if (c == '\\') {

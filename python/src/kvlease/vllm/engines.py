@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import kvlease
 
@@ -18,13 +18,16 @@ ROOM_TRIES = 20  # ms that a request then waits for their places
 SETTLE = 5.0  # s in which an engine is expected to answer
 
 
-class Known(NamedTuple):
-    handle: int
-    at: tuple[int, str, int, int]  # sizes and address that it was named with
-    users: int  # local requests tracked there
-    left: float  # when the last of them ended
-    met: bool  # it has answered
-    down: float  # since when nothing can be read from it; 0: it can be
+class Known:
+    __slots__ = ("at", "down", "handle", "left", "met", "users")
+
+    def __init__(self, handle: int):
+        self.handle = handle
+        self.at: tuple[int, str, int, int] | None = None  # sizes and address that it was named with
+        self.users = 0  # local requests tracked there
+        self.left = 0.0  # when the last of them ended
+        self.met = False  # it has answered
+        self.down = time.monotonic()  # since when nothing can be read from it; 0: it can be
 
 
 class Engines:
@@ -40,44 +43,53 @@ class Engines:
     def use(self, remote: kvlease.Remote) -> int:
         """Handle of a request's engine; give it back by leave. kvlease.Full: so many engines have requests here."""
         self.sweep()
-        at = remote.tp_size, remote.host, remote.port, remote.pp_size
+        engine_id, at = remote.engine_id, (remote.tp_size, remote.host, remote.port, remote.pp_size)
+        known = self._known.get(engine_id)
+        if known is None or known.at != at:  # else the library would say the same, for a lock and a wake-up
+            known = self._meet(remote)
+            known.at = at
+        self._known.pop(engine_id, None)
+        self._known[engine_id] = known
+        known.users += 1
+        known.left = 0.0
+        return known.handle
+
+    def _meet(self, remote: kvlease.Remote) -> Known:
+        """An engine that is new, or was named otherwise before."""
+        try:
+            handle = self._add(remote)
+        except kvlease.Full:
+            handle = self._make_room(remote)
         known = self._known.get(remote.engine_id)
-        if known is not None and known.at == at:
-            handle = known.handle  # the library would say so, too, for a lock and a wake-up
-        else:
-            try:
-                handle = self._add(remote)
-            except kvlease.Full:
-                handle = self._make_room(remote)
-        known = self._known.pop(remote.engine_id, None)
         if known is not None and known.handle == handle:
-            known = known._replace(at=at, users=known.users + 1, left=0.0)
-        else:
-            known = Known(handle, at, known.users + 1 if known is not None else 1, 0.0, False, time.monotonic())
-        self._known[remote.engine_id] = known
+            return known
+        new = Known(handle)
+        if known is not None:
+            new.users = known.users
         self._ids[handle] = remote.engine_id
-        return handle
+        return new
 
     def leave(self, engine_id: str) -> None:
         """One of its requests has ended."""
         known = self._known.get(engine_id)
         if known is not None:
-            now = time.monotonic()
-            self._known[engine_id] = known._replace(users=known.users - 1, left=now)
+            known.users -= 1
+            known.left = time.monotonic()
             if not known.met:
-                self.unsettled = now + SETTLE
+                self.unsettled = known.left + SETTLE
 
     def answered(self, handle: int) -> None:
         """KVL_EV_ENGINE_UP."""
         engine_id = self._ids.get(handle)
         if engine_id is not None:
-            self._known[engine_id] = self._known[engine_id]._replace(met=True, down=0.0)
+            known = self._known[engine_id]
+            known.met, known.down = True, 0.0
 
     def went(self, handle: int) -> str | None:
         """KVL_EV_ENGINE_DOWN: its engine_id, if it is known."""
         engine_id = self._ids.get(handle)
         if engine_id is not None and not (known := self._known[engine_id]).down:
-            self._known[engine_id] = known._replace(down=time.monotonic())
+            known.down = time.monotonic()
         return engine_id
 
     def down(self, engine_id: str) -> float:

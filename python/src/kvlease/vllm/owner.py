@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from vllm.logger import init_logger
 
 import kvlease
@@ -78,7 +78,7 @@ class Owner:
         fixed = bool(params["do_remote_decode"])  # kept for a second turn: the time is set, no heartbeat moves it
         try:
             lease = self._producer.grant(request_id, params["remote_block_ids"], params["remote_num_tokens"], 0.0, expected, user, fixed)
-            params["kvlease"] = json.loads(self._ctx.params_key(lease))
+            params["kvlease"] = msgspec.json.decode(self._ctx.params_key(lease))
         except (kvlease.Error, ValueError) as e:
             if lease:
                 self.cancel_lease(lease)
