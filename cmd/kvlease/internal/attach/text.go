@@ -3,9 +3,10 @@ package attach
 import (
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 )
 
 // writeEngine prints what the side channel has told.
@@ -22,7 +23,7 @@ func (r *Report) writeEngine(w io.Writer) {
 		r.Ranks[i].write(w)
 	}
 	for _, n := range r.Notes {
-		fmt.Fprintf(w, "  note: %s\n", printable(n))
+		fmt.Fprintf(w, "  note: %s\n", text.Printable(n))
 	}
 	if f := r.Against; f != nil {
 		f.write(w)
@@ -43,18 +44,10 @@ func plain(s string) string {
 	if s == "" {
 		return "none"
 	}
-	if cut := []rune(printable(s)); len(cut) > most {
+	if cut := []rune(text.Printable(s)); len(cut) > most {
 		return string(cut[:most]) + "..."
 	}
-	return printable(s)
-}
-
-// printable quotes text that would do something to a terminal.
-func printable(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
+	return text.Printable(s)
 }
 
 func seconds(ms float64) string { return fmt.Sprintf("%.4g s", ms/1e3) }
@@ -150,7 +143,7 @@ func (f *Fit) write(w io.Writer) {
 		return
 	}
 	for _, m := range f.Misfits {
-		fmt.Fprintf(w, "  against      %s: %s\n", f.Addr, printable(m))
+		fmt.Fprintf(w, "  against      %s: %s\n", f.Addr, text.Printable(m))
 	}
 }
 

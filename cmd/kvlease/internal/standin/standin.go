@@ -156,22 +156,22 @@ func (h *Hub) Pair(owner, reader string) (p, d *Engine, err error) {
 	return p, d, nil
 }
 
-// Hold lets d wait with a request of p: heartbeats go to the lease until d reads or goes.
-func (d *Engine) Hold(p *Engine, id string, blocks ...uint32) error {
+// Hold lets e wait with a request of p: heartbeats go to the lease until e reads or goes.
+func (e *Engine) Hold(p *Engine, id string, blocks ...uint32) error {
 	granted, err := p.Do(jsonl.Command{Cmd: "grant", ID: id, Blocks: blocks, Tokens: uint32(16 * len(blocks))})
 	if err != nil {
 		return err
 	}
-	_, err = d.Do(jsonl.Command{Cmd: "track", ID: id, Params: granted.Params})
+	_, err = e.Do(jsonl.Command{Cmd: "track", ID: id, Params: granted.Params})
 	return err
 }
 
-// Read lets d read a request that it holds, and waits until p has its blocks back.
-func (d *Engine) Read(p *Engine, id string) error {
-	if _, err := d.Do(jsonl.Command{Cmd: "read", ID: id}); err != nil {
+// Read lets e read a request that it holds, and waits until p has its blocks back.
+func (e *Engine) Read(p *Engine, id string) error {
+	if _, err := e.Do(jsonl.Command{Cmd: "read", ID: id}); err != nil {
 		return err
 	}
-	if _, err := d.Wait("read", func(r *jsonl.Report) bool { return r.Ev == "read_done" && r.ID == id }); err != nil {
+	if _, err := e.Wait("read", func(r *jsonl.Report) bool { return r.Ev == "read_done" && r.ID == id }); err != nil {
 		return err
 	}
 	_, err := p.Wait("freed", func(r *jsonl.Report) bool { return r.Ev == "freed" && r.ID == id })

@@ -110,7 +110,7 @@ func TestEnginesAndTheirPeersAreJoinedOverAllPages(t *testing.T) {
 	if err := errors.Join(d.Read(p, "r1"), d.Read(p, "r2")); err != nil {
 		t.Fatal(err)
 	}
-	r = until(t, s, "no leases, and bytes read", func(r *Reading) bool {
+	until(t, s, "no leases, and bytes read", func(r *Reading) bool {
 		return find(r, "P").Leases == 0 && find(r, "D").Rate > 0 && peerOf(find(r, "D"), "P").Rate > 0
 	})
 	until(t, s, "rates to end with what made them", func(r *Reading) bool { return find(r, "D").Rate == 0 })
