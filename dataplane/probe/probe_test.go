@@ -76,6 +76,23 @@ func TestAMessageIsTimedFromTheHookToTheRenewalAtAnotherProcess(t *testing.T) {
 	}
 }
 
+func TestHooksOfAProcessThatDiedDoNotHoldUpThoseOfTheNextOfItsNumber(t *testing.T) {
+	p, fs := open(t, Config{}), newFiles(t)
+	d := startHost(t)
+	attach(t, p, fs, d.pid)
+	for i := range uint64(70) {
+		d.fire(trace.HookSubmit, ctxD, 0, 5000+i, 0) // nobody takes them any more
+	}
+	for i := range uint64(3) { // a ring that begins anew
+		d.fire(trace.HookSubmit, ctxD, 0, 40*(i+1), 0)
+	}
+	d.fire(trace.HookDrained, ctxD, 0, 120, 3)
+	s := read(t, p)
+	if n := s.series(Drained, uint64(d.pid)<<32|ctxD, 0).Count; n != 3 || s.Counters.HooksSkipped != 6 {
+		t.Errorf("%d hooks timed, %d skipped, wanted 3 and 6", n, s.Counters.HooksSkipped)
+	}
+}
+
 func TestAReadIsTimedFromItsPostToItsEvent(t *testing.T) {
 	p, fs := open(t, Config{}), newFiles(t)
 	d := startHost(t)

@@ -347,6 +347,8 @@ ALWAYS_INLINE void hook_submit(const struct hit *hit)
 			return;
 	}
 	u64 n = p->pushed;
+	if (n != p->popped && (s64)(hit->c - p->entries[(n - 1) % HOOKS].position) < 0) /* its process died, and another one has its number */
+		p->popped = n;
 	if (n - p->popped >= HOOKS) {
 		count(COUNTER_HOOKS_SKIPPED);
 		return;
