@@ -67,7 +67,7 @@ func (n *names) all() {
 	}
 	for _, path := range paths[:min(len(paths), pagesMax)] {
 		if page, err := watch.Open(path); err == nil {
-			var s watch.Snapshot
+			s := watch.Snapshot{SkipEnds: true}
 			if page.Read(&s) == nil {
 				n.known(&s)
 			}
@@ -97,7 +97,7 @@ func (n *names) pages(pid uint32) {
 		if err != nil {
 			continue
 		}
-		var s watch.Snapshot
+		s := watch.Snapshot{SkipEnds: true}
 		if page.Read(&s) == nil && s.PID == inner {
 			n.page(pid, &s)
 		}
