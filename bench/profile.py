@@ -5,7 +5,7 @@ usage: profile.py [--build DIR] [--out DIR] [--only pair,benches] [--seconds N] 
 
   --build    where `make build` put the libraries
   --out      for recordings, folded stacks and pictures
-  --seconds  of the pair's load; each benchmark gets a third
+  --seconds  of the pair's load; each benchmark gets a tenth, and its set-up the time it takes
   --held     requests that D of the pair keeps
   --event    what perf samples by: cpu-clock needs no hardware counters, cycles:P does
   --readme   put tables and pictures into bench/README.md and docs, too
@@ -150,7 +150,7 @@ class Profile:
                           f"{whole[2]} % joined.")
 
     def benches(self):
-        seconds = max(1, self.seconds // 3)
+        seconds = max(1, self.seconds // 10)
         folded = []
         hook = compile_c(self.out / "hook", self.build, "bench/hook/hook.c")
         file, cmd = record(self.out, "hook", self.event, "fp", "--", "sh", "-c", f"for i in $(seq {5 * seconds}); do {shlex.quote(str(hook))}; done")
