@@ -122,6 +122,7 @@ func (p *Plane) Step(now clock.Instant) {
 	}
 	p.last, p.started = now, true
 	p.out.Begin(now)
+	p.Tracker.Begin(now)
 
 	if p.link != nil {
 		p.link.take(p.cfg.RecordsStepMax, now)

@@ -205,5 +205,6 @@ func (c *Core) endAll() {
 	}
 	c.now = max(c.now, c.clock())
 	c.leases.EndAll(record.FreedClosed, c.now)
+	c.leases.TraceEnds()
 	c.plane.PublishEnds()
 }

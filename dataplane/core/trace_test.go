@@ -177,6 +177,37 @@ func TestEndsOfAStepAreToldOnceAReason(t *testing.T) {
 	}
 }
 
+func TestEndsThatAreBroughtByACloseAreTold(t *testing.T) {
+	l, rec := newTracedLab(t, `{}`)
+	l.grant("r1", 7, blocks(3, 8))
+	l.grant("r2", 8, blocks(16, 4))
+	l.run(300*time.Millisecond, 30*time.Millisecond)
+	rec.Take()
+	if err := l.p.core.Close(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	freed := tracetest.Of(rec.Take(), trace.LeaseFreed)
+	if len(freed) != 1 || freed[0][1] != record.FreedClosed || freed[0][2] != 2 {
+		t.Errorf("freed %v", freed)
+	}
+}
+
+// The engine is adopted by the first record that names it, before that step has come to the engines.
+func TestAnEngineIsAsOldAsTheStepThatFirstHeardOfIt(t *testing.T) {
+	l, rec := newTracedLab(t, `{}`)
+	_, remote := l.grant("r1", 7, blocks(3, 8))
+	l.track(remote, "d-r1", 70) // before D's first step
+	l.run(300*time.Millisecond, 30*time.Millisecond)
+	for _, h := range tracetest.Of(rec.Take(), trace.HandshakeState) {
+		if in := time.Duration(h[3]); in > time.Second {
+			t.Errorf("%v in the state before %d", in, h[2])
+		}
+	}
+	if h := shown(t, l.d.core).Histogram("handshake_time"); h.Count() != 1 || h.Sum > 1 {
+		t.Errorf("%d handshakes of %.3f s", h.Count(), h.Sum)
+	}
+}
+
 func TestASampleIsTheSameEverywhere(t *testing.T) {
 	var first map[string]bool
 	for range 2 { // two engines: other secrets and seeds

@@ -108,6 +108,9 @@ func New(
 	}, nil
 }
 
+// Begin tells the time of a step before it takes records and messages: what they begin is as old as this step, not as the one before.
+func (t *Tracker) Begin(now clock.Instant) { t.now = now }
+
 // Step runs once over everything of the reader's side. now is not before the now of the call before.
 func (t *Tracker) Step(now clock.Instant) {
 	t.now = now
