@@ -134,7 +134,9 @@ def inside():
             out.append(row(f"{side}: of it the scheduler's half, nothing due, {n:,} leases", f"{side}.scheduler.{n}"))
             out.append(row(f"{side}: of it the worker's half, nothing due, {n:,} leases", f"{side}.worker.{n}"))
         for n in (1000, 10000):
-            out.append(row(f"{side}: the pass with the heartbeats of {n:,} leases", f"{side}.due.{n}"))
+            goal = {"target": "≥ 20× less", "ratio": 20.0} if n == 1000 else {}
+            out.append(row(f"{side}: what {n:,} leases add to a pass without any", f"{side}.added.{n}", **goal))
+            out.append(row(f"{side}: the pass with the heartbeats of {n:,} leases", f"{side}.due.{n}", **goal))
         for n in (0, 1000, 10000):
             out.append(row(f"{side}: bytes of step messages, most in a pass, {n:,} leases", f"{side}.due_bytes.{n}", unit="bytes"))
     out += [
@@ -143,10 +145,13 @@ def inside():
         row("D: a request's arrival, tracked", "D.begin"),
         row("D: from blocks at D to the end of the request, read in between", "D.end"),
         row("P: bytes of step messages per request", "P.request_bytes", unit="bytes"),
+        row("P: heartbeats of a stock decoder applied in a second of CPU time, 1,000 leases", "P.beats", unit="/s"),
+        row("P: completions of a stock decoder applied in a second of CPU time, with the blocks given back", "P.completions", unit="/s"),
     ]
     beside = [("vLLM", "0.32, NIXL's progress thread calmed to 1 ms", "stock"), ("vLLM as it ships", "", "spins"), ("kvlease inline", "", "inline"),
               ("no connector", "no leases", "none")]
     for key, words, unit, goal in (("cpu", "share of a core", "%", {"limit": 2.0, "target": "≤ 2 %"}), ("switches", "voluntary context switches", "/s", {})):
         peers = [(project, what, f"idle-{kind}.{key}.100", NS) for project, what, kind in beside]
         out.append(Row("engines", f"idle P that holds 100 leases, whole process: {words}", f"idle-pump.{key}.100", unit=unit, peers=peers, **goal))
+        out.append(Row("engines", f"of it more than without connector and leases: {words}", f"idle-pump.{key}.100", unit=unit, less=f"idle-none.{key}.100"))
     return out

@@ -23,8 +23,8 @@ SETTINGS = {"inline": {"kvlease": {"drive": "inline"}}}
 
 
 def used(pids):
-    """ns of CPU time and voluntary context switches of all threads, and by the thread's name."""
-    total, switches, names = 0, 0, {}
+    """ns of CPU time and voluntary context switches of all threads, and both by thread: name and number."""
+    total, switches, threads = 0, 0, {}
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").iterdir():
             try:
@@ -34,8 +34,8 @@ def used(pids):
                 continue
             total += ns
             switches += int(status["voluntary_ctxt_switches"])
-            names[status["Name"]] = names.get(status["Name"], 0) + ns
-    return total, switches, names
+            threads[f"{status['Name']} {task.name}"] = ns, int(status["voluntary_ctxt_switches"])
+    return total, switches, threads
 
 
 def main():
@@ -69,8 +69,10 @@ def main():
             p._until(lambda: waiting in p.answers, 60, "its wait")
         if (blocks := p.stat()["held"]) != held:
             sys.exit(f"idle: P holds {blocks} blocks, not {held}: the leases were not renewed")
-        by_name = {name: round((ns - before[2].get(name, 0)) / took / 1e7, 3) for name, ns in after[2].items()}
-        print(json.dumps({"turns": turns, "threads": dict(sorted(by_name.items(), key=lambda kv: -kv[1])[:6])}), file=sys.stderr)
+        then = before[2]
+        each = {name: (ns - then.get(name, (0, 0))[0], n - then.get(name, (0, 0))[1]) for name, (ns, n) in after[2].items()}
+        most = sorted(each.items(), key=lambda kv: -kv[1][0])[:12]
+        print(json.dumps({"turns": turns, "% of a core, switches/s": {name: (round(ns / took / 1e7, 3), round(n / took)) for name, (ns, n) in most}}), file=sys.stderr)
 
 
 main()

@@ -10,6 +10,7 @@ Figures are CPU time of the calling thread in ns, so other work on the machine d
 take is a row of the idle engines. What the same calls of a connector that does nothing cost is taken off.
 """
 
+import ctypes
 import os
 import pickle
 import statistics
@@ -26,6 +27,7 @@ from vllm.v1.core.sched.output import SchedulerOutput  # noqa: E402
 
 READ = 1000  # requests of a round that D reads
 CHUNK = 100  # requests that come and go with one pass
+MESSAGES = 50  # of heartbeats, each of all leases
 EMPTY = SchedulerOutput.make_empty()
 INTERVAL, PASS = 5.0, 0.03  # s: heartbeats of a lease of 30 s; a pass that they are spread over
 now = time.thread_time_ns
@@ -181,18 +183,25 @@ class Side:
 count = 0
 
 
-def prefill(p):
-    """A request that P has computed: what its hooks cost from arrival to grant, and the parameters."""
-    request = p.request(dict(stage.PREFILL))
-    blocks = p.scheduler.kv_cache_manager.allocate_slots(request, 32)
-    began = now()
-    p.c.on_new_request(request)
-    p.c.get_num_new_matched_tokens(request, 0)
-    p.c.update_state_after_alloc(request, blocks, 0)
-    took = now() - began
-    request.num_computed_tokens = 32
-    more, params = p.end(request, stage.RequestStatus.FINISHED_LENGTH_CAPPED)
-    return took + more, params
+def prefill(p, n):
+    """Requests that P computes in one pass: what its hooks cost from arrival to grant, and the parameters."""
+    requests, took, all = [], 0, []
+    for _ in range(n):
+        request = p.request(dict(stage.PREFILL))
+        blocks = p.scheduler.kv_cache_manager.allocate_slots(request, 32)
+        began = now()
+        p.c.on_new_request(request)
+        p.c.get_num_new_matched_tokens(request, 0)
+        p.c.update_state_after_alloc(request, blocks, 0)
+        took += now() - began
+        requests.append(request)
+    time.sleep(PASS)  # the forward pass
+    for request in requests:
+        request.num_computed_tokens = 32
+        more, params = p.end(request, stage.RequestStatus.FINISHED_LENGTH_CAPPED)
+        took += more
+        all.append(params)
+    return took, all
 
 
 def arrive(d, params):
@@ -230,9 +239,30 @@ def held(p):
     return p.engine.side._ctx.stats()["held"]
 
 
+class Reader:
+    """An agent of no engine that sends P what a stock decoder sends."""
+
+    def __init__(self, p):
+        if p.stock:
+            self.agent, self.to = memory_nixl.Agent("reader", None), p.w.connector_worker.nixl_wrapper.name
+            return
+        self.nixl, self.handle, name = stage.nixl._library, ctypes.c_void_p(), ctypes.c_char_p()
+        assert self.nixl.nixl_capi_create_configured_agent(b"reader", bytes(64), ctypes.byref(self.handle)) == 0
+        blob = stage.msgspec.msgpack.decode(p.engine.side._ctx.handshake_get(0))["agent_metadata"]
+        assert self.nixl.nixl_capi_load_remote_md(self.handle, blob, ctypes.c_size_t(len(blob)), ctypes.byref(name)) == 0
+        self.agent, self.to = None, name.value
+
+    def send(self, message):
+        if self.agent is not None:
+            self.agent.send_notif(self.to, message)
+        else:
+            assert self.nixl.nixl_capi_gen_notif(self.handle, self.to, message, ctypes.c_size_t(len(message)), None) == 0
+
+
 class Round:
     def __init__(self, p, d):
         self.p, self.d, self.waiting, self.params = p, d, [], []
+        self.without = {}  # ns of a pass of a side with the fewest leases of the round
 
     def say(self, name, value):
         print(f"{PREFIX}.{name}", f"{value:.6g}", flush=True)
@@ -242,9 +272,9 @@ class Round:
         p_ns = d_ns = p_bytes = new = 0
         while len(self.waiting) < size:
             n = min(CHUNK, size - len(self.waiting))
-            for _ in range(n):
-                took, params = prefill(self.p)
-                p_ns += took
+            took, all = prefill(self.p, n)
+            p_ns += took
+            for params in all:
                 request, took = arrive(self.d, params)
                 d_ns += took
                 self.waiting.append(request)
@@ -266,7 +296,10 @@ class Round:
             due, most = self.due(side, sum(base)) if side.stock else (scheduler + worker, small)
             self.say(f"{side.name}.due.{size}", due)
             self.say(f"{side.name}.due_bytes.{size}", most)
-            self.say(f"{side.name}.pass.{size}", scheduler + worker + (due - scheduler - worker) * PASS / INTERVAL)
+            whole = scheduler + worker + (due - scheduler - worker) * PASS / INTERVAL
+            self.say(f"{side.name}.pass.{size}", whole)
+            without = self.without.setdefault(side.name, whole)
+            self.say(f"{side.name}.added.{size}", max(whole - without, 1))  # 1 ns: less than can be told
 
     def due(self, side, base):
         """A pass of a stock engine with the heartbeats of all requests: D sends them, P applies them."""
@@ -298,6 +331,31 @@ class Round:
             until(lambda: held(p) == left, p)
         return p_ns / size, d_ns / size
 
+    def rates(self, reader):
+        """Heartbeats and completions that P applies in a second of CPU time, of all threads of this process, those of the library too."""
+        self.grow(READ)
+        ids = [r.kv_transfer_params["remote_request_id"] for r in self.waiting]
+        beats = [("HB:" + ",".join(ids)).encode()] * MESSAGES
+        self.say("P.beats", MESSAGES * READ * 1e9 / self.applied(reader, beats, lambda n: n == MESSAGES * READ))
+        self.say("P.completions", READ * 1e9 / self.applied(reader, [f"{id}:1".encode() for id in ids], lambda n: held(self.p) == 0))
+        self.rest()
+
+    def applied(self, reader, messages, done):
+        """ns of CPU time that P takes for them, with the pass after them, which takes what has ended back."""
+        p = self.p
+        p.settle()
+        began, own, before = time.process_time_ns(), now(), heard(p)
+        for message in messages:
+            reader.send(message)
+        passes, end = 0, time.monotonic() + 60
+        while True:
+            passes += p.a_pass() if KIND != "pump" else 0
+            if p.stock or done(heard(p) - before):
+                passes += p.a_pass()
+                return time.process_time_ns() - began - (now() - own) + passes
+            assert time.monotonic() < end, "not applied"
+            time.sleep(0.001)
+
     def rest(self):
         """What is left is aborted at D in its queue."""
         while self.waiting:
@@ -307,6 +365,11 @@ class Round:
                 side.a_pass()
         until(lambda: held(self.p) == 0, self.d, self.p)
         self.p.settle()
+
+
+def heard(p):
+    """Heartbeats that P has applied."""
+    return 0 if p.stock else p.w.connector_worker._ctx.stats()["beats_applied"]
 
 
 def until_there(d, left):
@@ -320,7 +383,7 @@ def until_there(d, left):
             time.sleep(0.002)
 
 
-def play(p, d):
+def play(p, d, reader):
     round = Round(p, d)
     for size in SIZES:
         p_ns, d_ns, p_bytes = round.grow(size)
@@ -334,6 +397,7 @@ def play(p, d):
             round.say("P.end", p_ns)
             round.say("D.end", d_ns)
     round.rest()
+    round.rates(reader)
 
 
 if __name__ == "__main__":
@@ -341,7 +405,8 @@ if __name__ == "__main__":
     if KIND == "stock":
         stage.base_worker.NixlWrapper, stage.base_worker.nixl_agent_config = memory_nixl.Agent, None
     sides = Side("P", KIND), Side("D", KIND)
+    reader = Reader(sides[0])
     for _ in sys.stdin:
-        play(*sides)
+        play(*sides, reader)
         print(".", flush=True)
     os._exit(0)  # agents of the fake NIXL need no goodbye
