@@ -338,9 +338,9 @@ static PyObject *context_log(PyObject *self, PyObject *none)
 	for (int i = 0; all != NULL && i < 256; i++) {
 		PyObject *text = text_of(self, kvl_log_take, 0), *lines = NULL;
 		int ok = text != NULL && (lines = PyUnicode_Splitlines(text, 0)) != NULL;
-		Py_ssize_t n = ok ? PyList_GET_SIZE(lines) : 0;
+		Py_ssize_t n = ok ? PyList_Size(lines) : 0;
 		for (Py_ssize_t k = 0; ok && k < n; k++) {
-			PyObject *line = PyObject_CallFunctionObjArgs(kvp_module_of(self)->loads, PyList_GET_ITEM(lines, k), NULL);
+			PyObject *line = PyObject_CallFunctionObjArgs(kvp_module_of(self)->loads, PyList_GetItem(lines, k), NULL);
 			ok = line != NULL && PyList_Append(all, line) == 0;
 			Py_XDECREF(line);
 		}
