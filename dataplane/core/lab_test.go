@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -70,6 +71,9 @@ func (l *lab) node(id, config string) *node {
 	}
 	cfg.EngineID, cfg.Transport, cfg.Drive = id, "loopback", "inline"
 	cfg.Log, cfg.LogLevel = "host", "info"
+	if !strings.Contains(config, "stats_page") {
+		cfg.StatsPage = "" // its own alone: tests leave no files
+	}
 	read := func() clock.Instant { return l.now }
 	if l.drive != "" {
 		cfg.Drive = l.drive
