@@ -213,7 +213,15 @@ def test_a_call_beside_a_drain_is_busy_and_close_waits_its_turn(engines):
     assert result == [k.Timeout] and seen == {"step", "another thread is inside a call"}
 
 
-def test_a_signal_interrupts_a_drain_and_the_context_goes_on(engines):
+@pytest.fixture
+def interruptible():
+    """A shell starts what runs behind it with SIGINT ignored, and Python leaves that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_signal_interrupts_a_drain_and_the_context_goes_on(engines, interruptible):
     owner = engines("P")
     owner.producer.grant("a", [[1]])
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
