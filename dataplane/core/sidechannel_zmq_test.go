@@ -17,18 +17,11 @@ import (
 	"github.com/kvlease/kvlease/internal/require"
 )
 
-// The tests here are between a whole context and a stand-in of vLLM's ends on libzmq, which the tests of dataplane/handshake
-// install and use.
+// The tests here are between a whole context and a stand-in of vLLM's ends on libzmq, that of dataplane/handshake.
 
 func vllm(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("..", "..", ".deps", "pyzmq"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(path, "zmq")); err != nil {
-		require.Skip(t, "pyzmq", err.Error())
-	}
+	path := require.PyZMQ(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, "python3", append([]string{filepath.Join("..", "handshake", "testdata", "vllm.py")}, args...)...)

@@ -11,56 +11,18 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
-// The tests here are against libzmq, as pyzmq brings it. It is installed below .deps on first use.
-
-const pyzmqVersion = "pyzmq==27.*"
-
-var pyzmqPath = sync.OnceValues(func() (string, error) {
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		return "", err
-	}
-	target := filepath.Join(root, ".deps", "pyzmq")
-	if _, err := os.Stat(filepath.Join(target, "zmq")); err == nil {
-		return target, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
-		return "", err
-	}
-	fresh, err := os.MkdirTemp(filepath.Dir(target), "pyzmq-") // another test process may do the same
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(fresh)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", fresh, pyzmqVersion).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("pip install %s: %w: %.300s", pyzmqVersion, err, out)
-	}
-	if err := os.Rename(fresh, target); err != nil {
-		if _, there := os.Stat(filepath.Join(target, "zmq")); there != nil {
-			return "", err
-		}
-	}
-	return target, nil
-})
+// The tests here are against libzmq, as pyzmq brings it.
 
 // python prepares a script of testdata. It is killed with the test, or after longest.
 func python(t testing.TB, script string, args ...string) *exec.Cmd {
 	t.Helper()
-	path, err := pyzmqPath()
-	if err != nil {
-		require.Skip(t, "pyzmq", err.Error())
-	}
+	path := require.PyZMQ(t)
 	ctx, cancel := context.WithTimeout(context.Background(), longest)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, "python3", append([]string{filepath.Join("testdata", script)}, args...)...)
