@@ -62,12 +62,22 @@ func (c *Core) makeLog() {
 	c.log = l
 }
 
-// watch begins to look at counters, once the parts are there.
+// watch begins to look at counters, once the parts are there. A pump may be stepping by then.
 func (l *logs) watch() {
 	if l == nil {
 		return
 	}
+	l.watchCounters()
+	l.beside.begin()
+	if l.core.cfg.Log == "stderr" {
+		l.err = startErrWriter(l)
+	}
+}
+
+func (l *logs) watchCounters() {
 	c := l.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	add := func(kind log.Kind, at ...*uint64) {
 		for _, a := range at {
 			l.grown = append(l.grown, growth{a, *a, kind})
@@ -86,13 +96,7 @@ func (l *logs) watch() {
 		add(log.RunsFull, &beats.RunsFull)
 	}
 	if c.pump != nil {
-		c.mu.Lock()
 		add(log.PumpOverslept, &c.pump.counters.Overslept)
-		c.mu.Unlock()
-	}
-	l.beside.begin()
-	if c.cfg.Log == "stderr" {
-		l.err = startErrWriter(l)
 	}
 }
 
