@@ -36,7 +36,7 @@ export CGO_CFLAGS
 BUILT := $(abspath $(BUILD))
 CORE := $(BUILT)/libkvlease-core.so
 export KVLEASE_CORE := $(CORE)
-export KVLEASE_REQUIRE ?= cc,core,procfs$(if $(filter on,$(NIXL)),$(COMMA)nixl)$(if $(filter on,$(PROMETHEUS)),$(COMMA)prometheus)
+export KVLEASE_REQUIRE ?= cc,core,procfs,shm$(if $(filter on,$(NIXL)),$(COMMA)nixl)$(if $(filter on,$(PROMETHEUS)),$(COMMA)prometheus)
 COMMA := ,
 ifeq ($(NIXL),on)
 NIXL_DEPS := third_party/nixl/.kvlease-wheel

@@ -53,7 +53,7 @@ func TestAnEngineOfOursIsShownWithoutBeingTold(t *testing.T) {
 	if b := k.Board; b == nil || !b.Seen || b.Held != 1 || b.Draining || b.Closed {
 		t.Errorf("board %+v", b)
 	}
-	if stats := string(p.do(jsonl.Command{Cmd: "stats"}).Stats); !strings.Contains(stats, `"notifs_received":0`) || !strings.Contains(stats, `"side_server_unknown":0`) {
+	if stats := string(p.Do(jsonl.Command{Cmd: "stats"}).Stats); !strings.Contains(stats, `"notifs_received":0`) || !strings.Contains(stats, `"side_server_unknown":0`) {
 		t.Errorf("it was told something: %s", stats)
 	}
 }
@@ -160,7 +160,7 @@ func TestWhatIsNotTheRequestsAnyMoreIsNotWrittenDown(t *testing.T) {
 	case <-time.After(longest):
 		t.Fatal("nothing is read")
 	}
-	p.do(jsonl.Command{Cmd: "cancel", ID: "r1"})
+	p.Do(jsonl.Command{Cmd: "cancel", ID: "r1"})
 	p.freed("r1")
 	a.HoldReads(false)
 	if err := <-ended; !errors.Is(err, errOver) || report.Request.Read != nil || report.Error == "" {
@@ -195,7 +195,7 @@ func TestARequestThatHasEndedIsToldBeforeAnythingIsSent(t *testing.T) {
 	hub, addr := loopback.NewHub(), freeAddr(t)
 	p := startOurs(t, hub, node.Config{EngineID: "P", Listen: addr})
 	req := p.grant("r1", 3)
-	p.do(jsonl.Command{Cmd: "cancel", ID: "r1"})
+	p.Do(jsonl.Command{Cmd: "cancel", ID: "r1"})
 	p.freed("r1")
 	cfg := looking(hub, addr)
 	cfg.Request, cfg.Beat, cfg.Complete = req, time.Minute, true
@@ -247,7 +247,7 @@ func TestAllRanksOfAnEngineOfOursAreAskedAndNoOther(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	unknown := func() string {
-		_, stats, _ := strings.Cut(string(p.do(jsonl.Command{Cmd: "stats"}).Stats), `"side_server_unknown":`)
+		_, stats, _ := strings.Cut(string(p.Do(jsonl.Command{Cmd: "stats"}).Stats), `"side_server_unknown":`)
 		n, _, _ := strings.Cut(stats, ",")
 		return n
 	}
@@ -257,7 +257,7 @@ func TestAllRanksOfAnEngineOfOursAreAskedAndNoOther(t *testing.T) {
 	}
 
 	for i := range ranks {
-		ranks[i].do(jsonl.Command{Cmd: "fill", ID: "r1", Blocks: []uint32{5, 6}})
+		ranks[i].Do(jsonl.Command{Cmd: "fill", ID: "r1", Blocks: []uint32{5, 6}})
 	}
 	cfg.Request, cfg.Beat, cfg.Out = p.grant("r1", 5, 6), time.Millisecond, filepath.Join(t.TempDir(), "blocks")
 	r, err := look(t, cfg)
@@ -345,7 +345,7 @@ func TestWithoutItsParametersARequestOfOursIsUnproven(t *testing.T) {
 func TestAFixedLifeShowsWhatIsLeftOfIt(t *testing.T) {
 	hub, addr := loopback.NewHub(), freeAddr(t)
 	p := startOurs(t, hub, node.Config{EngineID: "P", Listen: addr})
-	req, err := ParseRequest(p.do(jsonl.Command{Cmd: "grant", ID: "r1", Blocks: []uint32{1}, FixedS: 60}).Params)
+	req, err := ParseRequest(p.Do(jsonl.Command{Cmd: "grant", ID: "r1", Blocks: []uint32{1}, FixedS: 60}).Params)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,9 +370,11 @@ func TestAWatchSeesAnEngineGoAndComeBackAsAnotherOne(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, cfg, lines) }()
 	lines.wait(t, `"engine":"same"`, `"row":{"pp_rank":0,"rank":0,"held":true`)
-	p.do(jsonl.Command{Cmd: "cancel", ID: "r1"})
+	p.Do(jsonl.Command{Cmd: "cancel", ID: "r1"})
 	lines.wait(t, `"engine":"same"`, `"held":false`, `"leases_held":0`)
-	p.quit()
+	if err := p.Quit(); err != nil {
+		t.Error(err)
+	}
 	lines.wait(t, `"engine":"gone"`, "nobody listens")
 	still, err := net.Listen("tcp", addr) // as an engine that was stopped: the kernel takes connections
 	if err != nil {

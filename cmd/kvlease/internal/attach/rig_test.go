@@ -1,12 +1,9 @@
 package attach
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +15,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/node"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/handshake"
@@ -31,15 +29,7 @@ import (
 const longest = 30 * time.Second
 
 // ours is a stand-in of ours in this process: over loopback, with a real side channel.
-type ours struct {
-	t       *testing.T
-	in      *io.PipeWriter
-	reports chan jsonl.Report
-	kept    []jsonl.Report
-	ended   chan struct{}
-	stop    context.CancelFunc
-	n       uint64
-}
+type ours struct{ *standin.Tested }
 
 func freeAddr(t *testing.T) string {
 	t.Helper()
@@ -58,111 +48,32 @@ func startOurs(t *testing.T, hub *loopback.Hub, cfg node.Config) *ours {
 	if cfg.Context == "" {
 		cfg.Context, cfg.TP = "engine", 1
 	}
-	cfg.Role, cfg.Transport, cfg.Drive, cfg.Layers, cfg.Blocks, cfg.PassTime = "prefill", "loopback", "inline", 2, 32, time.Millisecond
-	inRead, inWrite := io.Pipe()
-	outRead, outWrite := io.Pipe()
-	ctx, stop := context.WithCancel(context.Background())
-	e := &ours{t: t, in: inWrite, reports: make(chan jsonl.Report, 1024), ended: make(chan struct{}), stop: stop}
-	go func() {
-		defer close(e.ended)
-		err := node.Run(ctx, cfg, map[string]core.OpenTransport{"loopback": core.Loopback(hub)}, inRead, outWrite, "test")
-		if err != nil {
-			t.Errorf("engine %s: %v", cfg.EngineID, err)
-		}
-		outWrite.Close()
-		inRead.Close()
-	}()
-	go func() {
-		defer close(e.reports)
-		lines := bufio.NewScanner(outRead)
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			if r, err := jsonl.ParseReport(lines.Bytes()); err == nil {
-				e.reports <- r
-			}
-		}
-	}()
-	t.Cleanup(e.quit)
-	e.wait("ready", func(r *jsonl.Report) bool { return r.Ev == "ready" })
-	return e
-}
-
-// quit ends the engine, and returns when it is gone.
-func (e *ours) quit() {
-	e.stop()
-	select {
-	case <-e.ended:
-	case <-time.After(longest):
-		e.t.Error("an engine does not end")
-	}
-}
-
-func (e *ours) wait(what string, fits func(*jsonl.Report) bool) jsonl.Report {
-	e.t.Helper()
-	if i := slices.IndexFunc(e.kept, func(r jsonl.Report) bool { return fits(&r) }); i >= 0 {
-		r := e.kept[i]
-		e.kept = slices.Delete(e.kept, i, i+1)
-		return r
-	}
-	late := time.After(longest)
-	for {
-		select {
-		case r, ok := <-e.reports:
-			if !ok {
-				e.t.Fatalf("the engine ended before: %s", what)
-			}
-			if fits(&r) {
-				return r
-			}
-			e.kept = append(e.kept, r)
-		case <-late:
-			e.t.Fatalf("waited for: %s", what)
-		}
-	}
-}
-
-func (e *ours) do(c jsonl.Command) jsonl.Report {
-	e.t.Helper()
-	e.n++
-	c.N = e.n
-	line, err := jsonl.Append(c)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	if _, err := e.in.Write(line); err != nil {
-		e.t.Fatal(err)
-	}
-	r := e.wait(c.Cmd, func(r *jsonl.Report) bool { return r.Re == c.N })
-	if r.Refused() {
-		e.t.Fatalf("%s: %s", c.Cmd, r.Error)
-	}
-	return r
+	cfg.Role, cfg.Drive, cfg.Layers, cfg.Blocks, cfg.PassTime = "prefill", "inline", 2, 32, time.Millisecond
+	return &ours{standin.RunTested(t, cfg, core.Loopback(hub))}
 }
 
 // grant holds blocks, and gives the request as a tool would read it.
 func (e *ours) grant(id string, blocks ...uint32) *Request {
-	e.t.Helper()
-	r := e.do(jsonl.Command{Cmd: "grant", ID: id, Blocks: blocks, Tokens: 16})
+	e.T.Helper()
+	r := e.Do(jsonl.Command{Cmd: "grant", ID: id, Blocks: blocks, Tokens: 16})
 	req, err := ParseRequest(r.Params)
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	return req
 }
 
 func (e *ours) freed(id string) jsonl.Report {
-	e.t.Helper()
-	return e.wait("the end of "+id, func(r *jsonl.Report) bool { return r.Ev == "freed" && r.ID == id })
+	e.T.Helper()
+	return e.Wait("the end of "+id, func(r *jsonl.Report) bool { return r.Ev == "freed" && r.ID == id })
 }
 
 // held fails the test if the request's lease has ended.
 func (e *ours) held(id string) {
-	e.t.Helper()
-	e.do(jsonl.Command{Cmd: "stats"}) // whatever has ended was told before
-	for _, r := range e.kept {
-		if r.Ev == "freed" && r.ID == id {
-			e.t.Errorf("%s: %+v", id, r)
-		}
+	e.T.Helper()
+	e.Do(jsonl.Command{Cmd: "stats"}) // whatever has ended was told before
+	if e.Kept(func(r *jsonl.Report) bool { return r.Ev == "freed" && r.ID == id }) {
+		e.T.Errorf("%s has ended", id)
 	}
 }
 

@@ -14,38 +14,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
 	"github.com/kvlease/kvlease/dataplane/wire"
-	"github.com/kvlease/kvlease/internal/require"
 )
-
-func folder(t *testing.T) string {
-	t.Helper()
-	dir, remove, err := standin.Pages("dump")
-	if err != nil {
-		require.Skip(t, "shm", err.Error())
-	}
-	t.Cleanup(remove)
-	return dir
-}
-
-// pair are P and D in this process, with these requests of P held by D.
-func pair(t *testing.T, dir string, ids ...string) (p, d *standin.Engine) {
-	t.Helper()
-	p, d, err := standin.NewHub(dir, 3*time.Second).Pair("P", "D")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(d.Quit(), p.Quit()); err != nil {
-			t.Error(err)
-		}
-	})
-	for i, id := range ids {
-		if err := d.Hold(p, id, uint32(2*i), uint32(2*i+1)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return p, d
-}
 
 // until dumps this process until the report fits.
 func until(t *testing.T, cfg *Config, what string, fits func(r *Report) bool) *Report {
@@ -87,8 +56,8 @@ func leaseOf(c *Context, id string) *Lease {
 var long = strings.Repeat("long-", 20) + "id"
 
 func TestEveryLeaseIsShownWithItsReaderAndWhatIsLeftOfIt(t *testing.T) {
-	dir := folder(t)
-	p, d := pair(t, dir, "r1", "r2", long)
+	dir := standin.TestedPages(t)
+	p, d := standin.TestedPair(t, dir, "r1", "r2", long)
 	cfg := &Config{PID: os.Getpid(), Dir: dir}
 	r := until(t, cfg, "heartbeats of all, by a reader with a name", func(r *Report) bool {
 		p := contextOf(r, "P")
@@ -135,8 +104,8 @@ func TestEveryLeaseIsShownWithItsReaderAndWhatIsLeftOfIt(t *testing.T) {
 func hashOf(id string) string { return fmt.Sprintf("%016x", wire.EngineHash([]byte(id))) }
 
 func TestABugReportHasHashesInThePlaceOfIDs(t *testing.T) {
-	dir := folder(t)
-	p, d := pair(t, dir, "secret-1", "secret-2", "secret-"+long)
+	dir := standin.TestedPages(t)
+	p, d := standin.TestedPair(t, dir, "secret-1", "secret-2", "secret-"+long)
 	if err := d.Read(p, "secret-1"); err != nil {
 		t.Fatal(err)
 	}
@@ -168,9 +137,9 @@ func TestABugReportHasHashesInThePlaceOfIDs(t *testing.T) {
 }
 
 func TestIDsOfPeersDoNothingToATerminal(t *testing.T) {
-	dir := folder(t)
+	dir := standin.TestedPages(t)
 	ids := []string{"a\x1b[2Jb", "a\u009b31mb", "\u202egnorw", "德国-1", "nl\nnl", "quote\"d"}
-	pair(t, dir, ids...)
+	standin.TestedPair(t, dir, ids...)
 	r := until(t, &Config{PID: os.Getpid(), Dir: dir}, "all ids", func(r *Report) bool {
 		for _, id := range ids {
 			if leaseOf(contextOf(r, "P"), id) == nil {
@@ -199,7 +168,7 @@ func TestIDsOfPeersDoNothingToATerminal(t *testing.T) {
 }
 
 func TestWhatCannotBeDumpedIsSaid(t *testing.T) {
-	dir := folder(t)
+	dir := standin.TestedPages(t)
 	for _, tc := range []struct {
 		name string
 		cfg  Config
@@ -217,7 +186,7 @@ func TestWhatCannotBeDumpedIsSaid(t *testing.T) {
 			}
 		})
 	}
-	pair(t, dir, "r1")
+	standin.TestedPair(t, dir, "r1")
 	if r, err := Run(&Config{PID: os.Getpid(), Dir: dir, Context: 1 << 20}); r != nil || err == nil || !strings.Contains(err.Error(), "no context 1048576") {
 		t.Errorf("%v, %v", r, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"time"
 
@@ -30,7 +31,8 @@ type Engine struct {
 	reports chan jsonl.Report
 	kept    []jsonl.Report
 	stop    context.CancelFunc
-	ended   chan error
+	ended   chan struct{}
+	err     error // why it ended, once ended is closed
 	n       uint64
 }
 
@@ -54,19 +56,26 @@ func NewHub(pages string, lease time.Duration) *Hub {
 
 // Start opens an engine and waits until it is ready. listen is the side channel, empty for none.
 func (h *Hub) Start(role, id, listen string) (*Engine, error) {
+	return Run(node.Config{
+		Role: role, EngineID: id, Drive: "inline", PassTime: 2 * time.Millisecond, Lease: h.Lease,
+		Layers: 2, Blocks: 256, Listen: listen, Context: "engine", TP: 1, Keys: map[string]any{"stats_page": h.Pages},
+	}, core.Loopback(h.hub))
+}
+
+// Run opens an engine over this transport and waits until it is ready.
+func Run(cfg node.Config, open core.OpenTransport) (*Engine, error) {
 	inRead, inWrite := io.Pipe()
 	outRead, outWrite := io.Pipe()
 	ctx, stop := context.WithCancel(context.Background())
-	e := &Engine{ID: id, in: inWrite, reports: make(chan jsonl.Report, 1<<14), ended: make(chan error, 1), stop: stop}
-	cfg := node.Config{
-		Role: role, EngineID: id, Drive: "inline", Transport: "loopback", PassTime: 2 * time.Millisecond, Lease: h.Lease,
-		Layers: 2, Blocks: 256, Listen: listen, Context: "engine", TP: 1, Keys: map[string]any{"stats_page": h.Pages},
-	}
+	e := &Engine{ID: cfg.EngineID, in: inWrite, reports: make(chan jsonl.Report, 1<<14), ended: make(chan struct{}), stop: stop}
+	cfg.Transport = "loopback"
 	go func() {
-		err := node.Run(ctx, cfg, map[string]core.OpenTransport{"loopback": core.Loopback(h.hub)}, inRead, outWrite, "test")
+		defer close(e.ended)
+		runtime.LockOSThread() // a step stays on its thread, as it does in the libraries
+		defer runtime.UnlockOSThread()
+		e.err = node.Run(ctx, cfg, map[string]core.OpenTransport{cfg.Transport: open}, inRead, outWrite, "test")
 		outWrite.Close()
 		inRead.Close()
-		e.ended <- err
 	}()
 	go func() {
 		defer close(e.reports)
@@ -79,18 +88,17 @@ func (h *Hub) Start(role, id, listen string) (*Engine, error) {
 		}
 	}()
 	if _, err := e.Wait("ready", func(r *jsonl.Report) bool { return r.Ev == "ready" }); err != nil {
-		stop()
-		return nil, errors.Join(err, <-e.ended)
+		return nil, errors.Join(err, e.Quit())
 	}
 	return e, nil
 }
 
-// Quit ends the engine, and returns when it is gone.
+// Quit ends the engine, and returns when it is gone. A second time it says the same.
 func (e *Engine) Quit() error {
 	e.stop()
 	select {
-	case err := <-e.ended:
-		return err
+	case <-e.ended:
+		return e.err
 	case <-time.After(Longest):
 		return fmt.Errorf("engine %s does not end", e.ID)
 	}
@@ -118,6 +126,11 @@ func (e *Engine) Wait(what string, fits func(*jsonl.Report) bool) (jsonl.Report,
 			return jsonl.Report{}, fmt.Errorf("engine %s: waited for: %s", e.ID, what)
 		}
 	}
+}
+
+// Kept tells whether a report that fits has come and was not taken.
+func (e *Engine) Kept(fits func(*jsonl.Report) bool) bool {
+	return slices.ContainsFunc(e.kept, func(r jsonl.Report) bool { return fits(&r) })
 }
 
 // Do says a command and takes its answer.

@@ -19,38 +19,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/metrics"
 	"github.com/kvlease/kvlease/dataplane/watch"
-	"github.com/kvlease/kvlease/internal/require"
 )
-
-func folder(t *testing.T) string {
-	t.Helper()
-	dir, remove, err := standin.Pages("top")
-	if err != nil {
-		require.Skip(t, "shm", err.Error())
-	}
-	t.Cleanup(remove)
-	return dir
-}
-
-// pair are P and D in this process, D holding these requests of P.
-func pair(t *testing.T, dir string, ids ...string) (p, d *standin.Engine) {
-	t.Helper()
-	p, d, err := standin.NewHub(dir, 3*time.Second).Pair("P", "D")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(d.Quit(), p.Quit()); err != nil {
-			t.Error(err)
-		}
-	})
-	for i, id := range ids {
-		if err := d.Hold(p, id, uint32(2*i), uint32(2*i+1)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return p, d
-}
 
 func until(t *testing.T, s *source, what string, fits func(r *Reading) bool) *Reading {
 	t.Helper()
@@ -95,8 +64,8 @@ func beats(r *Reading) bool {
 }
 
 func TestEnginesAndTheirPeersAreJoinedOverAllPages(t *testing.T) {
-	dir := folder(t)
-	p, d := pair(t, dir, "r1", "r2")
+	dir := standin.TestedPages(t)
+	p, d := standin.TestedPair(t, dir, "r1", "r2")
 	s := newSource(&Config{Dir: dir})
 	defer s.close()
 	r := until(t, s, "heartbeats, and a reader with a name", beats)
@@ -123,7 +92,7 @@ func TestEnginesAndTheirPeersAreJoinedOverAllPages(t *testing.T) {
 }
 
 func TestAContextThatWasClosedLeavesTheTable(t *testing.T) {
-	dir := folder(t)
+	dir := standin.TestedPages(t)
 	hub := standin.NewHub(dir, 3*time.Second)
 	e, err := hub.Start("prefill", "short", "")
 	if err != nil {
@@ -159,7 +128,7 @@ func pageOf(t *testing.T, dir string, n int, head watch.Head, live watch.Live, r
 }
 
 func TestWhatStandsStillOrIsBrokenIsInTrouble(t *testing.T) {
-	dir := folder(t)
+	dir := standin.TestedPages(t)
 	now := core.Now()
 	head := watch.Head{Role: "engine", Duration: 30 * time.Second, Interval: 5 * time.Second, Extension: 20 * time.Second}
 	named := func(name string) watch.Head { h := head; h.Engine = name; return h }
@@ -201,7 +170,7 @@ func TestWhatStandsStillOrIsBrokenIsInTrouble(t *testing.T) {
 }
 
 func TestThreeHundredContextsAreReadAtOnce(t *testing.T) {
-	dir := folder(t)
+	dir := standin.TestedPages(t)
 	const n = 300
 	for i := range n {
 		pageOf(t, dir, i, watch.Head{Role: "engine", Engine: fmt.Sprintf("engine-%03d", i), Duration: 30 * time.Second, Interval: 5 * time.Second}, watch.Live{Stepped: core.Now()})
@@ -218,8 +187,8 @@ func TestThreeHundredContextsAreReadAtOnce(t *testing.T) {
 
 // What the metrics of a machine say is what its pages say.
 func TestMetricsOfAMachineShowTheSameAsItsPages(t *testing.T) {
-	dir := folder(t)
-	pair(t, dir, "r1", "r2")
+	dir := standin.TestedPages(t)
+	standin.TestedPair(t, dir, "r1", "r2")
 	server, err := metrics.Listen("127.0.0.1:0", metrics.Machine(dir))
 	if err != nil {
 		t.Fatal(err)

@@ -3,10 +3,8 @@ package tracing
 import (
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
 	"github.com/kvlease/kvlease/dataplane/probe"
 	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -78,21 +76,12 @@ func (n *names) all() {
 
 // pages reads those of one process, in its own view of the file system; there it may go by another number.
 func (n *names) pages(pid uint32) {
-	root := fmt.Sprintf("/proc/%d/root", pid)
-	if own, err := os.Readlink("/proc/self/ns/mnt"); err == nil {
-		if its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid)); err == nil && its == own {
-			root = "/"
-		}
-	}
-	inner := innerPID(pid)
-	paths, err := watch.List(filepath.Join(root, n.dir))
+	inner := pages.InnerPID(int(pid))
+	paths, err := pages.Of(int(pid), n.dir)
 	if err != nil {
 		return
 	}
 	for _, path := range paths {
-		if !strings.Contains(filepath.Base(path), "."+strconv.Itoa(inner)+".") {
-			continue
-		}
 		page, err := watch.Open(path)
 		if err != nil {
 			continue
@@ -127,23 +116,6 @@ func (n *names) known(s *watch.Snapshot) {
 			n.hashes[wire.EngineHash([]byte(r.Name))] = r.Name
 		}
 	}
-}
-
-// innerPID is the number that a process has in its own pid namespace.
-func innerPID(pid uint32) int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err == nil {
-		for line := range strings.Lines(string(text)) {
-			if rest, ok := strings.CutPrefix(line, "NSpid:"); ok {
-				if f := strings.Fields(rest); len(f) > 0 {
-					if v, err := strconv.Atoi(f[len(f)-1]); err == nil {
-						return v
-					}
-				}
-			}
-		}
-	}
-	return int(pid)
 }
 
 // context is what a context is called.

@@ -14,6 +14,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
 	"github.com/kvlease/kvlease/dataplane/probe"
 	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -271,7 +272,7 @@ func TestTheDocumentNamesEveryStageAndCounter(t *testing.T) {
 }
 
 func TestAProcessThatIsNotToBeFoundHereIsNamedByTheHashesOfAllPages(t *testing.T) {
-	dir := pages(t)
+	dir := standin.TestedPages(t)
 	w, why, err := watch.New(&watch.Spec{Dir: dir, Head: watch.Head{PID: os.Getpid(), Context: 1, Engine: "E", Hash: wire.EngineHash([]byte("E"))}})
 	if err != nil || why != nil {
 		t.Fatal(why, err)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
 	"github.com/kvlease/kvlease/dataplane/probe"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/watch"
@@ -145,8 +146,9 @@ func (p *printed) row(stage probe.Stage, from, to string) seriesJSON {
 
 // Two clocks over the same reads: the library's, which it tells with each event, and the probe's.
 func TestReadTimesAgreeWithTheLibrarysOwn(t *testing.T) {
-	r := start(t, Config{PIDs: []int{os.Getpid()}, Pages: pages(t), JSON: true, Outliers: time.Millisecond})
-	p, d := pair(t, slowReads(loopback.NewHub(), 15*time.Millisecond))
+	dir := standin.TestedPages(t)
+	r := start(t, Config{PIDs: []int{os.Getpid()}, Pages: dir, JSON: true, Outliers: time.Millisecond})
+	p, d := pair(t, slowReads(loopback.NewHub(), 15*time.Millisecond), dir)
 	const reads = 20
 	var says time.Duration
 	for i := range reads {
@@ -195,9 +197,9 @@ func TestReadTimesAgreeWithTheLibrarysOwn(t *testing.T) {
 
 // Two clocks over the same steps: the library's in its stats page, whose last state is written at the close, and the probe's.
 func TestStepTimesAgreeWithTheLibrarysOwn(t *testing.T) {
-	dir := pages(t)
+	dir := standin.TestedPages(t)
 	r := start(t, Config{PIDs: []int{os.Getpid()}, Pages: dir, JSON: true})
-	d := startEngine(t, slowly(loopback.NewHub(), 0, 2*time.Millisecond), "decode", "D", "")
+	d := startEngine(t, slowly(loopback.NewHub(), 0, 2*time.Millisecond), dir, "decode", "D", "")
 	paths, err := watch.List(dir)
 	if err != nil || len(paths) != 1 {
 		t.Fatalf("pages: %v, %v", paths, err)
@@ -208,7 +210,9 @@ func TestStepTimesAgreeWithTheLibrarysOwn(t *testing.T) {
 	}
 	defer page.Close()
 	r.until(func(out string) bool { return parse(t, last(out)).row(probe.Step, "D", "").N >= 150 })
-	d.quit()
+	if err := d.Quit(); err != nil {
+		t.Error(err)
+	}
 	got := parse(t, r.end()).row(probe.Step, "D", "")
 	var s watch.Snapshot
 	if err := page.Read(&s); err != nil {
@@ -229,8 +233,9 @@ func TestStepTimesAgreeWithTheLibrarysOwn(t *testing.T) {
 }
 
 func TestHeartbeatsAreFollowedFromDToPByTheNamesOfTheEngines(t *testing.T) {
-	r := start(t, Config{PIDs: []int{os.Getpid()}, Pages: pages(t), JSON: true, Engines: []string{"D"}})
-	p, d := pair(t, slowReads(loopback.NewHub(), 0))
+	dir := standin.TestedPages(t)
+	r := start(t, Config{PIDs: []int{os.Getpid()}, Pages: dir, JSON: true, Engines: []string{"D"}})
+	p, d := pair(t, slowReads(loopback.NewHub(), 0), dir)
 	d.hold(p, "r1")
 	r.until(func(out string) bool {
 		return parse(t, last(out)).row(probe.Renewed, "D", "P").N >= 2
