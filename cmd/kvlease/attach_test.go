@@ -19,7 +19,6 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
 	"github.com/kvlease/kvlease/internal/child"
-	"github.com/kvlease/kvlease/internal/require"
 )
 
 func TestAnAttachWithoutNIXLLooksAtTheSideChannel(t *testing.T) {
@@ -44,25 +43,13 @@ type engineProcess struct {
 
 func startNode(t *testing.T, args ...string) *engineProcess {
 	t.Helper()
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tool, wheel := filepath.Join(root, "build", "kvlease"), filepath.Join(root, "third_party", "nixl", ".kvlease-wheel")
-	for _, file := range []string{tool, wheel} {
-		if _, err := os.Stat(file); err != nil {
-			require.Skip(t, "nixl", "no "+file+": run make deps build")
-		}
-	}
-	if os.Getenv("KVLEASE_NIXL") == "" {
-		t.Setenv("KVLEASE_NIXL", filepath.Dir(wheel))
-	}
+	node := builtPrograms(t).Node
 	port, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := &engineProcess{t: t, addr: fmt.Sprintf("127.0.0.1:%d", port)}
-	cmd := exec.Command(tool, append([]string{"node", "--role", "prefill", "--listen", e.addr}, args...)...)
+	cmd := exec.Command(node[0], append([]string{node[1], "--role", "prefill", "--listen", e.addr}, args...)...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // the death signal comes with the end of the thread that started the process

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -154,25 +153,7 @@ func TestAProcessInAContainerIsDumpedFromOutside(t *testing.T) {
 
 // A host in C, over the C library and the core in a file of its own.
 func TestTheLeasesOfAHostInCAreDumped(t *testing.T) {
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
-	core, wheel := os.Getenv("KVLEASE_CORE"), filepath.Join(root, "third_party", "nixl", ".kvlease-wheel")
-	if core == "" {
-		core = filepath.Join(root, "build", "libkvlease-core.so")
-	}
-	prefill := filepath.Join(filepath.Dir(core), "examples", "prefill")
-	for _, file := range []string{core, prefill, wheel} {
-		if _, err := os.Stat(file); err != nil {
-			require.Skip(t, "nixl", "no "+file+": run make deps build")
-		}
-	}
-	cmd := exec.Command(prefill, "--engine-id", "prefill-0", "--listen", "off")
-	cmd.Env = append(os.Environ(), "KVLEASE_CORE="+core)
-	if os.Getenv("KVLEASE_NIXL") == "" {
-		cmd.Env = append(cmd.Env, "KVLEASE_NIXL="+filepath.Dir(wheel))
-	}
+	cmd := exec.Command(builtPrograms(t).Prefill[0], "--engine-id", "prefill-0", "--listen", "off")
 	in, out := child.Pipes(t, cmd)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {

@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -41,24 +39,7 @@ func TestEnginesOfTheDemoAreTracedFromOutside(t *testing.T) {
 	if err := probe.Check(); err != nil {
 		require.Skip(t, "ebpf", err.Error())
 	}
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
-	build := filepath.Join(root, "build")
-	tool, prefill, decode := filepath.Join(build, "kvlease"), filepath.Join(build, "examples", "prefill"), filepath.Join(build, "examples", "decode")
-	core, wheel := filepath.Join(build, "libkvlease-core.so"), filepath.Join(root, "third_party", "nixl", ".kvlease-wheel")
-	for _, file := range []string{tool, prefill, decode, core, wheel} {
-		if _, err := os.Stat(file); err != nil {
-			require.Skip(t, "nixl", "no "+file+": run make deps build")
-		}
-	}
-	if os.Getenv("KVLEASE_CORE") == "" {
-		t.Setenv("KVLEASE_CORE", core)
-	}
-	if os.Getenv("KVLEASE_NIXL") == "" {
-		t.Setenv("KVLEASE_NIXL", filepath.Dir(wheel))
-	}
+	programs := builtPrograms(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var out bytes.Buffer
@@ -67,7 +48,7 @@ func TestEnginesOfTheDemoAreTracedFromOutside(t *testing.T) {
 
 	var story strings.Builder
 	result, err := demo.Run(t.Context(), demo.Config{
-		Programs: demo.Programs{Prefill: []string{prefill}, Decode: []string{decode}, Node: []string{tool, "node"}},
+		Programs: programs,
 		Lease:    1200 * time.Millisecond, Pass: 10 * time.Millisecond, Scenes: "a", Narrate: &story, Version: version,
 	})
 	if err = errors.Join(err, ctx.Err()); err != nil {

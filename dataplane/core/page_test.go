@@ -18,6 +18,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // shown reads a context's page after a step.
@@ -295,7 +296,7 @@ func TestAHostsPageShowsItsEnginesAndRanks(t *testing.T) {
 func TestThePageGoesWithItsContext(t *testing.T) {
 	dir, err := os.MkdirTemp(watch.DefaultDir, "kvlease-core-test-")
 	if err != nil {
-		t.Skip(err)
+		require.Skip(t, "shm", err.Error())
 	}
 	defer os.RemoveAll(dir)
 	l := newLab(t, `{"stats_page":"`+dir+`"}`)

@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 func TestAPageThatAnotherUserHasMadeIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("root is needed: files of other users")
+		require.Skip(t, "root", "files of other users are made here")
 	}
 	dir := memory(t)
 	good, err := os.ReadFile(newPage(t, spec(dir)).Path())

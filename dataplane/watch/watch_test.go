@@ -21,6 +21,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/histogram"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/internal/child"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // memory is a folder of shared memory that the test has for itself.
@@ -28,7 +29,7 @@ func memory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(DefaultDir, "kvlease-watch-test-")
 	if err != nil {
-		t.Skipf("%s is needed: %v", DefaultDir, err)
+		require.Skip(t, "shm", err.Error())
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
@@ -210,7 +211,7 @@ func TestAPageIsForItsUserAlone(t *testing.T) {
 		}
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("root is needed to be another user")
+		require.Skip(t, "root", "only root can be another user")
 	}
 	if err := os.Chmod(filepath.Dir(w.Path()), 0o755); err != nil {
 		t.Fatal(err)
@@ -472,7 +473,7 @@ func small(t *testing.T, bytes int) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
-		t.Skipf("a small memory file system cannot be mounted here: %v", err)
+		require.Skip(t, "root", "a small memory file system is mounted here: "+err.Error())
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	return dir

@@ -126,7 +126,7 @@ func compiler(t *testing.T, names ...string) string {
 			return path
 		}
 	}
-	t.Skipf("none of %v is here", names)
+	require.Skip(t, names[0], "none of "+strings.Join(names, ", ")+" is here")
 	return ""
 }
 
