@@ -223,8 +223,18 @@ func TestWhatGoesWrongAtTheSideChannelIsSaid(t *testing.T) {
 			dial(t, p, []byte("GET /metrics HTTP/1.1\r\nHost: an.engine:5600\r\n\r\n"))
 		}},
 		{kind: log.SideRefused, do: func(t *testing.T, _ *sideLab, p *node) {
-			for range 300 { // more than may owe their hello
+			for i := range uint64(300) { // more than may owe their hello
 				dial(t, p, hello(1)[:8])
+				eventually(t, "it is asked for the rest", func() bool {
+					var now sideStats
+					now.read(p.core.side)
+					return now.wire.Others == i+1
+				})
+			}
+		}},
+		{kind: log.SideRefused, do: func(t *testing.T, _ *sideLab, p *node) {
+			for range 300 { // more than may say nothing at all
+				dial(t, p, nil)
 			}
 		}},
 		{kind: log.ReaderWiresFull, config: `{"death_wires_max":1}`, do: func(t *testing.T, _ *sideLab, p *node) {

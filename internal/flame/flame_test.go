@@ -92,6 +92,7 @@ func TestFoldedTextReadsAsWhatWasWritten(t *testing.T) {
 func FuzzFolded(f *testing.F) {
 	f.Add("a;b [c] 12\n")
 	f.Add("x [y;z] w [] 0")
+	f.Add("0 [] 0")
 	f.Fuzz(func(t *testing.T, text string) {
 		stacks, err := ReadFolded(strings.NewReader(text))
 		if err != nil {

@@ -92,7 +92,7 @@ func ReadFolded(r io.Reader) ([]Stack, error) {
 
 func parseFrame(s string) Frame {
 	s = clean(s)
-	if at := strings.LastIndex(s, " ["); at > 0 && strings.HasSuffix(s, "]") {
+	if at := strings.LastIndex(s, " ["); at > 0 && at+2 < len(s)-1 && s[len(s)-1] == ']' { // " []" is a part of the name: a frame without a file is written without it
 		return Frame{s[:at], s[at+2 : len(s)-1]}
 	}
 	return Frame{Name: s}
