@@ -8,7 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/internal/require"
 )
@@ -71,5 +74,29 @@ func TestAPageOfCountlessValuesCostsNoMemory(t *testing.T) {
 		if !errors.Is(err, want) {
 			t.Errorf("%d values: %v, want %v", n, err, want)
 		}
+	}
+}
+
+func TestAPageIsForItsUserAlone(t *testing.T) {
+	w := newPage(t, spec(memory(t)))
+	old := unix.Umask(0)
+	open := newPage(t, func() *Spec { s := spec(filepath.Dir(w.Path())); s.Context = 1; return s }())
+	unix.Umask(old)
+	for _, path := range []string{w.Path(), open.Path()} {
+		if st, err := os.Stat(path); err != nil || st.Mode() != 0o600 {
+			t.Errorf("%s: %v %v", path, st.Mode(), err)
+		}
+	}
+	if os.Geteuid() != 0 {
+		require.Skip(t, "root", "only root can be another user")
+	}
+	if err := os.Chmod(filepath.Dir(w.Path()), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run := runSelf(t, "open", w.Path())
+	run.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := run.CombinedOutput()
+	if !strings.Contains(string(out), "permission denied") {
+		t.Errorf("another user: %s %v", out, err)
 	}
 }
