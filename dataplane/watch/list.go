@@ -24,7 +24,7 @@ const (
 
 func fileName(uid, pid, n int) string { return fmt.Sprintf("%s%d.%d.%d", prefix, uid, pid, n) }
 
-// names splits a file's name; false: it is none of ours.
+// ownName splits a file's name; false: it is none of ours.
 func ownName(name string) (uid, pid, n int, ok bool) {
 	rest, ok := strings.CutPrefix(name, prefix)
 	if !ok {
@@ -107,6 +107,19 @@ func sweep(dir string, now time.Time) {
 	sort.Slice(left, func(i, j int) bool { return left[i].idle < left[j].idle })
 	for _, d := range left[min(len(left), deadMax):] {
 		removeIf(d.path, func(h *Head, _ time.Duration) bool { return !h.Alive }, now)
+	}
+}
+
+// RemoveDead removes what a dead process of this user has left, for whoever ended it on purpose: nobody is to be alarmed by it for deadKept.
+func RemoveDead(dir string, pid int) {
+	paths, err := List(dir)
+	if err != nil {
+		return
+	}
+	for _, path := range paths {
+		if _, owner, _, _ := ownName(filepath.Base(path)); owner == pid {
+			removeIf(path, func(h *Head, _ time.Duration) bool { return !h.Alive }, time.Now())
+		}
 	}
 }
 

@@ -55,3 +55,18 @@ func TestPagesOfDeadProcessesStayForTenMinutes(t *testing.T) {
 		t.Errorf("%d pages are left, want %d dead ones, one that lives and one that is none: %v", len(left), deadMax, err)
 	}
 }
+
+func TestWhatADeadProcessLeftCanBeRemovedAndALivingOneKeepsItsPage(t *testing.T) {
+	dir := memory(t)
+	alive := newPage(t, spec(dir))
+	alive.Publish(fillState(alive, 1))
+	dead := deadPage(t, dir, 1)
+	RemoveDead(dir, os.Getpid()+1)
+	if left, err := List(dir); err != nil || len(left) != 2 {
+		t.Errorf("by another process's number: %v %v", left, err)
+	}
+	RemoveDead(dir, os.Getpid())
+	if left, err := List(dir); err != nil || len(left) != 1 || left[0] != alive.Path() {
+		t.Errorf("%s was to go, and there are %v %v", dead, left, err)
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
+	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
 // cast says which processes play in a scene. The zero value is P and D, a process each, with P's map handed to D.
@@ -91,6 +92,7 @@ func (s *stage) open() (err error) {
 func (s *stage) close() {
 	for _, e := range s.all {
 		e.kill()
+		watch.RemoveDead("", e.proc.PID())
 	}
 	os.RemoveAll(s.folder)
 }
