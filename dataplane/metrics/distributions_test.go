@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -8,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/histogram"
 )
 
@@ -81,5 +84,20 @@ func TestAnEmptyHistogramIsNativeToo(t *testing.T) {
 	}
 	if len(m.Histogram.PositiveSpan) != 1 || m.Histogram.GetZeroThreshold() == 0 {
 		t.Errorf("%v looks like a classic one", m.Histogram)
+	}
+}
+
+// An alert compares lateness with half an interval: beyond the last classic bucket a quantile could not tell.
+func TestLatenessIsToldApartAtTheLongestLeases(t *testing.T) {
+	const most = 24 * 3600 // s
+	longest, err := core.ParseConfig(fmt.Appendf(nil, `{"kv_lease_duration":%d}`, most))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := core.ParseConfig(fmt.Appendf(nil, `{"kv_lease_duration":%d}`, most+1)); err == nil {
+		t.Errorf("leases may be longer than %d s", most)
+	}
+	if last := math.Ldexp(1, distributions["beat_late"].to); last <= longest.Interval().Seconds()/2 {
+		t.Errorf("the last bucket ends at %g s, half an interval is %g s", last, longest.Interval().Seconds()/2)
 	}
 }

@@ -96,7 +96,7 @@ var Rows = []Row{
 		{Title: "Engines that cannot be reached", Queries: one(`sum by (engine) (kvlease_engines_failing{`+only+`})`, "{{engine}}")},
 		{Title: "Since the last step", Unit: "s", Queries: one(`max by (engine, role, rank) (kvlease_step_age_seconds{`+only+`})`, "{{engine}} {{role}} {{rank}}")},
 		{Title: "Step", Unit: "s", Queries: quantiles("step_seconds", 0.5, 0.99)},
-		{Title: "Stalls, of ten minutes", Queries: one("sum by (engine) (increase(kvlease_stall_gap_seconds_count{"+only+"}[10m]))\nor histogram_count(sum by (engine) (increase(kvlease_stall_gap_seconds{"+only+"}[10m])))", "{{engine}}")},
+		{Title: "Stalls, of ten minutes", Queries: one("max by (engine) (increase(kvlease_stall_gap_seconds_count{"+only+"}[10m])\nor histogram_count(increase(kvlease_stall_gap_seconds{"+only+"}[10m])))", "{{engine}}")},
 		{Title: "Steps that left work", Unit: "ops", Queries: one(sum("engine, what", "steps_cut_total"), "{{engine}} {{what}}")},
 		{Title: "Late stock reads, of ten minutes", Text: "Stock readers have no fence: each may have answered with another request's blocks.", Queries: one(`sum by (engine) (increase(kvlease_late_stock_reads_total{`+only+`}[10m]))`, "{{engine}}")},
 		{Title: "Refused reads, of ten minutes", Text: "The fence threw the data away; the requests are computed again.", Queries: one(`sum by (engine, outcome) (increase(kvlease_reads_total{`+only+`, outcome=~"stale|unproven"}[10m]))`, "{{engine}} {{outcome}}")},

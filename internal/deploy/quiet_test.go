@@ -9,7 +9,7 @@ type operand struct {
 // quiet says it for every alert.
 var quiet = map[string]operand{
 	"KvleaseEngineDown":        {`kvlease_up`, want{1, 1, "D", "it lives"}},
-	"KvleaseExporterDown":      {`up{job="kvlease"}`, want{1, 1, "", "it is scraped"}},
+	"KvleaseExporterDown":      {`up{job=~"kvlease|kvlease-engines"}`, want{1, 1, "", "it is scraped"}},
 	"KvleaseBroken":            {`kvlease_poisoned`, want{0, 0, "P", "it works"}},
 	"KvleaseUnhealthy":         {`kvlease_healthy`, want{1, 1, "D", "it reaches P"}},
 	"KvleaseStandsStill":       {`kvlease_step_age_seconds`, want{0, 1, "D", "it steps every 10 ms"}},
@@ -18,11 +18,11 @@ var quiet = map[string]operand{
 	"KvleaseLeasesExpire":      {`sum by (instance, engine) (rate(kvlease_leases_freed_total[5m]))`, want{0.1, 200, "P", "leases end as completed"}},
 	"KvleaseReadersDie":        {`sum by (instance, engine) (increase(kvlease_readers_dead_total[10m]))`, want{0, 0, "P", "nobody has died"}},
 	"KvleaseHeartbeatsLate":    {`min by (instance, engine) (kvlease_heartbeat_interval_seconds)`, want{1, 1, "D", "a sixth of 6 s"}},
-	"KvleaseHeartbeatsFail":    {`sum by (instance, engine, role, rank, pid, context) (rate(kvlease_send_failures_total[5m]))`, want{0, 0, "D", "all are taken"}},
+	"KvleaseHeartbeatsFail":    {`sum by (instance, engine, role, rank, pid, context) (rate(kvlease_send_failures_total[2m]))`, want{0, 0, "D", "all are taken"}},
 	"KvleaseHeartbeatsUnheard": {`sum by (instance, engine, role, rank, pid, context) (increase(kvlease_heartbeat_messages_dropped_total[5m]))`, want{0, 0, "D", "P takes in what comes"}},
 	"KvleaseHeartbeatsUnknown": {`sum by (instance, engine) (rate(kvlease_heartbeats_received_total[5m]))`, want{0.5, 500, "P", "one for each request and second"}},
 	"KvleaseEngineUnreachable": {`kvlease_engines_failing_long`, want{0, 0, "D", "P can be reached"}},
-	"KvleaseHandshakesFail":    {`sum by (instance, engine, class) (rate(kvlease_handshake_failures_total[5m]))`, want{0, 0, "D unreachable", "P answers"}},
+	"KvleaseHandshakesFail":    {`sum by (instance, engine, class) (rate(kvlease_handshake_failures_total[2m]))`, want{0, 0, "D unreachable", "P answers"}},
 	"KvleaseReadsFail":         {`sum by (instance, engine) (rate(kvlease_reads_total[5m]))`, want{0.1, 200, "D", "D reads some each second"}},
 	"KvleaseReadsRefused":      {`sum by (instance, engine) (increase(kvlease_reads_total{outcome=~"stale|unproven"}[10m]))`, want{0, 0, "D", "none came late"}},
 	"KvleaseStockReadsLate":    {`sum by (instance, engine) (increase(kvlease_late_stock_reads_total[10m]))`, want{0, 0, "P", "D has a fence"}},
@@ -33,7 +33,7 @@ var quiet = map[string]operand{
 	"KvleaseStepsSlow":         {``, want{}}, // the panel Step asks the same
 	"KvleaseStalls":            {``, want{}}, // so does Stalls
 	"KvleaseBacklog":           {`sum by (instance, engine, role, rank, pid, context) (rate(kvlease_steps_total[5m]))`, want{10, 200, "P", "a pass takes 10 ms"}},
-	"KvleaseEventsHeld":        {`sum by (instance, engine, role, rank, pid, context) (rate(kvlease_events_held_total[5m]))`, want{0, 0, "P", "it polls"}},
+	"KvleaseEventsHeld":        {`sum by (instance, engine, role, rank, pid, context) (rate(kvlease_events_held_total[1m]))`, want{0, 0, "P", "it polls"}},
 	"KvleaseRankLost":          {``, want{}}, // there are no ranks here
 	"KvleaseRankMisfit":        {``, want{}},
 	"KvleaseMalformed":         {`sum by (instance, engine, role, rank, pid, context) (increase(kvlease_malformed_messages_total[10m]))`, want{0, 0, "P", "D speaks as we do"}},

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -37,17 +38,17 @@ var stories = map[string]story{
 	"KvleaseExporterDown":      {map[string]string{`up{L}`: becomes(1, 0)}, began + 4*time.Minute, began + 6*time.Minute},
 	"KvleaseBroken":            {map[string]string{`kvlease_poisoned{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
 	"KvleaseUnhealthy":         {map[string]string{`kvlease_healthy{L}`: becomes(1, 0)}, began + 45*time.Second, began + 90*time.Second},
-	"KvleaseStandsStill":       {map[string]string{`kvlease_step_age_seconds{L}`: "0+0x11 3+3x100", `kvlease_heartbeat_interval_seconds{L}`: steady(5), `kvlease_remote_requests_tracked{L,remote="P"}`: steady(1)}, began, began + time.Minute},
+	"KvleaseStandsStill":       {map[string]string{`kvlease_step_age_seconds{L}`: "0+0x11 3+3x100", `kvlease_heartbeat_interval_seconds{L}`: steady(5), `kvlease_leases_held{L}`: steady(1)}, began, began + time.Minute}, // a host has no rows of readers
 	"KvleaseReaderSilent":      {map[string]string{`kvlease_reader_beat_age_seconds{L,reader="D",hash="1",kind="native"}`: "1+0x11 3+3x100", `kvlease_heartbeat_interval_seconds{L}`: steady(5), `kvlease_reader_leases{L,reader="D",hash="1",kind="native"}`: steady(1)}, began, began + time.Minute},
 	"KvleaseSlackLow":          {map[string]string{`kvlease_reader_least_slack_seconds{L,reader="D",hash="1",kind="native"}`: becomes(15, 2), `kvlease_heartbeat_interval_seconds{L}`: steady(5)}, began + 15*time.Second, began + time.Minute},
-	"KvleaseLeasesExpire":      {map[string]string{`kvlease_leases_freed_total{L,reason="expired"}`: grow(1), `kvlease_leases_freed_total{L,reason="completed"}`: "0+10x120"}, began - 15*time.Second, began + 3*time.Minute},
+	"KvleaseLeasesExpire":      {map[string]string{`kvlease_leases_freed_total{L,reason="expired"}`: grow(1), `kvlease_leases_freed_total{L,reason="completed"}`: "0+10x120"}, began + 30*time.Second, began + 3*time.Minute},
 	"KvleaseReadersDie":        {map[string]string{`kvlease_readers_dead_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
-	"KvleaseHeartbeatsLate":    {map[string]string{`kvlease_heartbeat_lateness_seconds_bucket{L,le="1"}`: "0+0x120", `kvlease_heartbeat_lateness_seconds_bucket{L,le="4"}`: grow(1), `kvlease_heartbeat_lateness_seconds_bucket{L,le="+Inf"}`: grow(1), `kvlease_heartbeat_interval_seconds{L}`: steady(5)}, began + time.Minute, began + 4*time.Minute},
-	"KvleaseHeartbeatsFail":    {map[string]string{`kvlease_send_failures_total{L}`: grow(1)}, began + time.Minute, began + 4*time.Minute},
+	"KvleaseHeartbeatsLate":    {map[string]string{`kvlease_heartbeat_lateness_seconds_bucket{L,le="1"}`: "0+0x120", `kvlease_heartbeat_lateness_seconds_bucket{L,le="4"}`: grow(1), `kvlease_heartbeat_lateness_seconds_bucket{L,le="+Inf"}`: grow(1), `kvlease_heartbeat_interval_seconds{L}`: steady(5)}, began + 5*time.Minute, began + 8*time.Minute},
+	"KvleaseHeartbeatsFail":    {map[string]string{`kvlease_send_failures_total{L}`: grow(1)}, began + 150*time.Second, began + 4*time.Minute},
 	"KvleaseHeartbeatsUnheard": {map[string]string{`kvlease_heartbeat_messages_dropped_total{L}`: grow(1)}, began - 15*time.Second, began + time.Minute},
 	"KvleaseHeartbeatsUnknown": {map[string]string{`kvlease_heartbeats_unknown_total{L}`: grow(5), `kvlease_heartbeats_received_total{L}`: "0+10x120"}, began + 8*time.Minute, began + 14*time.Minute},
 	"KvleaseEngineUnreachable": {map[string]string{`kvlease_engines_failing_long{L}`: becomes(0, 1)}, began + 45*time.Second, began + 90*time.Second},
-	"KvleaseHandshakesFail":    {map[string]string{`kvlease_handshake_failures_total{L,class="silent"}`: grow(1)}, began + time.Minute, began + 4*time.Minute},
+	"KvleaseHandshakesFail":    {map[string]string{`kvlease_handshake_failures_total{L,class="silent"}`: grow(1)}, began + 150*time.Second, began + 4*time.Minute},
 	"KvleaseReadsFail":         {map[string]string{`kvlease_reads_total{L,outcome="timeout"}`: grow(1), `kvlease_reads_total{L,outcome="ok"}`: "0+10x120"}, began + 30*time.Second, began + 3*time.Minute},
 	"KvleaseReadsRefused":      {map[string]string{`kvlease_reads_total{L,outcome="stale"}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
 	"KvleaseStockReadsLate":    {map[string]string{`kvlease_late_stock_reads_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
@@ -55,10 +56,10 @@ var stories = map[string]story{
 	"KvleaseTransfersNeverEnd": {map[string]string{`kvlease_transfers_abandoned{L}`: becomes(0, 1)}, began + 9*time.Minute, began + 11*time.Minute},
 	"KvleaseLeasesFull":        {map[string]string{`kvlease_leases_held{L}`: becomes(10, 95), `kvlease_leases_limit{L}`: steady(100)}, began + 45*time.Second, began + 90*time.Second},
 	"KvleaseNoRoom":            {map[string]string{`kvlease_tables_full_total{L,table="runs"}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
-	"KvleaseStepsSlow":         {map[string]string{`kvlease_step_seconds_bucket{L,le="0.03125"}`: "0+0x120", `kvlease_step_seconds_bucket{L,le="0.125"}`: grow(10), `kvlease_step_seconds_bucket{L,le="+Inf"}`: grow(10)}, began + 4*time.Minute, began + 7*time.Minute},
+	"KvleaseStepsSlow":         {map[string]string{`kvlease_step_seconds_bucket{L,le="0.03125"}`: "0+0x120", `kvlease_step_seconds_bucket{L,le="0.125"}`: grow(10), `kvlease_step_seconds_bucket{L,le="+Inf"}`: grow(10)}, began + 5*time.Minute, began + 8*time.Minute},
 	"KvleaseStalls":            {map[string]string{`kvlease_stall_gap_seconds_count{L}`: grow(1)}, began, began + 2*time.Minute},
-	"KvleaseBacklog":           {map[string]string{`kvlease_steps_cut_total{L,what="messages"}`: grow(9), `kvlease_steps_total{L}`: "0+10x120"}, began + 4*time.Minute, began + 11*time.Minute},
-	"KvleaseEventsHeld":        {map[string]string{`kvlease_events_held_total{L}`: grow(1)}, began + 30*time.Second, began + 3*time.Minute},
+	"KvleaseBacklog":           {map[string]string{`kvlease_steps_cut_total{L,what="messages"}`: grow(9), `kvlease_steps_total{L}`: "0+10x120"}, began + 5*time.Minute, began + 12*time.Minute},
+	"KvleaseEventsHeld":        {map[string]string{`kvlease_events_held_total{L}`: grow(1)}, began + 90*time.Second, began + 3*time.Minute},
 	"KvleaseRankLost":          {map[string]string{`kvlease_ranks_lost{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
 	"KvleaseRankMisfit":        {map[string]string{`kvlease_misfit{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
 	"KvleaseMalformed":         {map[string]string{`kvlease_malformed_messages_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
@@ -66,46 +67,98 @@ var stories = map[string]story{
 	"KvleaseLeaseOld":          {map[string]string{`kvlease_oldest_lease_age_seconds{L}`: "590+0x11 605+15x100", `kvlease_lease_duration_seconds{L}`: steady(30)}, began - 15*time.Second, began + 15*time.Second},
 }
 
-// TestAlertsFireAfterTheirTrueDurations asks promtool about deploy/alerts.yml as it is.
-func TestAlertsFireAfterTheirTrueDurations(t *testing.T) {
-	type input struct {
+// once is a counter that counts one thing in the third minute, and nothing after it.
+func once() string { return becomes(0, 1) }
+
+// late is one observation of a histogram in the third minute beyond what an alert allows, among few others.
+func late(name, fine, bad string) map[string]string {
+	few, all := "0+1x120", "0+1x11 13+1x110"
+	return map[string]string{name + `_bucket{L,le="` + fine + `"}`: few, name + `_bucket{L,le="` + bad + `"}`: all, name + `_bucket{L,le="+Inf"}`: all}
+}
+
+func with(series map[string]string, name, values string) map[string]string {
+	series[name] = values
+	return series
+}
+
+// lone are things that happen once on a calm night and are no reason to wake anybody: alerts about what goes on must stay quiet.
+var lone = map[string]map[string]string{
+	"KvleaseLeasesExpire":      {`kvlease_leases_freed_total{L,reason="expired"}`: once(), `kvlease_leases_freed_total{L,reason="completed"}`: "0+0x20 1+0x100"},
+	"KvleaseHeartbeatsLate":    with(late("kvlease_heartbeat_lateness_seconds", "1", "4"), `kvlease_heartbeat_interval_seconds{L}`, steady(5)),
+	"KvleaseHeartbeatsFail":    {`kvlease_send_failures_total{L}`: once()},
+	"KvleaseHeartbeatsUnknown": {`kvlease_heartbeats_unknown_total{L}`: once(), `kvlease_heartbeats_received_total{L}`: once()},
+	"KvleaseHandshakesFail":    {`kvlease_handshake_failures_total{L,class="unreachable"}`: once()},
+	"KvleaseReadsFail":         {`kvlease_reads_total{L,outcome="timeout"}`: once(), `kvlease_reads_total{L,outcome="ok"}`: "0+0x20 1+0x100"},
+	"KvleaseStepsSlow":         late("kvlease_step_seconds", "0.03125", "0.125"),
+	"KvleaseStalls":            {`kvlease_stall_gap_seconds_count{L}`: once(), `kvlease_stall_gap_seconds_count{` + rank(1) + `}`: once(), `kvlease_stall_gap_seconds_count{` + rank(2) + `}`: once(), `kvlease_stall_gap_seconds_count{` + rank(3) + `}`: once()},
+	"KvleaseBacklog":           {`kvlease_steps_cut_total{L,what="messages"}`: once(), `kvlease_steps_total{L}`: once()},
+	"KvleaseEventsHeld":        {`kvlease_events_held_total{L}`: once()},
+}
+
+// rank has the labels of another rank of the same engine.
+func rank(n int) string { return strings.Replace(common, `rank="0"`, fmt.Sprintf(`rank="%d"`, n), 1) }
+
+// window finds the ranges of an expression.
+var window = regexp.MustCompile(`\[(\d+[smh])\]`)
+
+// TestWhatHappensOnceAlarmsNobody: a range remembers one event for as long as it is, so an alert that waits less than that, or not at
+// all, fires for every single one. Each alert over a range either waits longer, or is about single events.
+func TestWhatHappensOnceAlarmsNobody(t *testing.T) {
+	var tests []unit
+	for _, r := range rules(t) {
+		for _, m := range window.FindAllStringSubmatch(r.Expr, -1) {
+			wait, _ := time.ParseDuration(r.For)
+			if looks, err := time.ParseDuration(m[1]); err != nil || wait > 0 && wait <= looks {
+				t.Errorf("%s: for %v says nothing over a range of %v (%v)", r.Alert, wait, looks, err)
+			}
+		}
+		if series, ok := lone[r.Alert]; ok {
+			tests = append(tests, unitOf(series, expr{Expr: fmt.Sprintf("count by (alertname) (count_over_time(ALERTS{alertstate=\"firing\", alertname=%q}[25m]))", r.Alert), EvalTime: "25m"}))
+		}
+	}
+	if len(tests) != len(lone) {
+		t.Errorf("%d of %d alerts are there", len(tests), len(lone))
+	}
+	promtoolAgrees(t, tests)
+}
+
+type (
+	input struct {
 		Series string
 		Values string
 	}
-	type sampleOf struct {
+	sampleOf struct {
 		Labels string
 		Value  int
 	}
-	type expr struct {
+	expr struct {
 		Expr     string
 		EvalTime string     `yaml:"eval_time"`
 		Samples  []sampleOf `yaml:"exp_samples"`
 	}
-	type unit struct {
+	unit struct {
 		Interval string
 		Input    []input `yaml:"input_series"`
 		Exprs    []expr  `yaml:"promql_expr_test"`
 	}
-	file := struct {
+)
+
+func unitOf(series map[string]string, exprs ...expr) unit {
+	u := unit{Interval: "15s", Exprs: exprs}
+	for name, values := range series {
+		u.Input = append(u.Input, input{strings.Replace(name, "{L", "{"+common, 1), values})
+	}
+	return u
+}
+
+// promtoolAgrees runs tests of deploy/alerts.yml as it is.
+func promtoolAgrees(t *testing.T, tests []unit) {
+	t.Helper()
+	text, err := yaml.Marshal(struct {
 		Rules []string `yaml:"rule_files"`
 		Every string   `yaml:"evaluation_interval"`
 		Tests []unit
-	}{Rules: []string{filepath.Join(root(t), "deploy", "alerts.yml")}, Every: "15s"}
-	for _, r := range rules(t) {
-		s, ok := stories[r.Alert]
-		if !ok {
-			t.Errorf("%s has no story", r.Alert)
-			continue
-		}
-		u := unit{Interval: "15s"}
-		for name, values := range s.series {
-			u.Input = append(u.Input, input{strings.Replace(name, "{L", "{"+common, 1), values})
-		}
-		query := fmt.Sprintf("count by (alertname) (ALERTS{alertstate=\"firing\", alertname=%q})", r.Alert)
-		u.Exprs = []expr{{Expr: query, EvalTime: s.before.String()}, {Expr: query, EvalTime: s.after.String(), Samples: []sampleOf{{fmt.Sprintf("{alertname=%q}", r.Alert), 1}}}}
-		file.Tests = append(file.Tests, u)
-	}
-	text, err := yaml.Marshal(file)
+	}{[]string{filepath.Join(root(t), "deploy", "alerts.yml")}, "15s", tests})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,4 +169,21 @@ func TestAlertsFireAfterTheirTrueDurations(t *testing.T) {
 	if out, err := exec.Command(program(t, "promtool"), "test", "rules", path).CombinedOutput(); err != nil {
 		t.Errorf("promtool test rules: %v\n%s", err, out)
 	}
+}
+
+// TestAlertsFireAfterTheirTrueDurations asks promtool.
+func TestAlertsFireAfterTheirTrueDurations(t *testing.T) {
+	var tests []unit
+	for _, r := range rules(t) {
+		s, ok := stories[r.Alert]
+		if !ok {
+			t.Errorf("%s has no story", r.Alert)
+			continue
+		}
+		query := fmt.Sprintf("count by (alertname) (ALERTS{alertstate=\"firing\", alertname=%q})", r.Alert)
+		tests = append(tests, unitOf(s.series,
+			expr{Expr: query, EvalTime: s.before.String()},
+			expr{Expr: query, EvalTime: s.after.String(), Samples: []sampleOf{{fmt.Sprintf("{alertname=%q}", r.Alert), 1}}}))
+	}
+	promtoolAgrees(t, tests)
 }
