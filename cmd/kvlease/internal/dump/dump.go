@@ -142,7 +142,7 @@ func Run(cfg *Config) (*Report, error) {
 		return nil, refused(cfg.PID, err)
 	}
 	names := pages.NewNames()
-	learn(names, cfg.Dir)
+	names.LearnAll(cfg.Dir)
 	var failed error
 	for _, path := range paths {
 		page, err := watch.Open(path)
@@ -187,20 +187,6 @@ func refused(pid int, err error) error {
 		return fmt.Errorf("process %d: its stats page: %w: run as its user, or as root", pid, err)
 	}
 	return fmt.Errorf("process %d: %w", pid, err)
-}
-
-// learn takes the names of engines from all pages here.
-func learn(names *pages.Names, dir string) {
-	paths, _ := watch.List(dir)
-	for _, path := range paths {
-		if page, err := watch.Open(path); err == nil {
-			s := watch.Snapshot{SkipEnds: true}
-			if page.Read(&s) == nil {
-				names.Learn(&s)
-			}
-			page.Close()
-		}
-	}
 }
 
 // add takes a page and the memory that it names.

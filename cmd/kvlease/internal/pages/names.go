@@ -4,10 +4,14 @@ import (
 	"fmt"
 
 	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
-// namesMax bounds what is remembered.
-const namesMax = 1 << 16
+// namesMax bounds what is remembered, pagesMax the pages that LearnAll reads.
+const (
+	namesMax = 1 << 16
+	pagesMax = 4096
+)
 
 // Names are what engines are called, by their hashes. An owner knows a reader of ours by its hash only; the reader's own page, or that of
 // somebody who reads from it, has its id.
@@ -16,11 +20,30 @@ type Names struct{ hashes map[uint64]string }
 // NewNames knows nobody.
 func NewNames() *Names { return &Names{hashes: map[uint64]string{}} }
 
-// Learn takes the names that a page has.
+// Learn takes the names that a page has. A stock reader goes by the hash of its agent's name.
 func (n *Names) Learn(s *watch.Snapshot) {
 	n.Add(s.Hash, s.Engine)
 	for i := range s.Remotes {
 		n.Add(s.Remotes[i].Hash, s.Remotes[i].ID)
+	}
+	for i := range s.Readers {
+		if name := s.Readers[i].Name; name != "" {
+			n.Add(wire.EngineHash([]byte(name)), name)
+		}
+	}
+}
+
+// LearnAll takes the names of all pages in a folder that may be read.
+func (n *Names) LearnAll(dir string) {
+	paths, _ := watch.List(dir)
+	for _, path := range paths[:min(len(paths), pagesMax)] {
+		if page, err := watch.Open(path); err == nil {
+			s := watch.Snapshot{SkipEnds: true}
+			if page.Read(&s) == nil {
+				n.Learn(&s)
+			}
+			page.Close()
+		}
 	}
 }
 
@@ -43,12 +66,18 @@ func (n *Names) Reader(r *watch.Reader) string {
 		return "all others"
 	case r.Name != "":
 		return r.Name
-	case r.Hash != 0 && n.hashes[r.Hash] != "":
-		return n.hashes[r.Hash]
 	case r.Hash != 0:
-		return "engine " + Hash(r.Hash)
+		return n.Engine(r.Hash)
 	}
 	return ""
+}
+
+// Engine is what an engine is called: its name, or its hash in digits.
+func (n *Names) Engine(hash uint64) string {
+	if name := n.Of(hash); name != "" {
+		return name
+	}
+	return fmt.Sprintf("engine %016x", hash)
 }
 
 // Hash is one in digits; empty: there is none.

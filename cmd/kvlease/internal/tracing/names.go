@@ -7,29 +7,22 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
 	"github.com/kvlease/kvlease/dataplane/probe"
 	"github.com/kvlease/kvlease/dataplane/watch"
-	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // names are what hashes and contexts are called: processes say it in their stats pages.
 type names struct {
 	dir      string // of the pages
 	contexts map[probe.Context]string
-	hashes   map[uint64]string
+	engines  *pages.Names
 	aliases  map[uint64]probe.Context // hashes that only a context of ours sends or receives under
 	strange  map[uint32]bool          // processes that are not, or no more, to be found here
 }
 
-// namesMax bounds what is remembered, pagesMax what is read of pages that no process here goes with.
-const (
-	namesMax = 1 << 14
-	pagesMax = 256
-)
+// namesMax bounds what is remembered of each kind.
+const namesMax = 1 << 14
 
 func newNames(dir string) *names {
-	if dir == "" {
-		dir = watch.DefaultDir
-	}
-	return &names{dir: dir, contexts: map[probe.Context]string{}, hashes: map[uint64]string{}, aliases: map[uint64]probe.Context{}, strange: map[uint32]bool{}}
+	return &names{dir: dir, contexts: map[probe.Context]string{}, engines: pages.NewNames(), aliases: map[uint64]probe.Context{}, strange: map[uint32]bool{}}
 }
 
 // learn reads the pages of processes.
@@ -45,31 +38,14 @@ func (n *names) learn(pids []uint32, aliases []probe.Alias) {
 		n.pages(pid)
 	}
 	if strange { // gone, or of another container: what goes by a hash may have a name nevertheless
-		n.all()
+		n.engines.LearnAll(n.dir)
 	}
 	for _, a := range aliases {
 		if len(n.aliases) < namesMax {
 			n.aliases[a.Hash] = a.Context
 		}
-		if name, ok := n.hashes[a.Hash]; ok && n.contexts[a.Context] == "" && len(n.contexts) < namesMax {
+		if name := n.engines.Of(a.Hash); name != "" && n.contexts[a.Context] == "" && len(n.contexts) < namesMax {
 			n.contexts[a.Context] = name
-		}
-	}
-}
-
-// all reads every page for the hashes alone.
-func (n *names) all() {
-	paths, err := watch.List(n.dir)
-	if err != nil {
-		return
-	}
-	for _, path := range paths[:min(len(paths), pagesMax)] {
-		if page, err := watch.Open(path); err == nil {
-			s := watch.Snapshot{SkipEnds: true}
-			if page.Read(&s) == nil {
-				n.known(&s)
-			}
-			page.Close()
 		}
 	}
 }
@@ -95,27 +71,10 @@ func (n *names) pages(pid uint32) {
 }
 
 func (n *names) page(pid uint32, s *watch.Snapshot) {
-	if len(n.contexts) >= namesMax || len(n.hashes) >= namesMax {
-		return
+	if len(n.contexts) < namesMax {
+		n.contexts[probe.Context{PID: pid, Number: uint32(s.Context)}] = s.Engine
 	}
-	n.contexts[probe.Context{PID: pid, Number: uint32(s.Context)}] = s.Engine
-	n.known(s)
-}
-
-// known takes the names of hashes from a page.
-func (n *names) known(s *watch.Snapshot) {
-	if len(n.hashes) >= namesMax {
-		return
-	}
-	n.hashes[wire.EngineHash([]byte(s.Engine))] = s.Engine
-	for i := range s.Remotes {
-		n.hashes[s.Remotes[i].Hash] = s.Remotes[i].ID
-	}
-	for i := range s.Readers {
-		if r := &s.Readers[i]; r.Name != "" {
-			n.hashes[wire.EngineHash([]byte(r.Name))] = r.Name
-		}
-	}
+	n.engines.Learn(s)
 }
 
 // context is what a context is called.
@@ -128,13 +87,10 @@ func (n *names) context(c probe.Context) string {
 
 // hash is what a hash stands for: an id, else the engine of the context that goes by it, else its digits.
 func (n *names) hash(h uint64) string {
-	if name := n.hashes[h]; name != "" {
-		return name
-	}
-	if c, ok := n.aliases[h]; ok {
+	if c, ok := n.aliases[h]; ok && n.engines.Of(h) == "" {
 		return n.context(c)
 	}
-	return fmt.Sprintf("engine %016x", h)
+	return n.engines.Engine(h)
 }
 
 // others is what all are called that found no place of their own.

@@ -26,7 +26,8 @@ func snapshot() (*probe.Snapshot, *names) {
 	d1, d2, p := probe.Context{PID: 10, Number: 1}, probe.Context{PID: 11, Number: 1}, probe.Context{PID: 20, Number: 2}
 	n.contexts[d1], n.contexts[d2], n.contexts[p] = "D", "D", "P <1>"
 	hashD, hashP := wire.EngineHash([]byte("D")), wire.EngineHash([]byte("P <1>"))
-	n.hashes[hashD], n.hashes[hashP] = "D", "P <1>"
+	n.engines.Add(hashD, "D")
+	n.engines.Add(hashP, "P <1>")
 	n.aliases[77] = p // P's agent, by which stock readers know it
 	at := func(c probe.Context) uint64 { return uint64(c.PID)<<32 | uint64(c.Number) }
 	spans := func(list ...time.Duration) (h probe.Histogram) {
@@ -243,7 +244,7 @@ func TestOutliersBeyondWhatIsKeptLeaveTheLatest(t *testing.T) {
 func TestAnEngineIsNamedByWhatItsContextGoesBy(t *testing.T) {
 	n := newNames(t.TempDir())
 	c := probe.Context{PID: 1 << 30, Number: 1}
-	n.hashes[5] = "E"
+	n.engines.Add(5, "E")
 	n.learn(nil, []probe.Alias{{Context: c, Hash: 5}, {Context: c, Hash: 6}})
 	if n.context(c) != "E" || n.hash(6) != "E" || n.hash(7) != "engine 0000000000000007" {
 		t.Errorf("%s, %s, %s", n.context(c), n.hash(6), n.hash(7))
