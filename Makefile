@@ -27,10 +27,13 @@ CTEST     ?= $(or $(shell command -v ctest),.deps/cmake/data/bin/ctest)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Go's build cache sees headers only in a package's own folder. The checksum over all of ours makes it see the others.
-HEADERS    := $(shell find cmd cnixl ringbuf -name '*.h' | LC_ALL=C sort | xargs cat | sha256sum | cut -c1-12)
+HEADERS    := $(shell find cmd cnixl cuda ringbuf -name '*.h' | LC_ALL=C sort | xargs cat | sha256sum | cut -c1-12)
 CGO_CFLAGS ?= -O2 -g
-override CGO_CFLAGS += -DKVL_HEADERS=0x$(HEADERS)
-export CGO_CFLAGS
+override CGO_CFLAGS += -DKVL_HEADERS=0x$(HEADERS) -Wno-deprecated-declarations # go-nvml calls all of NVML
+# NVML's functions are bound at their first call, since the library may not be here. Some compilers bind all at the start.
+CGO_LDFLAGS ?= -O2 -g
+override CGO_LDFLAGS += -Wl,-z,lazy
+export CGO_CFLAGS CGO_LDFLAGS
 
 # For whatever runs from here: our core, whatever the user's shell names, and what must not be skipped.
 BUILT := $(abspath $(BUILD))

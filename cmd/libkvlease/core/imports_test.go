@@ -23,3 +23,18 @@ func TestTheCoreLeavesSignalsToItsHost(t *testing.T) {
 		t.Error("go list says nothing of the core")
 	}
 }
+
+// go-nvml leaves the functions of a library that may not be here to the loader, and the core is loaded with all of its symbols bound.
+func TestTheCoreLeavesNoSymbolToTheLoader(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	if slices.ContainsFunc(deps, func(d string) bool { return strings.HasPrefix(d, "github.com/NVIDIA/go-nvml") }) {
+		t.Error("the core imports go-nvml: no engine could load it")
+	}
+	if !slices.Contains(deps, "runtime/cgo") {
+		t.Error("go list says nothing of the core")
+	}
+}

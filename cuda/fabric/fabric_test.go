@@ -1,0 +1,224 @@
+package fabric
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvlease/kvlease/cuda/fabric/machine"
+)
+
+// chosen is each GPU's choice in words.
+func chosen(h *Host) (list []string) {
+	for g, c := range h.Choose() {
+		list = append(list, fmt.Sprintf("%d %s: %s", g, strings.Join(h.names(c.NICs), ","), c.Distance))
+	}
+	return list
+}
+
+func TestEachGPUOfAMachineGetsItsNICs(t *testing.T) {
+	for name, want := range map[string][]string{
+		"eight-by-eight": {
+			"0 mlx5_0: same PCIe switch", "1 mlx5_1: same PCIe switch", "2 mlx5_2: same PCIe switch", "3 mlx5_3: same PCIe switch",
+			"4 mlx5_4: same PCIe switch", "5 mlx5_5: same PCIe switch", "6 mlx5_6: same PCIe switch", "7 mlx5_7: same PCIe switch",
+		},
+		"far-socket":    {"0 mlx5_0: across sockets", "1 mlx5_0: across sockets", "2 mlx5_1: across sockets", "3 mlx5_1: across sockets"},
+		"grace-hopper":  {"0 mlx5_0: same NUMA node"},
+		"no-nic":        {"0 : unknown", "1 : unknown"},
+		"virtual-flat":  {"0 mlx5_0: same host bridge", "1 mlx5_1: same host bridge", "2 mlx5_2: same host bridge", "3 mlx5_3: same host bridge"},
+		"two-and-eight": {"0 mlx5_0,mlx5_1,mlx5_2,mlx5_3: same root port", "1 mlx5_4,mlx5_5,mlx5_6,mlx5_7: same root port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(want, chosen(made(t, name).look())); diff != "" {
+				t.Errorf("NICs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// made is a machine of the fixtures, or one of two that are only about sharing.
+func made(t *testing.T, name string) *lab {
+	t.Helper()
+	if slices.Contains(machine.Names(), name) {
+		return newLab(t, name)
+	}
+	m := &machine.Machine{Nodes: []string{"0-63"}, Driver: "550.54.15", CUDA: 12040}
+	switch name {
+	case "virtual-flat": // as clouds give them: everything on one bus, whatever lies below it
+		for i := range 4 {
+			m.GPUs = append(m.GPUs, machine.GPU{PCI: fmt.Sprintf("0000:00:%02x.0", 8+i), Path: "pci0000:00", Node: -1, Name: "A", Memory: 1, BAR1: 1})
+			m.NICs = append(m.NICs, machine.NIC{Name: fmt.Sprintf("mlx5_%d", i), PCI: fmt.Sprintf("0000:00:%02x.0", 16+i), Path: "pci0000:00", Node: -1, Layer: "InfiniBand", Rate: "200 Gb/sec (4X HDR)"})
+		}
+	case "two-and-eight":
+		for i := range 2 {
+			m.GPUs = append(m.GPUs, machine.GPU{PCI: fmt.Sprintf("0000:01:%02x.0", i), Path: "pci0000:00 0000:00:01.0", Node: 0, Name: "A", Memory: 1, BAR1: 1})
+		}
+		for i := range 8 {
+			m.NICs = append(m.NICs, machine.NIC{Name: fmt.Sprintf("mlx5_%d", i), PCI: fmt.Sprintf("0000:01:%02x.0", 8+i), Path: "pci0000:00 0000:00:01.0", Layer: "InfiniBand", Rate: "100 Gb/sec (4X EDR)"})
+		}
+	}
+	l := newLab(t, "no-nic")
+	dir := t.TempDir()
+	if err := m.Build(dir); err != nil {
+		t.Fatal(err)
+	}
+	l.cfg.Sys, l.cfg.Proc, l.cfg.Dev = dir+"/sys", dir+"/proc", dir+"/dev"
+	for _, line := range m.Script() {
+		l.tell("%s", line)
+	}
+	return l
+}
+
+func TestTheWayBetweenTwoFunctionsIsWhereTheirPathsPart(t *testing.T) {
+	at := func(way string) []string { return strings.Fields(way) }
+	for _, tc := range []struct {
+		name         string
+		a, b         []string
+		nodeA, nodeB int
+		want         Distance
+		hops         int
+	}{
+		{"two ports of one switch", at("pci0000:15 15:01.0 16:00.0 17:01.0 18:00.0"), at("pci0000:15 15:01.0 16:00.0 17:02.0 19:00.0"), 0, 0, SameSwitch, 4},
+		{"two switches below one", at("pci0000:15 15:01.0 16:00.0 17:01.0 18:00.0 19:01.0 a"), at("pci0000:15 15:01.0 16:00.0 17:02.0 20:00.0 21:01.0 b"), 0, 0, SameSwitch, 8},
+		{"two functions of one card", at("pci0000:15 15:01.0 16:00.0"), at("pci0000:15 15:01.0 16:00.1"), 0, 0, SameRootPort, 2},
+		{"two slots of one host bridge", at("pci0000:15 15:01.0 16:00.0"), at("pci0000:15 15:02.0 17:00.0"), 0, 0, SameHostBridge, 4},
+		{"two bridges of one processor", at("pci0000:15 15:01.0 a"), at("pci0000:37 37:01.0 b"), 1, 1, SameNode, 6},
+		{"two processors", at("pci0000:15 15:01.0 a"), at("pci0000:b0 b0:01.0 b"), 0, 1, AcrossSockets, 6},
+		{"firmware that says no node", at("pci0000:15 15:01.0 a"), at("pci0000:b0 b0:01.0 b"), -1, 1, DistanceUnknown, 6},
+		{"a NIC that is none of PCI", at("pci0000:15 15:01.0 a"), nil, 0, -1, DistanceUnknown, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got, hops := between(tc.a, tc.b, tc.nodeA, tc.nodeB); got != tc.want || hops != tc.hops {
+				t.Errorf("%v, %d hops; want %v, %d", got, hops, tc.want, tc.hops)
+			}
+			if got, hops := between(tc.b, tc.a, tc.nodeB, tc.nodeA); got != tc.want || hops != tc.hops {
+				t.Errorf("the other way round %v, %d hops", got, hops)
+			}
+		})
+	}
+}
+
+func TestNodesOfAMachine(t *testing.T) {
+	h := newLab(t, "grace-hopper").look()
+	if !slices.Equal(h.Nodes, []int{0}) {
+		t.Errorf("Grace Hopper has processors on %v: its GPU memory is no socket", h.Nodes)
+	}
+	h = newLab(t, "no-nic").look()
+	if h.GPUs[0].Node != 0 {
+		t.Errorf("where there is one node and firmware says none, a GPU is on %d", h.GPUs[0].Node)
+	}
+	h = newLab(t, "far-socket").look()
+	if h.GPUs[3].Node != 0 || h.NodeOf(0) != 1 {
+		t.Errorf("GPU on %d, NIC on %d", h.GPUs[3].Node, h.NodeOf(0))
+	}
+}
+
+// settingsOf are those of a GPU as the shell would take them.
+func settingsOf(h *Host, gpu int, env func(string) (string, bool)) (list []string) {
+	for _, s := range h.Settings(gpu, h.Choose()[gpu], env) {
+		list = append(list, s.Name+"="+s.Value)
+	}
+	return list
+}
+
+func TestSettingsAreOnlyWhatUCXWouldChooseWorse(t *testing.T) {
+	for name, want := range map[string][]string{
+		"eight-by-eight": {"UCX_NET_DEVICES=mlx5_5:1", "UCX_IB_GPU_DIRECT_RDMA=yes"},
+		"far-socket":     {"UCX_NET_DEVICES=mlx5_1:1", "UCX_IB_GPU_DIRECT_RDMA=yes"},
+		"grace-hopper":   {"UCX_IB_GPU_DIRECT_RDMA=yes"}, // its only NIC that is up
+		"two-and-eight":  {"UCX_NET_DEVICES=mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1", "UCX_MAX_RMA_RAILS=4"},
+		"no-nic":         nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := made(t, name).look()
+			gpu := min(len(h.GPUs)-1, 5)
+			if diff := cmp.Diff(want, settingsOf(h, gpu, unset)); diff != "" {
+				t.Errorf("settings of GPU %d (-want +got):\n%s", gpu, diff)
+			}
+			for _, s := range h.Settings(gpu, h.Choose()[gpu], unset) {
+				if s.Reason == "" || s.IsSet {
+					t.Errorf("%+v", s)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatTheUserHasSetStays(t *testing.T) {
+	h := newLab(t, "eight-by-eight").look()
+	env := func(name string) (string, bool) { return "mlx5_3:1", name == "UCX_NET_DEVICES" }
+	got := h.Settings(0, h.Choose()[0], env)
+	if len(got) != 2 || !got[0].IsSet || got[0].Users != "mlx5_3:1" || got[1].IsSet {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestANICThatThisProcessCannotUseIsNotChosen(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		harm func(cfg *Config) error
+	}{
+		{"its port is down", func(cfg *Config) error {
+			return os.WriteFile(filepath.Join(cfg.Sys, "class/infiniband/mlx5_0/ports/1/state"), []byte("1: DOWN\n"), 0o644)
+		}},
+		{"a container was not given it", func(cfg *Config) error { return os.Remove(filepath.Join(cfg.Dev, "infiniband/uverbs0")) }},
+		{"ib_uverbs does not know it", func(cfg *Config) error { return os.RemoveAll(filepath.Join(cfg.Sys, "class/infiniband_verbs/uverbs0")) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLab(t, "eight-by-eight")
+			if err := tc.harm(&l.cfg); err != nil {
+				t.Fatal(err)
+			}
+			h := l.look()
+			c := h.Choose()[0]
+			if got := h.names(c.NICs); slices.Contains(got, "mlx5_0") || c.Distance != SameNode || len(got) != 1 || got[0] == "mlx5_8" {
+				t.Errorf("%q, %s: want one of the fast NICs of the same processor", got, c.Distance)
+			}
+		})
+	}
+}
+
+func TestRailsFollowTheGPUs(t *testing.T) {
+	h := newLab(t, "eight-by-eight").look()
+	want := []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"}
+	if diff := cmp.Diff(want, h.Rails(h.Choose())); diff != "" {
+		t.Errorf("rails (-want +got):\n%s", diff)
+	}
+}
+
+func TestGPUsOnTheBusAreSeenWithoutADriver(t *testing.T) {
+	l := newLab(t, "eight-by-eight")
+	l.tell("fail Init_v2 1 9")
+	if h := Look(l.cfg); len(h.GPUs) != 0 || len(h.OnBus) != 8 || len(h.NICs) != 10 {
+		t.Errorf("%d GPUs, %d on the bus, %d NICs", len(h.GPUs), len(h.OnBus), len(h.NICs))
+	}
+}
+
+func FuzzList(f *testing.F) {
+	for _, s := range []string{"0-3,8", "0", "", "3-1", "1-", "-1", "0-99999999999", "x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		for _, n := range List(s) {
+			if n < 0 {
+				t.Fatalf("%q has %d", s, n)
+			}
+		}
+	})
+}
+
+func TestAListOfTheKernel(t *testing.T) {
+	if diff := cmp.Diff([]int{0, 1, 2, 3, 8, 10, 11}, List("0-3,8,10-11\n")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, none := range []string{"", "x", "1-", "0-999999999", "-3"} {
+		if got := List(none); got != nil {
+			t.Errorf("%q gives %v", none, got)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+/* The script of the fake: what it is told to do by kvl_fake_nvml_control, or at first use by KVL_FAKE_NVML (commands split by ';').
+ *
+ *   driver VERSION CUDA      of the kernel module, and the CUDA version it serves as NVML has it: 12040 for 12.4
+ *   gpu I PCI NAME           GPU I is there, healthy; '_' in NAME stands for a space
+ *   memory I TOTAL USED      bytes
+ *   bar1 I TOTAL USED        bytes
+ *   mig I CURRENT PENDING    1, 0, or -1: a GPU without it
+ *   ecc I CURRENT PENDING N  as mig, and N uncorrected errors since the driver was loaded
+ *   remap I CORRECTED UNCORRECTED PENDING FAILED
+ *   recovery I N             nvmlDeviceGpuRecoveryAction_t
+ *   xid I CODE               the next event of GPU I
+ *   lost I 1|0               GPU I has fallen off the bus
+ *   fail CALL N STATUS       the N-th call of CALL from now answers STATUS and does nothing; CALL is the symbol without nvml
+ *   count CALL               returns how often CALL was entered
+ *   reset                    forgets every command and counter
+ */
+#include "fake.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+gpu_t gpus[GPUS];
+unsigned gpu_count;
+char driver[NAME] = "550.54.15";
+int cuda = 12040;
+event_t events[EVENTS];
+int event_count;
+
+enum { CALLS = 64, FAILS = 64 };
+static struct {
+	char name[NAME];
+	int count;
+} calls[CALLS];
+static struct {
+	char name[NAME];
+	int left, status;
+} fails[FAILS];
+
+static int *count_of(const char *call)
+{
+	for (int i = 0; i < CALLS; i++) {
+		if (calls[i].name[0] == 0)
+			snprintf(calls[i].name, sizeof calls[i].name, "%s", call);
+		if (strcmp(calls[i].name, call) == 0)
+			return &calls[i].count;
+	}
+	abort();
+}
+
+static void forget(void)
+{
+	memset(gpus, 0, sizeof gpus);
+	gpu_count = 0;
+	event_count = 0;
+	memset(calls, 0, sizeof calls);
+	memset(fails, 0, sizeof fails);
+	snprintf(driver, sizeof driver, "550.54.15");
+	cuda = 12040;
+}
+
+static int add_gpu(int i, const char *pci, const char *name)
+{
+	gpu_t *g = &gpus[i];
+	*g = (gpu_t){.there = true, .mig = -1, .mig_pending = -1, .ecc = 1, .ecc_pending = 1, .memory = 1ull << 30, .bar1 = 1ull << 30};
+	snprintf(g->pci, sizeof g->pci, "%s", pci);
+	snprintf(g->name, sizeof g->name, "%s", name);
+	for (char *c = g->name; *c != 0; c++)
+		*c = *c == '_' ? ' ' : *c;
+	snprintf(g->uuid, sizeof g->uuid, "GPU-%08x-0000-0000-0000-%012x", 0xfa4eu, (unsigned)i);
+	if ((unsigned)i >= gpu_count)
+		gpu_count = i + 1;
+	return 0;
+}
+
+/* What a command says of a GPU that is there. */
+static int tell(gpu_t *g, int i, const char *word, const long long v[4])
+{
+	if (strcmp(word, "memory") == 0) {
+		g->memory = v[0];
+		g->memory_used = v[1];
+	} else if (strcmp(word, "bar1") == 0) {
+		g->bar1 = v[0];
+		g->bar1_used = v[1];
+	} else if (strcmp(word, "mig") == 0) {
+		g->mig = v[0];
+		g->mig_pending = v[1];
+	} else if (strcmp(word, "ecc") == 0) {
+		g->ecc = v[0];
+		g->ecc_pending = v[1];
+		g->ecc_uncorrected = v[2];
+	} else if (strcmp(word, "remap") == 0) {
+		g->remap_corrected = v[0];
+		g->remap_uncorrected = v[1];
+		g->remap_pending = v[2];
+		g->remap_failed = v[3];
+	} else if (strcmp(word, "recovery") == 0) {
+		g->recovery = v[0];
+	} else if (strcmp(word, "lost") == 0) {
+		g->lost = v[0] != 0;
+	} else if (strcmp(word, "xid") == 0 && event_count < EVENTS) {
+		events[event_count++] = (event_t){.gpu = i, .xid = v[0]};
+	} else {
+		return -1;
+	}
+	return 0;
+}
+
+static int command(const char *line)
+{
+	char word[32] = "", a[NAME] = "", b[NAME] = "", c[NAME] = "", d[32] = "", e[32] = "";
+	if (sscanf(line, "%31s %95s %95s %95s %31s %31s", word, a, b, c, d, e) < 1)
+		return 0;
+	if (strcmp(word, "driver") == 0) {
+		snprintf(driver, sizeof driver, "%s", a);
+		cuda = atoi(b);
+		return 0;
+	}
+	if (strcmp(word, "fail") == 0) {
+		for (int i = 0; i < FAILS; i++) {
+			if (fails[i].left > 0)
+				continue;
+			snprintf(fails[i].name, sizeof fails[i].name, "%s", a);
+			fails[i].left = atoi(b);
+			fails[i].status = atoi(c);
+			return 0;
+		}
+		return -1;
+	}
+	if (strcmp(word, "count") == 0)
+		return *count_of(a);
+	if (strcmp(word, "reset") == 0) {
+		forget();
+		return 0;
+	}
+	int i = atoi(a);
+	if (i < 0 || i >= GPUS)
+		return -1;
+	if (strcmp(word, "gpu") == 0)
+		return add_gpu(i, b, c);
+	if (!gpus[i].there)
+		return -1;
+	return tell(&gpus[i], i, word, (long long[4]){atoll(b), atoll(c), atoll(d), atoll(e)});
+}
+
+static void read_environment(void)
+{
+	static bool done;
+	if (done)
+		return;
+	done = true;
+	const char *script = getenv("KVL_FAKE_NVML");
+	char line[512];
+	while (script != NULL && *script != 0) {
+		size_t n = strcspn(script, ";");
+		snprintf(line, sizeof line, "%.*s", (int)n, script);
+		if (command(line) < 0)
+			fprintf(stderr, "KVL_FAKE_NVML: \"%s\" is not understood\n", line);
+		script += n + (script[n] == ';');
+	}
+}
+
+int kvl_fake_nvml_control(const char *line);
+int kvl_fake_nvml_control(const char *line)
+{
+	pthread_mutex_lock(&lock);
+	read_environment();
+	int r = command(line);
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+int enter(const char *call)
+{
+	int st = OK;
+	pthread_mutex_lock(&lock);
+	read_environment();
+	++*count_of(call);
+	for (int i = 0; i < FAILS; i++) {
+		if (fails[i].left > 0 && strcmp(fails[i].name, call) == 0 && --fails[i].left == 0)
+			st = fails[i].status;
+	}
+	pthread_mutex_unlock(&lock);
+	return st;
+}
