@@ -4,13 +4,13 @@ import (
 	"bufio"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -49,7 +49,7 @@ func mib(n uint64) float64 { return float64(n) / (1 << 20) }
 // locksOfThisProcess looks at the machine. What cannot be read does not stand in the way: the kernel has the last word.
 func locksOfThisProcess() *lockable {
 	l := &lockable{limit: unix.RLIM_INFINITY}
-	l.devices = devices(usable("/sys/class", "/dev/infiniband"), getenv("UCX_TLS"), getenv("UCX_NET_DEVICES"))
+	l.devices = devices(usable("/sys", "/dev"), getenv("UCX_TLS"), getenv("UCX_NET_DEVICES"))
 	var r unix.Rlimit
 	if l.devices == 0 || unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) != nil {
 		return l
@@ -66,23 +66,13 @@ func locksOfThisProcess() *lockable {
 
 // usable names the NICs that this process can open and that have a port which is up: UCX leaves the others alone. A container sees
 // all of its machine's in sys, whether it was given any or not.
-func usable(sys, dev string) (nics []string) {
-	verbs, _ := filepath.Glob(filepath.Join(sys, "infiniband_verbs", "uverbs*"))
-	for _, v := range verbs {
-		text, err := os.ReadFile(filepath.Join(v, "ibdev"))
-		if err != nil || unix.Access(filepath.Join(dev, filepath.Base(v)), unix.R_OK|unix.W_OK) != nil {
-			continue
-		}
-		nic := strings.TrimSpace(string(text))
-		ports, _ := filepath.Glob(filepath.Join(sys, "infiniband", nic, "ports", "*", "state"))
-		if slices.ContainsFunc(ports, func(name string) bool {
-			state, _ := os.ReadFile(name)
-			return strings.HasPrefix(string(state), "4:") // active
-		}) {
-			nics = append(nics, nic)
+func usable(sys, dev string) (names []string) {
+	for _, n := range rdma.Look(sys, dev) {
+		if n.Usable() {
+			names = append(names, n.Name)
 		}
 	}
-	return nics
+	return names
 }
 
 // capIPCLock is the bit of CAP_IPC_LOCK.

@@ -93,16 +93,16 @@ func TestNICsThatTheProcessCannotOpenOrThatAreDownLockNothing(t *testing.T) {
 	}
 	for n, states := range [][]string{{"4: ACTIVE"}, {"1: DOWN"}, {"1: DOWN", "4: ACTIVE"}, {"4: ACTIVE"}} {
 		nic := fmt.Sprintf("mlx5_%d", n)
-		put(filepath.Join(sys, "infiniband_verbs", fmt.Sprintf("uverbs%d", n), "ibdev"), nic+"\n")
+		put(filepath.Join(sys, "class", "infiniband_verbs", fmt.Sprintf("uverbs%d", n), "ibdev"), nic+"\n")
 		for k, state := range states {
-			put(filepath.Join(sys, "infiniband", nic, "ports", fmt.Sprint(k+1), "state"), state+"\n")
+			put(filepath.Join(sys, "class", "infiniband", nic, "ports", fmt.Sprint(k+1), "state"), state+"\n")
 		}
 	}
 	if got := usable(sys, dev); len(got) != 0 {
 		t.Errorf("a container without devices counts %q", got)
 	}
 	for n := range 3 {
-		put(filepath.Join(dev, fmt.Sprintf("uverbs%d", n)), "")
+		put(filepath.Join(dev, "infiniband", fmt.Sprintf("uverbs%d", n)), "")
 	}
 	if diff := cmp.Diff([]string{"mlx5_0", "mlx5_2"}, usable(sys, dev)); diff != "" {
 		t.Errorf("NICs (-want +got):\n%s", diff)
