@@ -41,7 +41,7 @@ func ownerOf(t *testing.T, r *dump.Report) *dump.Context {
 }
 
 func TestTheLeasesOfAStoppedProcessAreDumped(t *testing.T) {
-	dir := pagesFolder(t)
+	dir := require.Shm(t)
 	p := startPair(t, dir, nil, nil, "r1", "r2")
 	pid := p.cmd.Process.Pid
 	for late := time.Now().Add(standin.Longest); ; time.Sleep(10 * time.Millisecond) {
@@ -85,7 +85,7 @@ func TestTheLeasesOfAStoppedProcessAreDumped(t *testing.T) {
 }
 
 func TestAProcessThatHasDiedLeavesItsLastEnds(t *testing.T) {
-	dir := pagesFolder(t)
+	dir := require.Shm(t)
 	p := startPair(t, dir, nil, nil, "r1", "r2")
 	fmt.Fprintln(p.in, "r1")
 	p.says("read r1")
@@ -113,7 +113,7 @@ func TestAProcessThatHasDiedLeavesItsLastEnds(t *testing.T) {
 }
 
 func TestADumpWithoutTheRightsSaysWhichAndShowsThePage(t *testing.T) {
-	dir := pagesFolder(t)
+	dir := require.Shm(t)
 	nobody := asNobody(t)
 	p := startPair(t, dir, nil, nil, "r1")
 	code, stdout, stderr := tool(t, nobody, "dump", strconv.Itoa(p.cmd.Process.Pid), "--dir", dir)

@@ -13,11 +13,7 @@ import (
 )
 
 func TestExportShowsThePagesOfAFolder(t *testing.T) {
-	dir, err := os.MkdirTemp("/dev/shm", "kvlease-export-test-")
-	if err != nil {
-		require.Skip(t, "shm", err.Error())
-	}
-	defer os.RemoveAll(dir)
+	dir := require.Shm(t)
 	code, out, errs := invoke(t, "", "export", "--once", "--dir", dir)
 	if code != exitOK || strings.Contains(out, "kvlease_up") || !strings.Contains(out, `kvlease_pages{state="alive"} 0`) {
 		t.Fatalf("of no page: code %d, %s%s", code, out, errs)

@@ -144,16 +144,6 @@ func tool(t *testing.T, attr *syscall.SysProcAttr, args ...string) (code int, st
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-func pagesFolder(t *testing.T) string {
-	t.Helper()
-	dir, remove, err := standin.Pages("tool")
-	if err != nil {
-		require.Skip(t, "shm", err.Error())
-	}
-	t.Cleanup(remove)
-	return dir
-}
-
 // asNobody is a process of another user, who can run this program; only root can make one.
 func asNobody(t *testing.T) *syscall.SysProcAttr {
 	t.Helper()

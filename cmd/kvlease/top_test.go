@@ -90,7 +90,7 @@ func lineOf(screen, name string) string {
 }
 
 func TestAPersonSeesInTheTerminalWhoHoldsWhat(t *testing.T) {
-	dir := pagesFolder(t)
+	dir := require.Shm(t)
 	m := startTop(t, "TERM=screen", "--dir", dir, "--interval", "200ms")
 	m.sees("no engine on kvlease has a stats page in " + dir[:20])
 	p := startPair(t, dir, nil, nil, "r1", "r2")
@@ -154,7 +154,7 @@ func TestAPersonSeesInTheTerminalWhoHoldsWhat(t *testing.T) {
 }
 
 func TestTheTableGoesWithoutColoursAndEndsByASignal(t *testing.T) {
-	dir := pagesFolder(t)
+	dir := require.Shm(t)
 	page(t, dir, 1, "\x1b[31mred\u202e\x07")
 	page(t, dir, 2, "德国-机器")
 	m := startTop(t, "NO_COLOR=1 TERM=xterm-256color", "--dir", dir)
@@ -199,7 +199,7 @@ func page(t *testing.T, dir string, n int, id string) {
 }
 
 func TestKeysComeFromTheTerminalWhateverStdinIs(t *testing.T) {
-	m := startTop(t, "TERM=screen", "--dir", pagesFolder(t), "</dev/null")
+	m := startTop(t, "TERM=screen", "--dir", require.Shm(t), "</dev/null")
 	m.sees("no engine on kvlease has a stats page")
 	m.press("q")
 	m.sees("ended with 0")
@@ -207,13 +207,13 @@ func TestKeysComeFromTheTerminalWhateverStdinIs(t *testing.T) {
 
 func TestATerminalThatCannotShowItIsToldHowElse(t *testing.T) {
 	for _, term := range []string{"dumb", "''"} {
-		m := startTop(t, "TERM="+term, "--dir", pagesFolder(t))
+		m := startTop(t, "TERM="+term, "--dir", require.Shm(t))
 		m.sees("--once prints it as text", "ended with 2")
 	}
 }
 
 func TestTopPrintsOnceForPeopleAndPrograms(t *testing.T) {
-	dir := pagesFolder(t)
+	dir := require.Shm(t)
 	code, stdout, stderr := tool(t, nil, "top", "--once", "--dir", dir)
 	if code != exitOK || !strings.Contains(stdout, "no engine on kvlease has a stats page in "+dir) {
 		t.Errorf("an empty folder: code %d, %s%s", code, stdout, stderr)

@@ -294,11 +294,7 @@ func TestAHostsPageShowsItsEnginesAndRanks(t *testing.T) {
 }
 
 func TestThePageGoesWithItsContext(t *testing.T) {
-	dir, err := os.MkdirTemp(watch.DefaultDir, "kvlease-core-test-")
-	if err != nil {
-		require.Skip(t, "shm", err.Error())
-	}
-	defer os.RemoveAll(dir)
+	dir := require.Shm(t)
 	l := newLab(t, `{"stats_page":"`+dir+`"}`)
 	list, err := watch.List(dir)
 	if err != nil || len(list) != 2 {

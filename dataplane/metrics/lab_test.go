@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,19 +10,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/watch"
-	"github.com/kvlease/kvlease/internal/require"
 )
-
-// shared is a folder in memory, where stats pages must lie.
-func shared(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "kvlease-metrics-test-")
-	if err != nil {
-		require.Skip(t, "shm", err.Error())
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
 
 // open makes a context over the loopback transport.
 func open(t testing.TB, config string) *core.Core {

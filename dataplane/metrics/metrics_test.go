@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,10 +17,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // contextsOf are one context of each role, and what they say: keys of kvl_stats as the page writes them.
@@ -133,7 +136,7 @@ func TestNamesFollowPrometheusConventions(t *testing.T) {
 }
 
 func TestTwoEnginesOfOneProcessAreToldApart(t *testing.T) {
-	dir := shared(t)
+	dir := require.Shm(t)
 	for _, id := range []string{"one", "two"} {
 		c := open(t, fmt.Sprintf(`{"engine_id":%q,"transport":"loopback","stats_page":%q}`, id, dir))
 		page, err := c.Page()
@@ -226,19 +229,41 @@ func TestAValueWithoutANameStandsUnderItsKey(t *testing.T) {
 
 // A page of another user may say anything; the scrape of the machine goes on.
 func TestAHostilePageBreaksNoScrape(t *testing.T) {
-	dir := shared(t)
+	dir := require.Shm(t)
 	bad := engineSpec("E\xff\"\n{}")
-	bad.Dir, bad.Role, bad.Provider = dir, "\xfe", "\xff"
+	bad.Dir, bad.Provider = dir, "\xff"
+	bad.Step = []watch.Desc{{Name: "\xff"}, {Name: `"\xff"`}} // one as a label
 	for i := range 3000 {
 		bad.Step = append(bad.Step, watch.Desc{Name: strings.Repeat("\xff{", i%7), Label: "\n", Kind: watch.Kind(i)})
 	}
 	bad.Histograms = []watch.Desc{{Name: "go_info"}, {Name: "step_time"}, {Name: "step_time"}}
+	bad.Readers, bad.Remotes = watch.ReadersMax, watch.RemotesMax
 	w, why, err := watch.New(bad)
 	if err != nil || why != nil {
 		t.Fatal(err, why)
 	}
 	defer w.Close()
+	for i := range watch.ReadersMax {
+		w.PutReader(i, &watch.ReaderRow{Number: 1 + uint64(i), Unnamed: i%3 == 0, Other: i%3 == 1})
+	}
+	w.SetReaders(watch.ReadersMax)
+	w.PutRemote(0, &watch.Remote{Engine: 1, ID: "other"})
+	for i := 1; i < watch.RemotesMax; i++ {
+		w.PutRemote(i, &watch.Remote{Engine: 1 + uint64(i), Hash: uint64(i % 2), ID: []string{"other", "\x1b]0;\a", `"\x1b]0;\a"`}[i%3]})
+	}
+	w.FinishRemotes(watch.RemotesMax)
 	w.Publish(&watch.Live{Stepped: 1 << 62})
+	// What another user's process has that has the same number in another namespace: all labels are the same, and it is gone.
+	name := filepath.Base(w.Path())
+	twin, err := os.ReadFile(w.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.LittleEndian.PutUint64(twin[40:], 1) // words of the head in watch/format.go: namespace and user
+	binary.LittleEndian.PutUint64(twin[48:], uint64(os.Getuid()+1))
+	if err := os.WriteFile(filepath.Join(dir, strings.Replace(name, fmt.Sprintf(".%d.", os.Getuid()), fmt.Sprintf(".%d.", os.Getuid()+1), 1)), twin, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, "kvlease-stats.0.1.1"), []byte("KVLSTATS"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -249,26 +274,40 @@ func TestAHostilePageBreaksNoScrape(t *testing.T) {
 	if got := series(all, "up", "engine"); got["good"] != 1 || len(got) != 2 {
 		t.Errorf("up %v", got)
 	}
-	if got := series(all, "pages", "state"); got["unreadable"] != 1 {
-		t.Errorf("pages %v, want one unreadable", got)
+	for _, f := range all {
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				if strings.ContainsFunc(l.GetValue(), func(r rune) bool { return !strconv.IsPrint(r) }) {
+					t.Fatalf("%s has the label %q for a terminal to obey", f.GetName(), l.GetValue())
+				}
+			}
+		}
+	}
+	if got := series(all, "pages", "state"); got["unreadable"] != 1 || got["twice"] != 1 {
+		t.Errorf("pages %v, want one unreadable, and one that is there twice", got)
 	}
 }
 
 func TestAPageWhoseProcessIsGoneIsDown(t *testing.T) {
-	dir := shared(t)
+	dir := require.Shm(t)
 	spec := engineSpec("gone")
 	spec.Dir = dir
 	w, why, err := watch.New(spec)
 	if err != nil || why != nil {
 		t.Fatal(err, why)
 	}
-	w.Publish(&watch.Live{Closed: true}) // what a context says of itself at last
+	w.Publish(&watch.Live{Closed: true, Stepped: core.Now()}) // what a context says of itself at last
 	all := gather(t, Machine(dir))
 	if diff := cmp.Diff(map[string]float64{"gone": 0}, series(all, "up", "engine")); diff != "" {
 		t.Errorf("up (-want +got):\n%s", diff)
 	}
 	if got := series(all, "engine_info", "engine"); len(got) != 0 {
 		t.Errorf("it still has %v", got)
+	}
+	w.Publish(&watch.Live{Closed: true, Stepped: core.Now() - clock.Instant(11*time.Minute)})
+	all = gather(t, Machine(dir))
+	if got := series(all, "up", "engine"); len(got) != 0 || series(all, "pages", "state")["old"] != 1 {
+		t.Errorf("eleven minutes later there is still %v; pages %v", got, series(all, "pages", "state"))
 	}
 	w.Close()
 }
@@ -284,7 +323,7 @@ func TestOneReaderOfTwoBootsIsOneRow(t *testing.T) {
 		{Other: true, Leases: 8, LeastSlack: -1},
 	}
 	all := collect(t, &e, e.readers)
-	want := map[string]float64{"unnamed,,unnamed": 1, "00000000000000ab,00000000000000ab,native": 5, "agent\uFFFD,,stock": 4, "other,,other": 8}
+	want := map[string]float64{"unnamed,,unnamed": 1, "00000000000000ab,00000000000000ab,native": 5, `"agent\xff",,stock`: 4, "other,,other": 8}
 	if diff := cmp.Diff(want, series(all, "reader_leases", "reader", "hash", "kind")); diff != "" {
 		t.Errorf("leases (-want +got):\n%s", diff)
 	}
@@ -301,6 +340,17 @@ func TestOneReaderOfTwoBootsIsOneRow(t *testing.T) {
 	if got := series(all, "reader_leases_freed_total", "kind", "reason"); got["native,expired"] != 1 || got["native,completed"] != 2 {
 		t.Errorf("ends %v", got)
 	}
+	e.snap.Readers = []watch.Reader{
+		{Hash: 1, Epoch: 1, Native: true, Completed: 1, Released: 2, Revoked: 3, Expired: 4, Poisoned: 5, Duplicate: 6, Closed: 7},
+		{Hash: 1, Epoch: 2, Native: true, Completed: 1, Released: 2, Revoked: 3, Expired: 4, Poisoned: 5, Duplicate: 6, Closed: 7},
+	}
+	want = map[string]float64{}
+	for reason := record.FreedCompleted; reason <= record.FreedClosed; reason++ { // what the lease table counts by reader
+		want[record.FreedNames[reason]] = map[string]float64{"completed": 2, "released": 4, "revoked": 6, "expired": 8, "poisoned": 10, "duplicate": 12, "closed": 14}[record.FreedNames[reason]]
+	}
+	if diff := cmp.Diff(want, series(collect(t, &e, e.readers), "reader_leases_freed_total", "reason")); diff != "" {
+		t.Errorf("ends by reason (-want +got):\n%s", diff)
+	}
 }
 
 func TestRemotesPastTheLimitAreFolded(t *testing.T) {
@@ -313,8 +363,16 @@ func TestRemotesPastTheLimitAreFolded(t *testing.T) {
 	if len(tracked) != remotesMax+1 || tracked["other"] != 10 {
 		t.Errorf("%d rows, other has %v; want %d and 10", len(tracked), tracked["other"], remotesMax+1)
 	}
-	if got := series(all, "remote_read_bytes_total")[""]; got != 2*(remotesMax+10) {
-		t.Errorf("bytes of all are %v", got)
+	bytes := series(all, "remote_read_bytes_total", "remote")
+	e.snap.Remotes = e.snap.Remotes[1:] // one goes, and another one gets its row
+	for remote, n := range series(collect(t, &e, e.remotes), "remote_read_bytes_total", "remote") {
+		if before, ok := bytes[remote]; ok && n < before {
+			t.Errorf("the bytes read from %s went back from %v to %v", remote, before, n)
+		}
+	}
+	e.snap.Remotes = append(e.snap.Remotes, watch.Remote{ID: "other", Hash: 1, Tracked: 1})
+	if got := series(collect(t, &e, e.remotes), "remote_requests_tracked")[""]; got != remotesMax+10 {
+		t.Errorf("requests of all are %v, one engine is called other", got)
 	}
 }
 

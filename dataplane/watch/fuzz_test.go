@@ -8,18 +8,14 @@ import (
 	"testing"
 
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // FuzzPage reads pages in which bytes were changed. Whatever stands there: an error or a snapshot, no panic, and no memory that the file
 // does not account for.
 func FuzzPage(f *testing.F) {
 	dir := f.TempDir() // a reader does not mind where a page lies
-	shm, err := os.MkdirTemp(DefaultDir, "kvlease-watch-fuzz-")
-	if err != nil {
-		f.Skip(err)
-	}
-	defer os.RemoveAll(shm)
-	s := spec(shm)
+	s := spec(require.Shm(f))
 	s.Remotes = 40
 	w, why, err := New(s)
 	if err != nil || why != nil {

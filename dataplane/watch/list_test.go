@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // deadPage is a page whose process was started at another time than the one that has its number now.
@@ -28,7 +30,7 @@ func deadPage(t *testing.T, dir string, n int) string {
 }
 
 func TestPagesOfDeadProcessesStayForTenMinutes(t *testing.T) {
-	dir := memory(t)
+	dir := require.Shm(t)
 	old, young, foreign := deadPage(t, dir, 1), deadPage(t, dir, 2), filepath.Join(dir, fileName(os.Geteuid(), os.Getpid(), 3))
 	os.WriteFile(foreign, []byte("something else"), 0o600)
 	past := time.Now().Add(-deadKept - time.Minute)
@@ -57,7 +59,7 @@ func TestPagesOfDeadProcessesStayForTenMinutes(t *testing.T) {
 }
 
 func TestWhatADeadProcessLeftCanBeRemovedAndALivingOneKeepsItsPage(t *testing.T) {
-	dir := memory(t)
+	dir := require.Shm(t)
 	alive := newPage(t, spec(dir))
 	alive.Publish(fillState(alive, 1))
 	dead := deadPage(t, dir, 1)

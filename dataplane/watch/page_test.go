@@ -14,10 +14,11 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/histogram"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 func TestAPageSaysWhatWasPutIntoIt(t *testing.T) {
-	dir := memory(t)
+	dir := require.Shm(t)
 	w := newPage(t, spec(dir))
 	if want := filepath.Join(dir, fmt.Sprintf("kvlease-stats.%d.%d.0", os.Geteuid(), os.Getpid())); w.Path() != want {
 		t.Errorf("the file is %s, want %s", w.Path(), want)
@@ -103,7 +104,7 @@ func TestAPageSaysWhatWasPutIntoIt(t *testing.T) {
 }
 
 func TestWhatIsNoPageIsRefusedWithItsReason(t *testing.T) {
-	dir := memory(t)
+	dir := require.Shm(t)
 	w := newPage(t, spec(dir))
 	w.Publish(fillState(w, 1))
 	good, err := os.ReadFile(w.Path())
@@ -163,7 +164,7 @@ func TestWhatIsNoPageIsRefusedWithItsReason(t *testing.T) {
 
 // Whoever cuts the file of a living context makes its reads fail, and nothing else: nobody maps it.
 func TestACutFileIsAnErrorAndNoSignal(t *testing.T) {
-	w := newPage(t, spec(memory(t)))
+	w := newPage(t, spec(require.Shm(t)))
 	w.Publish(fillState(w, 1))
 	p, err := Open(w.Path())
 	if err != nil {

@@ -17,17 +17,6 @@ import (
 	"github.com/kvlease/kvlease/internal/require"
 )
 
-// memory is a folder of shared memory that the test has for itself.
-func memory(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp(DefaultDir, "kvlease-watch-test-")
-	if err != nil {
-		require.Skip(t, "shm", err.Error())
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
 // spec is a page with a few of everything.
 func spec(dir string) *Spec {
 	s := &Spec{Dir: dir, Readers: ReadersMax, Remotes: RemotesMax, Side: []Desc{{Name: "side", Kind: Gauge}}}

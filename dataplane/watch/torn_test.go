@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/internal/child"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // A reader sees states whole, whatever the writer is doing, and the last whole one of a writer that was killed in the middle.
 func TestAWriterThatIsKilledLeavesAWholeState(t *testing.T) {
-	dir := memory(t)
+	dir := require.Shm(t)
 	rounds := 150
 	if testing.Short() {
 		rounds = 20
@@ -74,7 +75,7 @@ func TestAWriterThatIsKilledLeavesAWholeState(t *testing.T) {
 
 // The control of the test above: without the look at the turn afterwards states are torn.
 func TestWithoutTheSecondLookStatesAreTorn(t *testing.T) {
-	w := newPage(t, spec(memory(t)))
+	w := newPage(t, spec(require.Shm(t)))
 	var stop atomic.Bool
 	done := make(chan struct{})
 	w.Publish(fillState(w, 1))

@@ -20,7 +20,7 @@ func TestAPageThatAnotherUserHasMadeIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		require.Skip(t, "root", "files of other users are made here")
 	}
-	dir := memory(t)
+	dir := require.Shm(t)
 	good, err := os.ReadFile(newPage(t, spec(dir)).Path())
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestAPageOfCountlessValuesCostsNoMemory(t *testing.T) {
 }
 
 func TestAPageIsForItsUserAlone(t *testing.T) {
-	w := newPage(t, spec(memory(t)))
+	w := newPage(t, spec(require.Shm(t)))
 	old := unix.Umask(0)
 	open := newPage(t, func() *Spec { s := spec(filepath.Dir(w.Path())); s.Context = 1; return s }())
 	unix.Umask(old)

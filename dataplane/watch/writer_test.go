@@ -12,10 +12,11 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/histogram"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 func TestAPageThatFindsNoRoomIsTheProcesssOwn(t *testing.T) {
-	for name, dir := range map[string]string{"no such folder": filepath.Join(memory(t), "none"), "a disk": "/proc", "no folder": ""} {
+	for name, dir := range map[string]string{"no such folder": filepath.Join(require.Shm(t), "none"), "a disk": "/proc", "no folder": ""} {
 		t.Run(name, func(t *testing.T) {
 			w, why, err := New(spec(dir))
 			if err != nil {
@@ -80,7 +81,7 @@ func TestAFolderThatFillsUpLaterIsCounted(t *testing.T) {
 
 // A process of another namespace has our number, too, and its page keeps its name.
 func TestAPageThatLivesIsNotReplaced(t *testing.T) {
-	dir := memory(t)
+	dir := require.Shm(t)
 	first, second := newPage(t, spec(dir)), newPage(t, spec(dir))
 	if first.Path() == second.Path() || first.Path() == "" || second.Path() == "" {
 		t.Errorf("two pages at %q and %q", first.Path(), second.Path())
@@ -98,7 +99,7 @@ func TestAPageThatLivesIsNotReplaced(t *testing.T) {
 }
 
 func TestPublishAllocatesNothingAndIsShort(t *testing.T) {
-	w := newPage(t, spec(memory(t)))
+	w := newPage(t, spec(require.Shm(t)))
 	var last record.LastEnds
 	r, row := &Remote{ID: "engine", Address: "host:1", State: "connected", Engine: 1}, &ReaderRow{Number: 1}
 	var live Live
@@ -129,7 +130,7 @@ var (
 func BenchmarkPublish(b *testing.B) {
 	for _, readers := range []int{2, 20, 256} {
 		b.Run(fmt.Sprintf("readers=%d", readers), func(b *testing.B) {
-			s := spec(memory(b))
+			s := spec(require.Shm(b))
 			for len(s.Step) < 300 {
 				s.Step = append(s.Step, Desc{Name: fmt.Sprint("more_", len(s.Step)), Kind: Counter})
 			}

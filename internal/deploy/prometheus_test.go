@@ -146,15 +146,10 @@ func newStage(t *testing.T) *stage {
 func watching(t *testing.T) *stage {
 	s := &stage{t: t}
 	promtool := program(t, "promtool")
-	dir, err := os.MkdirTemp("/dev/shm", "kvlease-deploy-test-")
-	if err != nil {
-		require.Skip(t, "shm", err.Error())
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	s.dir = dir
+	s.dir = require.Shm(t)
 	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	s.metrics = "http://" + addr + "/metrics"
-	start(t, tool(t), "export", "--listen", addr, "--dir", dir)
+	start(t, tool(t), "export", "--listen", addr, "--dir", s.dir)
 	until(t, "the exporter listens", func() string {
 		if _, err := http.Get(s.metrics); err != nil {
 			return err.Error()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // until dumps this process until the report fits.
@@ -56,7 +57,7 @@ func leaseOf(c *Context, id string) *Lease {
 var long = strings.Repeat("long-", 20) + "id"
 
 func TestEveryLeaseIsShownWithItsReaderAndWhatIsLeftOfIt(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	p, d := standin.TestedPair(t, dir, "r1", "r2", long)
 	cfg := &Config{PID: os.Getpid(), Dir: dir}
 	r := until(t, cfg, "heartbeats of all, by a reader with a name", func(r *Report) bool {
@@ -104,7 +105,7 @@ func TestEveryLeaseIsShownWithItsReaderAndWhatIsLeftOfIt(t *testing.T) {
 func hashOf(id string) string { return fmt.Sprintf("%016x", wire.EngineHash([]byte(id))) }
 
 func TestABugReportHasHashesInThePlaceOfIDs(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	p, d := standin.TestedPair(t, dir, "secret-1", "secret-2", "secret-"+long)
 	if err := d.Read(p, "secret-1"); err != nil {
 		t.Fatal(err)
@@ -137,7 +138,7 @@ func TestABugReportHasHashesInThePlaceOfIDs(t *testing.T) {
 }
 
 func TestIDsOfPeersDoNothingToATerminal(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	ids := []string{"a\x1b[2Jb", "a\u009b31mb", "\u202egnorw", "德国-1", "nl\nnl", "quote\"d"}
 	standin.TestedPair(t, dir, ids...)
 	r := until(t, &Config{PID: os.Getpid(), Dir: dir}, "all ids", func(r *Report) bool {
@@ -168,7 +169,7 @@ func TestIDsOfPeersDoNothingToATerminal(t *testing.T) {
 }
 
 func TestWhatCannotBeDumpedIsSaid(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	for _, tc := range []struct {
 		name string
 		cfg  Config

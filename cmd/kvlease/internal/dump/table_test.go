@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // bench is a lease table in this process, without a context around it.
@@ -155,7 +155,7 @@ func opened(t *testing.T, config string) (*core.Core, *host.Host) {
 }
 
 func TestWhatTheStepHasNotTakenYetIsShownAsSubmitted(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	c, h := opened(t, fmt.Sprintf(`{"engine_id":"P","transport":"loopback","stats_page":%q}`, dir))
 	grant := func(id string) record.Handle {
 		l, err := h.Grant(host.Grant{ID: []byte(id), Blocks: 3, User: 9}, core.Now())
@@ -226,7 +226,7 @@ func TestWhatTheStepHasNotTakenYetIsShownAsSubmitted(t *testing.T) {
 }
 
 func TestAHostSaysThatItsRanksKnowTheRest(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	c, h := opened(t, fmt.Sprintf(`{"engine_id":"P","role":"host","tp_size":2,"carrier":"process","transport":"loopback","stats_page":%q}`, dir))
 	if _, err := h.Grant(host.Grant{ID: []byte("r1"), Blocks: 3, User: 9}, core.Now()); err != nil {
 		t.Fatal(err)

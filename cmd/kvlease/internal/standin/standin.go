@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"time"
@@ -18,7 +16,6 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
-	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
 // Longest bounds every wait for something that comes.
@@ -34,12 +31,6 @@ type Engine struct {
 	ended   chan struct{}
 	err     error // why it ended, once ended is closed
 	n       uint64
-}
-
-// Pages makes a folder of its own for stats pages, in memory, and gives what removes it.
-func Pages(name string) (dir string, remove func(), err error) {
-	dir, err = os.MkdirTemp(watch.DefaultDir, "kvlease-test-"+filepath.Base(name)+"-")
-	return dir, func() { os.RemoveAll(dir) }, err
 }
 
 // Hub is the network of the engines of one process.

@@ -8,7 +8,6 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/node"
 	"github.com/kvlease/kvlease/dataplane/core"
-	"github.com/kvlease/kvlease/internal/require"
 )
 
 // Tested is an engine that ends with its test, and fails it with whatever fails.
@@ -50,17 +49,6 @@ func (e *Tested) Do(c jsonl.Command) jsonl.Report {
 		e.T.Fatal(err)
 	}
 	return r
-}
-
-// TestedPages is a folder for the stats pages of one test.
-func TestedPages(t testing.TB) string {
-	t.Helper()
-	dir, remove, err := Pages(t.Name())
-	if err != nil {
-		require.Skip(t, "shm", err.Error())
-	}
-	t.Cleanup(remove)
-	return dir
 }
 
 // TestedPair are P and D over loopback, D holding these requests of P, two blocks each.

@@ -19,6 +19,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/metrics"
 	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 func until(t *testing.T, s *source, what string, fits func(r *Reading) bool) *Reading {
@@ -64,7 +65,7 @@ func beats(r *Reading) bool {
 }
 
 func TestEnginesAndTheirPeersAreJoinedOverAllPages(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	p, d := standin.TestedPair(t, dir, "r1", "r2")
 	s := newSource(&Config{Dir: dir})
 	defer s.close()
@@ -92,7 +93,7 @@ func TestEnginesAndTheirPeersAreJoinedOverAllPages(t *testing.T) {
 }
 
 func TestAContextThatWasClosedLeavesTheTable(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	hub := standin.NewHub(dir, 3*time.Second)
 	e, err := hub.Start("prefill", "short", "")
 	if err != nil {
@@ -128,7 +129,7 @@ func pageOf(t *testing.T, dir string, n int, head watch.Head, live watch.Live, r
 }
 
 func TestWhatStandsStillOrIsBrokenIsInTrouble(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	now := core.Now()
 	head := watch.Head{Role: "engine", Duration: 30 * time.Second, Interval: 5 * time.Second, Extension: 20 * time.Second}
 	named := func(name string) watch.Head { h := head; h.Engine = name; return h }
@@ -170,7 +171,7 @@ func TestWhatStandsStillOrIsBrokenIsInTrouble(t *testing.T) {
 }
 
 func TestThreeHundredContextsAreReadAtOnce(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	const n = 300
 	for i := range n {
 		pageOf(t, dir, i, watch.Head{Role: "engine", Engine: fmt.Sprintf("engine-%03d", i), Duration: 30 * time.Second, Interval: 5 * time.Second}, watch.Live{Stepped: core.Now()})
@@ -187,7 +188,7 @@ func TestThreeHundredContextsAreReadAtOnce(t *testing.T) {
 
 // What the metrics of a machine say is what its pages say.
 func TestMetricsOfAMachineShowTheSameAsItsPages(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	standin.TestedPair(t, dir, "r1", "r2")
 	server, err := metrics.Listen("127.0.0.1:0", metrics.Machine(dir))
 	if err != nil {

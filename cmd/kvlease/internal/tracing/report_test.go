@@ -14,10 +14,10 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
 	"github.com/kvlease/kvlease/dataplane/probe"
 	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // snapshot has every stage between two engines, one of them with two processes, and one unknown engine.
@@ -273,7 +273,7 @@ func TestTheDocumentNamesEveryStageAndCounter(t *testing.T) {
 }
 
 func TestAProcessThatIsNotToBeFoundHereIsNamedByTheHashesOfAllPages(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	w, why, err := watch.New(&watch.Spec{Dir: dir, Head: watch.Head{PID: os.Getpid(), Context: 1, Engine: "E", Hash: wire.EngineHash([]byte("E"))}})
 	if err != nil || why != nil {
 		t.Fatal(why, err)

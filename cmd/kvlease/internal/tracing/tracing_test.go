@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
 	"github.com/kvlease/kvlease/dataplane/probe"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/watch"
@@ -146,7 +145,7 @@ func (p *printed) row(stage probe.Stage, from, to string) seriesJSON {
 
 // Two clocks over the same reads: the library's, which it tells with each event, and the probe's.
 func TestReadTimesAgreeWithTheLibrarysOwn(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	r := start(t, Config{PIDs: []int{os.Getpid()}, Pages: dir, JSON: true, Outliers: time.Millisecond})
 	p, d := pair(t, slowReads(loopback.NewHub(), 15*time.Millisecond), dir)
 	const reads = 20
@@ -197,7 +196,7 @@ func TestReadTimesAgreeWithTheLibrarysOwn(t *testing.T) {
 
 // Two clocks over the same steps: the library's in its stats page, whose last state is written at the close, and the probe's.
 func TestStepTimesAgreeWithTheLibrarysOwn(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	r := start(t, Config{PIDs: []int{os.Getpid()}, Pages: dir, JSON: true})
 	d := startEngine(t, slowly(loopback.NewHub(), 0, 2*time.Millisecond), dir, "decode", "D", "")
 	paths, err := watch.List(dir)
@@ -233,7 +232,7 @@ func TestStepTimesAgreeWithTheLibrarysOwn(t *testing.T) {
 }
 
 func TestHeartbeatsAreFollowedFromDToPByTheNamesOfTheEngines(t *testing.T) {
-	dir := standin.TestedPages(t)
+	dir := require.Shm(t)
 	r := start(t, Config{PIDs: []int{os.Getpid()}, Pages: dir, JSON: true, Engines: []string{"D"}})
 	p, d := pair(t, slowReads(loopback.NewHub(), 0), dir)
 	d.hold(p, "r1")
