@@ -1,0 +1,233 @@
+package cuda
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Region is memory of a KV cache that its engine says is a device's.
+type Region struct {
+	Addr, Bytes uint64
+	Device      int    // ordinal
+	Name        string // for refusals; may be empty
+}
+
+// Machine is what a registration needs and the CUDA driver does not tell. What is not known is left out, and the plan says so.
+type Machine struct {
+	// BAR1Free is what is left of each device's window for PCIe, in bytes, as NVML tells it.
+	BAR1Free map[int]uint64
+	// Peermem: the kernel module nvidia_peermem (or nv_peer_mem) is loaded, over which NICs pin device memory without dma-buf.
+	Peermem bool
+}
+
+// Range is one registration.
+type Range struct {
+	Addr, Bytes uint64
+	Device      int
+}
+
+// Plan is how regions are registered.
+type Plan struct {
+	Ranges      []Range        // by device and address; regions that touch within an allocation are one
+	Devices     []int          // in order
+	Allocations []Range        // those that the regions are in, for SyncMemops
+	Pinned      map[int]uint64 // what a NIC pins of each device, in bytes: whole pages of 64 KiB
+	Unchecked   []string       // what could not be checked, and why
+}
+
+const (
+	// regionAlign is what a region begins at: kernels read KV blocks by 16 bytes at once, so another address is a slip of the caller's.
+	regionAlign = 16
+	// pinnedPage is the granularity in which the driver pins device memory for others ("GPUDirect RDMA", nvidia_p2p_get_pages).
+	pinnedPage = 64 << 10
+)
+
+// checked is a region and the allocation that it was found in.
+type checked struct {
+	Region
+	index int
+	at    Pointer
+}
+
+// Check looks at regions of device memory before a NIC sees them: alignment, overlap, kind, device and bounds of the memory, what its
+// device offers, and what all of them pin against the free window. It changes nothing and makes no context.
+//
+// ErrInvalid or ErrUnavailable name the first region that cannot be, the cause and what helps.
+func (d *Driver) Check(regions []Region, m Machine) (Plan, error) {
+	list := make([]checked, 0, len(regions))
+	for i, r := range regions {
+		at, err := d.place(r)
+		if err != nil {
+			return Plan{}, nameRegion(i, r, err)
+		}
+		list = append(list, checked{r, i, at})
+	}
+	slices.SortFunc(list, func(a, b checked) int {
+		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Addr, b.Addr))
+	})
+	for i := 1; i < len(list); i++ {
+		if a, b := list[i-1], list[i]; a.Device == b.Device && a.Addr+a.Bytes > b.Addr {
+			return Plan{}, nameRegion(b.index, b.Region, refuse("it overlaps region %d (%q)", "give each byte of a cache to one region", a.index, a.Name))
+		}
+	}
+	p := join(list)
+	for _, device := range p.Devices {
+		if err := d.suits(device, list, m, &p); err != nil {
+			return Plan{}, err
+		}
+	}
+	return p, nil
+}
+
+func nameRegion(i int, r Region, err error) error {
+	return fmt.Errorf("region %d (%q, %d bytes at %#x): %w", i, r.Name, r.Bytes, r.Addr, err)
+}
+
+// refuse is an Error of what was handed in.
+func refuse(cause, fix string, args ...any) error {
+	return &Error{Cause: fmt.Sprintf(cause, args...), Fix: fix, Kind: ErrInvalid}
+}
+
+const allocFix = "allocate the cache with cudaMalloc (PyTorch: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False)"
+
+// place finds a region's allocation and holds the region against it.
+func (d *Driver) place(r Region) (Pointer, error) {
+	switch {
+	case r.Addr == 0 || r.Bytes == 0 || r.Addr+r.Bytes < r.Addr:
+		return Pointer{}, refuse("that is no range", "give address and length of the cache")
+	case r.Addr%regionAlign != 0:
+		return Pointer{}, refuse("it does not begin at a multiple of %d", "register a tensor's own storage, whose address the allocator aligns", regionAlign)
+	}
+	at, err := d.Pointer(r.Addr)
+	if err != nil {
+		return Pointer{}, err
+	}
+	switch at.Kind {
+	case Unknown:
+		return at, refuse("the address is %s", "register host memory as KVL_MEM_DRAM; else check that the cache is not freed", at.Kind)
+	case Host:
+		return at, refuse("the address is %s", "register it as KVL_MEM_DRAM", at.Kind)
+	case Managed:
+		return at, refuse("the address is %s, whose pages move and cannot be pinned", allocFix, at.Kind)
+	case VMM:
+		return at, d.walk(r, at)
+	}
+	return at, d.fits(r, at)
+}
+
+// fits holds a region against an allocation that is in one piece.
+func (d *Driver) fits(r Region, at Pointer) error {
+	switch {
+	case at.Device != r.Device:
+		return refuse("it is memory of device %d, and device %d was said", "device is the ordinal after CUDA_VISIBLE_DEVICES", at.Device, r.Device)
+	case r.Addr+r.Bytes > at.Base+at.Bytes:
+		return refuse("its allocation ends after %d bytes", "register what was allocated", at.Base+at.Bytes-r.Addr)
+	case !at.RDMA:
+		return &Error{Call: "cuPointerGetAttribute", Cause: fmt.Sprintf("%s that GPUDirect RDMA cannot take", at.Kind), Fix: rdmaFix(at.Kind), Kind: ErrUnavailable}
+	}
+	return nil
+}
+
+func rdmaFix(k Kind) string {
+	switch k {
+	case VMM:
+		return "set allocFlags.gpuDirectRDMACapable in cuMemCreate, or " + allocFix
+	case Pool:
+		return allocFix + ": pools of cudaMallocAsync are not for NICs on this device"
+	case IPC:
+		return "register memory in the process that has allocated it"
+	}
+	return "use a data-centre or workstation GPU: others do not offer GPUDirect RDMA"
+}
+
+// walk looks at every mapping under a region of VMM memory: a range may have holes, and its pieces other properties.
+func (d *Driver) walk(r Region, at Pointer) error {
+	for addr := r.Addr; ; { // ends: each mapping ends further on
+		if at.Kind != VMM {
+			return refuse("nothing is mapped %d bytes behind its begin", "map the whole range before it is registered", addr-r.Addr)
+		}
+		piece := r
+		piece.Addr, piece.Bytes = addr, 1
+		if err := d.fits(piece, at); err != nil {
+			return err
+		}
+		next := at.Mapping + at.MappingBytes
+		if next >= r.Addr+r.Bytes {
+			return nil
+		}
+		if next <= addr {
+			return refuse("the driver tells a mapping of %d bytes at %#x for address %#x", "report this", at.MappingBytes, at.Mapping, addr)
+		}
+		addr = next
+		var err error
+		if at, err = d.Pointer(addr); err != nil {
+			return err
+		}
+	}
+}
+
+// join makes one range of what touches in one allocation, and counts what is pinned. Regions of two allocations stay two: neither a
+// dma-buf nor the driver's pins reach across.
+func join(list []checked) Plan {
+	p := Plan{Pinned: map[int]uint64{}}
+	var pinnedTo uint64
+	for i, r := range list {
+		same := i > 0 && list[i-1].Device == r.Device
+		if !same {
+			p.Devices = append(p.Devices, r.Device)
+			pinnedTo = 0
+		}
+		inOne := same && list[i-1].at.Base == r.at.Base
+		if !inOne {
+			p.Allocations = append(p.Allocations, Range{Addr: r.at.Base, Bytes: r.at.Bytes, Device: r.Device})
+		}
+		if last := len(p.Ranges) - 1; inOne && p.Ranges[last].Addr+p.Ranges[last].Bytes == r.Addr {
+			p.Ranges[last].Bytes += r.Bytes
+		} else {
+			p.Ranges = append(p.Ranges, Range{Addr: r.Addr, Bytes: r.Bytes, Device: r.Device})
+		}
+		first, end := max(r.Addr&^(pinnedPage-1), pinnedTo), (r.Addr+r.Bytes+pinnedPage-1)&^(pinnedPage-1)
+		if end > first {
+			p.Pinned[r.Device] += end - first
+			pinnedTo = end
+		}
+	}
+	return p
+}
+
+// suits holds all regions of a device against what it offers.
+func (d *Driver) suits(device int, list []checked, m Machine, p *Plan) error {
+	f, err := d.Features(device)
+	if err != nil {
+		return err
+	}
+	refused := func(cause, fix string, args ...any) error {
+		return fmt.Errorf("device %d (%s): %w", device, f.PCI, &Error{Call: "cuDeviceGetAttribute", Cause: fmt.Sprintf(cause, args...), Fix: fix, Kind: ErrUnavailable})
+	}
+	vmm := slices.IndexFunc(list, func(c checked) bool { return c.Device == device && c.at.Kind == VMM })
+	switch {
+	case !f.RDMA:
+		return refused("it does not offer GPUDirect RDMA", "keep the cache in host memory here (KVL_MEM_DRAM), or use a data-centre or workstation GPU")
+	case vmm >= 0 && !f.RDMAWithVMM:
+		return refused("it offers no GPUDirect RDMA for VMM memory, which region %d (%q) is", allocFix, list[vmm].index, list[vmm].Name)
+	case !f.DMABuf && !m.Peermem:
+		return refused("NICs have no way to its memory: no dma-buf, and nvidia_peermem is not loaded",
+			"modprobe nvidia_peermem, or use the driver's open kernel modules on Linux 5.12 or later")
+	}
+	free, known := m.BAR1Free[device]
+	if !known {
+		p.Unchecked = append(p.Unchecked, fmt.Sprintf("device %d: the free part of its BAR1 window is not known, so %.1f MiB of regions were not held against it", device, mib(p.Pinned[device])))
+		return nil
+	}
+	if need := p.Pinned[device]; need > free {
+		return fmt.Errorf("device %d (%s): %w", device, f.PCI, &Error{
+			Cause: fmt.Sprintf("NICs would pin %.1f MiB (pages of 64 KiB), and %.1f MiB of its BAR1 window are free", mib(need), mib(free)),
+			Fix:   "switch Resizable BAR and Above 4G Decoding on in the firmware, or register a smaller cache; nvidia-smi -q -d MEMORY shows the window",
+			Kind:  ErrUnavailable,
+		})
+	}
+	return nil
+}
+
+func mib(n uint64) float64 { return float64(n) / (1 << 20) }
