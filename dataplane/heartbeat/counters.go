@@ -48,6 +48,7 @@ type Counters struct {
 	EventsRefused                  uint64    // the completion ring was full; kept for the next step
 	RegistryBusy                   uint64    // steps that found the registry locked
 	LateUsers                      uint64    // requests that joined a stock remote id whose completion had left
+	OtherLeases                    uint64    // requests of another lease under a stock remote id that was in use: not read
 	Repeats                        uint64    // tracks and reads said again by a host
 	BadParts                       uint64    // parts of a read that did not fit together
 	Retired                        uint64    // tracking slots out of uses

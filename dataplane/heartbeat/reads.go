@@ -67,7 +67,7 @@ func (t *Tracker) start(u uint32, now clock.Instant) bool {
 	case r.gone && r.native:
 		t.why = said
 		return t.finish(u, record.ReadStale, now)
-	case r.gone:
+	case r.gone, q.other:
 		t.why = said
 		return t.finish(u, record.ReadUnproven, now)
 	case e.state != Connected || e.facts.bare || r.place == inStrange:

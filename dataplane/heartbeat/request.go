@@ -36,6 +36,7 @@ type request struct {
 	inWait   bool   // in its engine's list of waiting reads
 	inOrder  bool   // in the list of all waiting reads
 	status   uint8  // of the outcome
+	other    bool   // of another lease than its remote's: nothing is read
 	held     bool   // blocks are not back
 	heldSaid bool   // the outcome says so
 	attached uint64 // links to which its completion rides on its READ
@@ -106,18 +107,18 @@ func (t *Tracker) Track(req *record.TrackReq, remote, _ []byte, now clock.Instan
 		t.event(u, pendGone) // a read of it will be told that the engine is lost
 		return
 	}
-	m := t.join(i, req, remote, now)
+	m, other := t.join(i, req, remote, now)
 	r := &t.remotes.all[m]
 	r.users++
 	q := &t.requests[u]
-	q.remote = m
+	q.remote, q.other = m, other
 	q.nextUser = r.firstUser
 	if r.firstUser != none {
 		t.requests[r.firstUser].prevUser = u
 	}
 	r.firstUser = u
 	t.engines[i].requests++
-	if r.gone {
+	if r.gone || other {
 		t.counters.Gone++
 		t.sayGone(r)
 		t.event(u, pendGone)
@@ -126,8 +127,10 @@ func (t *Tracker) Track(req *record.TrackReq, remote, _ []byte, now clock.Instan
 	t.wake(i, now)
 }
 
-// join finds the remote of a request, or makes it.
-func (t *Tracker) join(i uint32, req *record.TrackReq, remote []byte, now clock.Instant) uint32 {
+// join finds the remote of a request, or makes it. A stock owner knows a lease by its id alone, and holds one under an id at a time: of two
+// that end at other points in time one is over already or never came to be, and nobody here can tell which. So the later request is of
+// another lease and is not read, while an earlier one uses the id; what is only owed to the owner gives way to it.
+func (t *Tracker) join(i uint32, req *record.TrackReq, remote []byte, now clock.Instant) (m uint32, other bool) {
 	v := identity{engine: i, id: remote}
 	if req.Native != 0 {
 		v.native, v.slot, v.gen, v.epoch, v.key = true, req.Slot, req.Generation, req.Epoch, req.Key
@@ -135,39 +138,51 @@ func (t *Tracker) join(i uint32, req *record.TrackReq, remote []byte, now clock.
 	hash := t.remotes.hashOf(&v)
 	if m := t.remotes.find(&v, hash); m != none {
 		r := &t.remotes.all[m]
+		other = !r.native && r.expires != clock.RemoteInstant(req.ExpiresNs)
 		switch {
 		case r.place == inOwed: // it was about to be told that nobody will read: one more will
 			t.unowe(m)
+			if other {
+				r.begin(req, now)
+			}
 			if r.gone {
 				t.setAside(m)
 			} else {
 				t.enlistOrEstrange(m, now)
 			}
-			return m
-		case r.ends == 0:
-			return m
+			return m, false
+		case other:
+			t.counters.OtherLeases++
+		case r.ends != 0:
+			t.counters.LateUsers++ // the owner has been told by the READ of another request: the lease is over
 		}
-		t.counters.LateUsers++ // the owner has been told by the READ of another request: the lease is over
-		return m
+		return m, other
 	}
 	m, longFull := t.newRemote(&v, hash)
 	r := &t.remotes.all[m]
-	r.arrival = clock.Instant(req.SaidNs)
-	if r.arrival == 0 || now.Before(r.arrival) {
-		r.arrival = now
-	}
-	if r.fixed = req.ExpiresNs != 0 || req.LeftNs != 0; r.fixed {
-		r.takeEnd(req, now)
-	}
+	r.begin(req, now)
 	if longFull && !v.native {
 		t.counters.LongIDsFull++
 		t.cfg.Log.Put(log.RequestIDsFull, now, log.Entry{Engine: t.engines[i].id, Hash: t.engines[i].hash, Request: remote, A: uint64(len(remote))})
 		r.unsendable, r.gone = true, true
 		t.setAside(m)
-		return m
+		return m, false
 	}
 	t.enlistOrEstrange(m, now)
-	return m
+	return m, false
+}
+
+// begin takes what a request says of its lease. Of a lease that was here under the id before nothing is left.
+func (m *remote) begin(req *record.TrackReq, now clock.Instant) {
+	m.gone, m.byClock, m.beaten, m.unproven = m.unsendable, false, false, false
+	m.arrival = clock.Instant(req.SaidNs)
+	if m.arrival == 0 || now.Before(m.arrival) {
+		m.arrival = now
+	}
+	m.expires, m.end = 0, 0
+	if m.fixed = req.ExpiresNs != 0 || req.LeftNs != 0; m.fixed {
+		m.takeEnd(req, now)
+	}
 }
 
 // newRemote takes a remote from the pool. There is one for every tracking slot and cfg.Owed more; when all are taken the
@@ -313,7 +328,7 @@ func (t *Tracker) leaseGone(m uint32) {
 		t.setAside(m)
 	}
 	for u := r.firstUser; u != none; u = t.requests[u].nextUser {
-		if t.requests[u].state < reqReading { // one that reads hears it from its outcome
+		if q := &t.requests[u]; q.state < reqReading && !q.other { // one that reads hears it from its outcome
 			t.counters.Gone++
 			t.sayGone(r)
 			t.event(u, pendGone)

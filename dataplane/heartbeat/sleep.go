@@ -15,9 +15,7 @@ func (t *Tracker) Sleep(now clock.Instant) {
 		switch q := &t.requests[u]; q.state {
 		case reqTracked:
 			if q.remote != none {
-				t.leave(uint32(u), now)
-				t.counters.Gone++
-				t.event(uint32(u), pendGone)
+				t.giveUp(uint32(u), now)
 			}
 		case reqCollecting, reqWaiting:
 			t.finish(uint32(u), record.ReadLost, now)

@@ -184,9 +184,7 @@ func (t *Tracker) Drain(now clock.Instant) int {
 		case reqTracked:
 			if q.remote != none {
 				n++
-				t.leave(uint32(u), now)
-				t.counters.Gone++
-				t.event(uint32(u), pendGone)
+				t.giveUp(uint32(u), now)
 			}
 		case reqCollecting, reqWaiting: // the rest of its parts may never come
 			n++
@@ -205,6 +203,17 @@ func (t *Tracker) Drain(now clock.Instant) int {
 		}
 	}
 	return n
+}
+
+// giveUp ends the tracking of a request that is not read, and says so unless that was said when its lease was over.
+func (t *Tracker) giveUp(u uint32, now clock.Instant) {
+	q := &t.requests[u]
+	told := q.other || t.remotes.all[q.remote].gone
+	t.leave(u, now)
+	if !told {
+		t.counters.Gone++
+		t.event(u, pendGone)
+	}
 }
 
 // DrainLeft counts what has still to happen after Drain: messages to send, reads in flight, blocks held.
