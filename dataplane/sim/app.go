@@ -61,6 +61,7 @@ type grant struct {
 	back    clock.Instant // true time of the cancel of an expectation: the next step gives its slot back. Never: EvExpectLapsed does
 	ttl     time.Duration
 	stock   bool // granted by a stock engine
+	spoilt  bool // that engine's own reads wrote into its blocks
 }
 
 func newApp(l *life) *app {

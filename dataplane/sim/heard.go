@@ -73,11 +73,14 @@ func (e *entry) stockBeat(l *ledger, now clock.Instant) {
 	e.named = true
 	l.loosen(e, now)
 	if !e.fixed {
-		e.beat(now.Add(l.extension()), true)
+		e.beat(l, now, now.Add(l.extension()), true)
 	}
 }
 
-func (e *entry) beat(until clock.Instant, stock bool) {
+func (e *entry) beat(l *ledger, now, until clock.Instant, stock bool) {
+	if e.passed != 0 { // it may have had its first look
+		e.second, e.mark = now.Add(l.settle(e)), 0
+	}
 	e.least, e.most = max(e.least, until), max(e.most, until)
 	if until >= e.lastBeat {
 		e.lastBeat, e.stock = until, stock
@@ -113,7 +116,7 @@ func (l *ledger) native(body []byte, now clock.Instant) {
 		switch h.Kind {
 		case wire.Renew:
 			if !e.fixed {
-				e.beat(now.Add(l.extension()), false)
+				e.beat(l, now, now.Add(l.extension()), false)
 			}
 		case wire.Complete:
 			e.report(report{engine: h.Engine, epoch: h.Epoch, rank: h.Rank, n: uint32(h.Readers)}, false)

@@ -50,6 +50,8 @@ type entry struct {
 	looked    clock.Instant // first step behind most
 	over      int           // steps that should have found it ended
 	backlog   int           // steps that what had arrived by then takes
+	second    clock.Instant // second look that a heartbeat which came behind the first does not spare it; 0: none
+	mark      uint64        // messages that had arrived by then, all of which it waits for; 0: not known yet
 
 	ended    clock.Instant // 0: it has not
 	missed   bool          // it ended while a heartbeat waited that had arrived before its second look
@@ -192,7 +194,7 @@ func (l *ledger) moved(s uint32, e *entry, bits uint32, now clock.Instant) {
 		e.id, l.ids[g.id] = g.id, s
 		e.named = e.named || other.named
 		if other.lastBeat > e.lastBeat {
-			e.beat(other.lastBeat, other.stock)
+			e.beat(l, now, other.lastBeat, other.stock)
 		}
 		for _, k := range other.reports {
 			e.report(k, k.agent != "")
@@ -275,6 +277,15 @@ func (l *ledger) inTime(e *entry, now clock.Instant, gap time.Duration) {
 	if e.passed == 0 && now >= l.expiry(e).Add(-unit) {
 		e.passed, e.passedGap = now, gap
 	}
+	if e.second != 0 { // the first look at a later deadline comes behind it
+		if e.mark == 0 && now >= e.second {
+			e.mark = l.r.tap.arrived()
+		}
+		if e.mark == 0 || l.r.tap.taken < e.mark {
+			return
+		}
+		e.second, e.mark = 0, 0
+	}
 	until := l.latest(e)
 	if now < until.Add(max(l.r.life.place.lease()/256, 10*time.Millisecond)) {
 		return
@@ -283,19 +294,23 @@ func (l *ledger) inTime(e *entry, now clock.Instant, gap time.Duration) {
 		e.looked = now
 		return
 	}
-	wait := time.Duration(settleWait)
-	if l.stalled >= e.least { // the stall may have begun before its deadline
-		wait = l.interval()
-	}
-	if now < e.looked.Add(wait+unit) {
+	if now < e.looked.Add(l.settle(e)) {
 		return
 	}
 	if e.over == 0 {
-		e.backlog = len(l.r.tap.left)/l.r.life.place.spec.notifsMax() + 1
+		e.backlog = l.r.tap.Backlog()/l.r.life.place.spec.notifsMax() + 1
 	}
 	if e.over++; e.over == 4+e.backlog {
 		l.broke("L4", e, "still held %v after its deadline, which a step found passed %v ago", now.Sub(until), now.Sub(e.looked))
 	}
+}
+
+// settle is the most that lies between the two looks at a lease, but for what a step finds only when it comes.
+func (l *ledger) settle(e *entry) time.Duration {
+	if l.stalled >= e.least { // the stall may have begun before its deadline
+		return l.interval() + unit
+	}
+	return settleWait + unit
 }
 
 func (l *ledger) linger() time.Duration {

@@ -175,16 +175,20 @@ func (a *app) compare(q *request, when string) {
 
 // late reports that what was read wrong is a fixed lease of a stock owner that was held to its end. Of that the parameters have told the
 // end, and a clock that is converted with a known error leaves nothing to chance. Not where a record may take longer to a rank than is
-// believed, nor with machines that sleep: their owner's clock is modelled with one word only.
+// believed, nor with machines that sleep: their owner's clock is modelled with one word only. Nor where the owner had spoilt its blocks
+// itself: it gives those of a failed read back while that still lands.
 func (q *request) late() bool {
 	g := q.of
-	return g.fixed && g.ended && g.reason == record.FreedExpired && q.life.place.spec.Carrier != "delta" &&
+	return g.fixed && g.ended && !g.spoilt && g.reason == record.FreedExpired && q.life.place.spec.Carrier != "delta" &&
 		q.life.place.suspended == 0 && g.life.place.suspended == 0
 }
 
 // written is called with each piece that lands: only where a read may write.
 func (w *World) written(p *simnet.Write) {
 	a := w.agents[p.Reader]
+	if a != nil && a.place.life.stock != nil {
+		a.place.life.stock.written(a.rank, p.Local)
+	}
 	if a == nil || a.ctx == nil || a.ctx.gone || a.ctx.life.dead {
 		return
 	}

@@ -46,6 +46,10 @@ func TestSeedsThatOnceBrokeARule(t *testing.T) {
 		88000851:            "two places that run one engine id",
 		500000950:           "a host that breaks before a rank has heard of it",
 		1796025606195244930: "a rank that missed the end of an expectation",
+		183100000000002753:  "a lease renewed while its second look waited for a backlog, and not again",
+		183200000000003821:  "blocks that a stock owner had spoilt itself",
+		190100000000000021:  "two leases of a stock owner under one id",
+		190200000000002570:  "a lease renewed while its second look waited, of an owner whose every pass is a stall",
 	} {
 		r, err := Run(Random(seed, nil), Options{})
 		if err != nil {

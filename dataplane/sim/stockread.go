@@ -185,6 +185,20 @@ func (s *stockEngine) follow() {
 	}
 }
 
+// written takes a piece of a read of a rank that lands: a failed one's may land in blocks that are under a lease by now.
+func (s *stockEngine) written(rank int, addr uint64) {
+	if rank >= len(s.caches) {
+		return
+	}
+	b, ok := s.caches[rank].blockAt(addr)
+	if !ok {
+		return // of an engine that was here before
+	}
+	for _, k := range s.order {
+		k.g.spoilt = k.g.spoilt || slices.Contains(k.g.blocks, b)
+	}
+}
+
 // told logs what a context of ours would have told its engine.
 func (s *stockEngine) told(event uint16, status int, name, what string) {
 	s.w.log(Entry{Kind: Told, Engine: s.life.place.spec.ID, Rank: -1, Req: name, Event: event, Status: status, What: what})

@@ -9,9 +9,10 @@ import (
 // takes, when it takes it.
 type tap struct {
 	transport.Transport
-	r    *rankCtx
-	in   *transport.Inbox
-	left []tapped // for which the plane had no room
+	r     *rankCtx
+	in    *transport.Inbox
+	left  []tapped // for which the plane had no room
+	taken uint64   // messages that the plane took
 }
 
 type tapped struct {
@@ -27,12 +28,13 @@ func (t *tap) Poll(in *transport.Inbox) (n int) {
 	t.r.view.sync(t.r.now())
 	for len(t.left) > 0 {
 		if !in.Put(t.left[0].agent, t.left[0].body) {
-			return n
+			break
 		}
 		t.r.view.heard(t.left[0].agent, t.left[0].body)
 		t.left = t.left[1:]
 		n++
 	}
+	// Also where some are left, as any transport does: what has arrived by a second look is waited for, whether or not it was taken (L8).
 	t.in.Reset()
 	t.Transport.Poll(t.in)
 	for agent, body, ok := t.in.Next(); ok; agent, body, ok = t.in.Next() {
@@ -43,8 +45,12 @@ func (t *tap) Poll(in *transport.Inbox) (n int) {
 		t.r.view.heard(agent, body)
 		n++
 	}
+	t.taken += uint64(n)
 	return n
 }
+
+// arrived counts the messages that are known to have arrived.
+func (t *tap) arrived() uint64 { return t.taken + uint64(t.Backlog()) }
 
 // Backlog is part of transport.Transport.
 func (t *tap) Backlog() int { return len(t.left) + t.Transport.Backlog() }
