@@ -116,6 +116,7 @@ func (a *accounts) open(p *party, now clock.Instant) uint8 {
 		return at
 	}
 	at := a.inUse
+	var ended [len(record.FreedNames)]uint64 // under an earlier boot of it
 	if at < AccountsMax {
 		a.inUse++
 	} else {
@@ -127,28 +128,44 @@ func (a *accounts) open(p *party, now clock.Instant) uint8 {
 		if at == AccountsMax {
 			return OthersAccount
 		}
+		if k := &a.all[at]; k.Native && p.agent == nil && k.Engine == p.engine {
+			ended, k.Ended = k.Ended, ended
+		}
 		a.close(uint8(at))
 	}
 	if !a.index.insert(p.who, uint64(at)) { // runs are longer than the table: as good as no room
+		for r, n := range ended {
+			a.all[OthersAccount].Ended[r] += n
+		}
 		return OthersAccount
 	}
 	a.number++
 	k := &a.all[at]
-	k.Number, k.who, k.used = a.number, p.who, now
+	k.Number, k.who, k.used, k.Ended = a.number, p.who, now, ended
 	k.Native, k.Engine, k.Epoch = p.agent == nil, p.engine, p.epoch
 	a.names[at] = append(a.names[at][:0], p.agent[:min(len(p.agent), AgentMax)]...)
 	a.last, a.lastAt = p.who, uint8(at)
 	return uint8(at)
 }
 
-// close takes a place from a reader without leases. What has ended under it counts for the others from now on.
+// close takes a place from a reader without leases. What has ended under it counts for another boot of its engine from now on, so that the
+// sum over an engine does not go back while it has a place; else for the others.
 func (a *accounts) close(at uint8) {
 	k := &a.all[at]
+	heir := &a.all[OthersAccount]
+	if k.Native {
+		for i := firstAccount; i < a.inUse; i++ {
+			if other := &a.all[i]; i != int(at) && other.Native && other.Engine == k.Engine {
+				heir = other
+				break
+			}
+		}
+	}
 	if i := a.index.find(k.who); i >= 0 {
 		a.index.remove(i)
 	}
 	for r, n := range k.Ended {
-		a.all[OthersAccount].Ended[r] += n
+		heir.Ended[r] += n
 	}
 	a.last, a.oldest[at] = 0, 0
 	*k = Account{least: [2]uint64{noUnits, noUnits}, LeastSlack: NoSlack}

@@ -205,6 +205,33 @@ func TestTheReaderHeardTheLongestAgoGivesItsPlace(t *testing.T) {
 	r.checkAccounts()
 }
 
+// An engine that starts again and again fills the table with its boots. What it has come to, over its boots, is a counter for whoever looks
+// at it by its name.
+func TestTheEndsOfAnEngineDoNotGoBackOverItsBoots(t *testing.T) {
+	r := newRig(t, AccountsMax)
+	sum := func(engine uint64) (n uint64) {
+		for i := firstAccount; i < r.t.accounts.inUse; i++ {
+			if a := &r.t.accounts.all[i]; a.Native && a.Engine == engine {
+				n += a.Ended[record.FreedCompleted]
+			}
+		}
+		return n
+	}
+	for i := range 3 * AccountsMax {
+		r.now++
+		reader := Reader{Engine: 7, Epoch: uint64(i + 1)}
+		if i%100 == 99 {
+			reader.Engine = uint64(1000 + i)
+		}
+		r.t.Complete(r.entry(r.grant(fmt.Sprint("id", i))), reader, 1, r.now)
+		r.drain()
+		if got, want := sum(7), uint64(i+1-(i+1)/100); got != want {
+			t.Fatalf("after %d boots its leases that ended are %d, want %d", i+1, got, want)
+		}
+		r.checkAccounts()
+	}
+}
+
 func TestAReaderKeepsItsAccountInTheNextEra(t *testing.T) {
 	r := newRig(t, 4)
 	h := r.grant("a")
