@@ -8,26 +8,14 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/kvlease/kvlease/dataplane/core"
-	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+	"github.com/kvlease/kvlease/dataplane/core/coretest"
 	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
 // open makes a context over the loopback transport.
 func open(t testing.TB, config string) *core.Core {
 	t.Helper()
-	cfg, err := core.ParseConfig([]byte(config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mem, err := core.NewMemory(cfg.Sizes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := core.Open(cfg, mem, map[string]core.OpenTransport{"loopback": core.Loopback(loopback.NewHub())}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close(time.Second) })
+	c, _ := coretest.Open(t, config, nil)
 	return c
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/core/coretest"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 )
@@ -24,22 +25,11 @@ func (s slow) Poll(in *transport.Inbox) int {
 // slowEngine steps over such a transport, in this process, until the test ends.
 func slowEngine(t *testing.T, dir, id string) {
 	t.Helper()
-	cfg, err := core.ParseConfig(fmt.Appendf(nil, `{"engine_id":%q,"transport":"loopback","stats_page":%q,"log":"off"}`, id, dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mem, err := core.NewMemory(cfg.Sizes())
-	if err != nil {
-		t.Fatal(err)
-	}
 	inner := core.Loopback(loopback.NewHub())
-	c, err := core.Open(cfg, mem, map[string]core.OpenTransport{"loopback": func(cfg *core.Config, agent string) (transport.Transport, error) {
+	c, _ := coretest.Open(t, fmt.Sprintf(`{"engine_id":%q,"transport":"loopback","stats_page":%q,"log":"off"}`, id, dir), func(cfg *core.Config, agent string) (transport.Transport, error) {
 		tr, err := inner(cfg, agent)
 		return slow{tr}, err
-	}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	})
 	stop := make(chan struct{})
 	var steps sync.WaitGroup
 	steps.Go(func() {
@@ -55,7 +45,6 @@ func slowEngine(t *testing.T, dir, id string) {
 	t.Cleanup(func() {
 		close(stop)
 		steps.Wait()
-		c.Close(time.Second)
 	})
 }
 

@@ -10,30 +10,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvlease/kvlease/dataplane/core"
-	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+	"github.com/kvlease/kvlease/dataplane/core/coretest"
 )
 
 // hostStats are the counters of a host context that has no ranks yet.
 func hostStats(t *testing.T) map[string]any {
 	t.Helper()
-	cfg, err := core.ParseConfig([]byte(`{"engine_id":"H","role":"host","tp_size":2,"transport":"loopback","carrier":"process"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mem, err := core.NewMemory(cfg.Sizes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := core.Open(cfg, mem, map[string]core.OpenTransport{"loopback": core.Loopback(loopback.NewHub())}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := c.Close(0); err != nil {
-			t.Error(err)
-		}
-	}()
+	c, _ := coretest.Open(t, `{"engine_id":"H","role":"host","tp_size":2,"transport":"loopback","carrier":"process"}`, nil)
 	stats := map[string]any{}
 	if err := json.Unmarshal(c.Stats(), &stats); err != nil {
 		t.Fatal(err)

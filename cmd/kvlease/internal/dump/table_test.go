@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/core/coretest"
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/record"
-	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/internal/require"
 )
@@ -134,19 +134,7 @@ func TestAPageThatNamesOtherMemoryIsRefused(t *testing.T) {
 // opened is a context over loopback that the test steps.
 func opened(t *testing.T, config string) (*core.Core, *host.Host) {
 	t.Helper()
-	cfg, err := core.ParseConfig([]byte(config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mem, err := core.NewMemory(cfg.Sizes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := core.Open(cfg, mem, map[string]core.OpenTransport{"loopback": core.Loopback(loopback.NewHub())}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close(time.Second) })
+	c, mem := coretest.Open(t, config, nil)
 	h, err := host.New(mem, nil)
 	if err != nil {
 		t.Fatal(err)
