@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kvlease/kvlease/dataplane"
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
@@ -102,10 +100,7 @@ type Region struct {
 
 // Now is CLOCK_BOOTTIME.
 func Now() clock.Instant {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic(err) // the clock is there on every Linux that can run this
-	}
+	ts := bootTime()
 	return clock.Instant(ts.Nano())
 }
 

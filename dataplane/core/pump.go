@@ -15,7 +15,7 @@ import (
 const (
 	pumpBusy     = time.Millisecond       // while there was work in the last pumpBusySpan, or a read is in flight
 	pumpBusySpan = 100 * time.Millisecond //
-	pumpHeld     = 10 * time.Millisecond  // while anything is held or tracked
+	pumpHeld     = 10 * time.Millisecond  // while anything is held or tracked by a context with a transport, which announces nothing
 	pumpIdle     = 50 * time.Millisecond  // otherwise: 20 wakes a second
 )
 
@@ -80,16 +80,18 @@ func startPump(c *Core) (*pump, error) {
 	return p, nil
 }
 
-// run steps until it is told to stop or the core breaks. The thread is its own, so that a turn of the Go scheduler does
-// not stand between a heartbeat and its time. One with a priority ends with the goroutine; any other goes back to the runtime: in
-// a host under the thread sanitizer an ending thread of Go can fall, when a signal of the runtime has come just before.
+// run steps until it is told to stop or the core breaks. With a priority the thread is its own and ends with the goroutine; one
+// whose priority was not permitted stays the runtime's: in a host under the thread sanitizer an ending thread of Go can fall, when
+// a signal of the runtime has come just before.
 func (p *pump) run() {
-	runtime.LockOSThread()
 	defer close(p.done)
-	if p.prioritize() == priorityNone {
-		defer runtime.UnlockOSThread()
+	runtime.LockOSThread()
+	own := p.prioritize() != priorityNone
+	if !own {
+		runtime.UnlockOSThread()
 	}
-	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
+	bed := makeBed(p.fd, own)
+	defer bed.close()
 	var asked time.Duration
 	woken := true
 	for !p.stop.Load() {
@@ -98,7 +100,7 @@ func (p *pump) run() {
 			p.tellPoison()
 			return
 		}
-		woken = p.sleep(fds, asked)
+		woken = p.sleep(bed, asked)
 	}
 }
 
@@ -173,10 +175,11 @@ func (p *pump) period(now clock.Instant) time.Duration {
 	switch {
 	case p.workAt != 0 && now.Sub(p.workAt) < pumpBusySpan, c.reading():
 		return pumpBusy
-	case atomic.LoadUint32(&c.mem.Control.Held) != 0:
+	case atomic.LoadUint32(&c.mem.Control.Held) == 0:
+		p.counters.TurnsIdle++
+	case c.hosted == nil: // what ranks report wakes their host
 		return pumpHeld
 	}
-	p.counters.TurnsIdle++
 	return pumpIdle
 }
 
@@ -184,20 +187,9 @@ func (p *pump) period(now clock.Instant) time.Duration {
 //
 // Edge W2: asleep is stored before the rings are looked at again; pairs with W1 in the producer's publish, which stores
 // head before it loads asleep. One of the two sees the other, so no record that may not wait for the period does. Carriers do the same.
-func (p *pump) sleep(fds []unix.PollFd, period time.Duration) (woken bool) {
-	fds[0].Revents = 0
-	woken = true
-	if p.lieDown(period) {
-		ts := unix.NsecToTimespec(int64(period))
-		unix.Ppoll(fds, &ts, nil)
-		woken = fds[0].Revents != 0
-	}
-	p.getUp()
-	if fds[0].Revents != 0 {
-		var buf [8]byte
-		unix.Read(p.fd, buf[:])
-	}
-	return woken
+func (p *pump) sleep(bed *bed, period time.Duration) (woken bool) {
+	defer p.getUp()
+	return !p.lieDown(period) || bed.sleep(period)
 }
 
 // lieDown says to all who may wake the pump that it sleeps, and reports whether it may. Under the lock, since carriers have one
@@ -206,16 +198,21 @@ func (p *pump) lieDown(period time.Duration) bool {
 	c := p.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	atomic.StoreUint32(&c.mem.Control.Asleep, depth(period, c.cfg.Interval()))
+	atomic.StoreUint32(&c.mem.Control.Asleep, depth(period, c.cfg.Interval(), atomic.LoadUint32(&c.mem.Control.Held) != 0))
 	for _, s := range c.sources {
 		s.Sleeping(true)
 	}
 	return !p.pending() && !p.stop.Load()
 }
 
-// depth of a sleep: one that is a small part of an interval is not ended for a request that is tracked from now on.
-func depth(period, interval time.Duration) uint32 {
-	if period <= min(pumpHeld, max(interval/4, pumpBusy)) {
+// depth of a sleep: one of an engine that holds something and that is a small part of an interval is not ended for a request that is
+// tracked from now on. The first of an idle one finds it at once.
+func depth(period, interval time.Duration, held bool) uint32 {
+	longest := pumpHeld
+	if held {
+		longest = pumpIdle
+	}
+	if period <= min(longest, max(interval/4, pumpBusy)) {
 		return record.Dozes
 	}
 	return record.Sleeps

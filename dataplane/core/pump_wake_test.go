@@ -210,16 +210,42 @@ func TestARankKeepsWhatComesBeforeAGrantForWhichTheHostsPumpWasNotWoken(t *testi
 func TestTheDepthOfASleepIsItsShareOfAnInterval(t *testing.T) {
 	for _, tc := range []struct {
 		period, interval time.Duration
+		held             bool
 		want             uint32
 	}{
-		{pumpBusy, 5 * time.Second, record.Dozes},
-		{pumpHeld, 5 * time.Second, record.Dozes},
-		{pumpIdle, 5 * time.Second, record.Sleeps},
-		{pumpHeld, 20 * time.Millisecond, record.Sleeps},
-		{pumpBusy, 2 * time.Millisecond, record.Dozes},
+		{pumpBusy, 5 * time.Second, false, record.Dozes},
+		{pumpHeld, 5 * time.Second, true, record.Dozes},
+		{pumpIdle, 5 * time.Second, true, record.Dozes}, // a host's
+		{pumpIdle, 5 * time.Second, false, record.Sleeps},
+		{pumpHeld, 20 * time.Millisecond, true, record.Sleeps},
+		{pumpIdle, 100 * time.Millisecond, true, record.Sleeps},
+		{pumpBusy, 2 * time.Millisecond, false, record.Dozes},
 	} {
-		if got := depth(tc.period, tc.interval); got != tc.want {
-			t.Errorf("a sleep of %v at an interval of %v: %d, want %d", tc.period, tc.interval, got, tc.want)
+		if got := depth(tc.period, tc.interval, tc.held); got != tc.want {
+			t.Errorf("a sleep of %v at an interval of %v, held %v: %d, want %d", tc.period, tc.interval, tc.held, got, tc.want)
+		}
+	}
+}
+
+// Arrivals at a transport are not announced; a host's ranks wake it.
+func TestAPumpLooksForArrivalsOnlyWhereTheyCome(t *testing.T) {
+	f := newFleet(t, stream.KindProcess)
+	p := f.open("P", 2, 1)
+	for _, tc := range []struct {
+		name string
+		core *Core
+		want time.Duration
+	}{{"host", p.core, pumpIdle}, {"rank", p.ranks[0].core, pumpHeld}} {
+		pump := pump{core: tc.core}
+		pump.period(f.now())
+		pump.counters.TurnsIdle = 0
+		atomic.StoreUint32(&tc.core.mem.Control.Held, 1)
+		if got := pump.period(f.now().Add(time.Minute)); got != tc.want || pump.counters.TurnsIdle != 0 {
+			t.Errorf("a %s that holds something: %v, %d turns idle, want %v", tc.name, got, pump.counters.TurnsIdle, tc.want)
+		}
+		atomic.StoreUint32(&tc.core.mem.Control.Held, 0)
+		if got := pump.period(f.now().Add(time.Minute)); got != pumpIdle || pump.counters.TurnsIdle != 1 {
+			t.Errorf("a %s that holds nothing: %v, %d turns idle, want %v", tc.name, got, pump.counters.TurnsIdle, pumpIdle)
 		}
 	}
 }

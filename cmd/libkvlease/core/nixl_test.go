@@ -33,7 +33,7 @@ type side struct {
 
 func openSide(t *testing.T, id, drive string) *side {
 	t.Helper()
-	cfg, err := core.ParseConfig([]byte(`{"engine_id":"` + id + `","drive":"` + drive + `","requests_max":4096,"tracked_max":4096,"engines_max":16}`))
+	cfg, err := core.ParseConfig([]byte(`{"engine_id":"` + id + `","drive":"` + drive + `","log":"off","requests_max":4096,"tracked_max":4096,"engines_max":16}`))
 	if err != nil {
 		t.Fatal(err)
 	}
