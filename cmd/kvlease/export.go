@@ -33,7 +33,12 @@ func (c *exportCmd) Run(w *world) error {
 	}
 	all := metrics.Machine(c.Dir)
 	if c.Once {
-		return all.WriteText(w.stdout)
+		text, err := all.Text()
+		if err != nil {
+			return err
+		}
+		_, err = w.stdout.Write(text)
+		return err
 	}
 	s, err := metrics.Listen(c.Listen, all)
 	if errors.Is(err, metrics.ErrAddr) {

@@ -65,8 +65,12 @@ func (e *emitter) context() {
 	e.values()
 	e.readers()
 	e.remotes()
+	shown := make(map[string]bool, len(s.Histograms))
 	for i := range s.Histograms {
-		e.histogram(&s.Histograms[i])
+		if h := &s.Histograms[i]; !shown[h.Name] {
+			shown[h.Name] = true
+			e.histogram(h)
+		}
 	}
 }
 
@@ -87,7 +91,7 @@ func (e *emitter) values() {
 	found := make(map[string]*entry, len(s.Values))
 	order := make([]string, 0, len(s.Values))
 	for i := range s.Values[:min(len(s.Values), valuesMax)] {
-		key := keyOf(&s.Values[i])
+		key := clean(keyOf(&s.Values[i]))
 		if _, twice := found[key]; !twice {
 			found[key] = &entry{v: &s.Values[i]}
 			order = append(order, key)
@@ -129,9 +133,9 @@ func (e *emitter) values() {
 			continue
 		}
 		if f.v.Kind == watch.Counter {
-			e.put("internal_total", number(f.v), clean(key))
+			e.put("internal_total", number(f.v), key)
 		} else {
-			e.put("internal", number(f.v), clean(key))
+			e.put("internal", number(f.v), key)
 		}
 	}
 }

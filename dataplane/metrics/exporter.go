@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -74,9 +73,13 @@ func (e *Exporter) Text() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out bytes.Buffer
-	err = c.WriteText(&out)
-	return out.Bytes(), err
+	text, err := c.Text()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err != nil && e.closed { // meanwhile
+		return nil, ErrClosed
+	}
+	return text, err
 }
 
 // Close ends the listener and gives the page back.
@@ -88,6 +91,7 @@ func (e *Exporter) Close() {
 		e.server.Close()
 	}
 	if e.page != nil {
+		e.all.end()
 		e.page.Close()
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -33,15 +34,19 @@ type Collector struct {
 	mu       sync.Mutex
 	own      *watch.Page // of this process; nil: all pages in dir
 	dir      string
+	remains  *watch.Remains
+	ended    bool
 	snap     watch.Snapshot
 	registry *prometheus.Registry
 }
 
-// Own shows the page of one context, which stays the caller's to close, after Close.
+// Own shows the page of one context, which stays the caller's to close, once nothing is gathered any more.
 func Own(page *watch.Page) *Collector { return newCollector(&Collector{own: page}) }
 
 // Machine shows all pages in a folder that this user may read. A page whose process is gone is shown as down.
-func Machine(dir string) *Collector { return newCollector(&Collector{dir: dir}) }
+func Machine(dir string) *Collector {
+	return newCollector(&Collector{dir: dir, remains: watch.NewRemains()})
+}
 
 func newCollector(c *Collector) *Collector {
 	c.registry = prometheus.NewRegistry()
@@ -60,7 +65,11 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.own != nil {
-		if err := c.read(c.own); err != nil {
+		err := ErrClosed
+		if !c.ended {
+			err = c.read(c.own)
+		}
+		if err != nil {
 			out <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
 			return
 		}
@@ -69,6 +78,13 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	c.machine(out)
+}
+
+// end waits for a look at the page that is under way, and lets none follow: the page may be closed then.
+func (c *Collector) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
 }
 
 // read takes a page's state. One that changes while it is read is tried again.
@@ -88,49 +104,72 @@ func (c *Collector) machine(out chan<- prometheus.Metric) {
 		out <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
 		return
 	}
-	counts := map[string]float64{"alive": 0, "dead": 0, "refused": 0, "unreadable": 0, "left_out": 0}
+	counts := map[string]float64{}
+	for _, state := range pageStates {
+		counts[state] = 0
+	}
+	c.remains.Begin()
+	shown, dead := map[string]bool{}, [][]string{}
 	for i, path := range paths {
 		if i >= pagesMax {
 			counts["left_out"]++
 			continue
 		}
-		switch alive, err := c.page(out, path); {
+		base, err := c.page(path)
+		labels := strings.Join(base, "\x00")
+		switch {
 		case errors.Is(err, fs.ErrNotExist): // it was just closed
 		case errors.Is(err, fs.ErrPermission):
 			counts["refused"]++
 		case err != nil:
 			counts["unreadable"]++
-		case alive:
-			counts["alive"]++
+		case !c.remains.Shown(path, &c.snap):
+			counts["old"]++
+		case !c.snap.Alive:
+			dead = append(dead, base)
+		case shown[labels]:
+			counts["twice"]++
 		default:
-			counts["dead"]++
+			shown[labels] = true
+			counts["alive"]++
+			e := emitter{out: out, snap: &c.snap, machine: true, base: base}
+			e.context()
 		}
+	}
+	for _, base := range dead { // what lives comes first
+		labels := strings.Join(base, "\x00")
+		if shown[labels] {
+			counts["twice"]++
+			continue
+		}
+		shown[labels] = true
+		counts["dead"]++
+		e := emitter{out: out, machine: true, base: base}
+		e.put("up", 0)
 	}
 	for state, n := range counts {
 		out <- constant(descOf("pages", nil, "state"), prometheus.GaugeValue, n, state)
 	}
 }
 
-// page shows one page of the machine.
-func (c *Collector) page(out chan<- prometheus.Metric, path string) (alive bool, err error) {
+// pageStates are what becomes of a page.
+var pageStates = [...]string{"alive", "dead", "old", "twice", "refused", "unreadable", "left_out"}
+
+// page reads one page of the machine, and gives the values of machineLabels.
+func (c *Collector) page(path string) (base []string, err error) {
 	p, err := watch.Open(path)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer p.Close()
 	if err := c.read(p); err != nil {
-		return false, err
+		return nil, err
 	}
 	h := &c.snap.Head
-	// The number in the file's name, since contexts of two namespaces may share the one in the page.
+	// The number in the file's name, since contexts of two namespaces may share the one in the page. Two users may share both, each in a
+	// container of his own.
 	context := strings.TrimPrefix(filepath.Ext(path), ".")
-	e := emitter{out: out, snap: &c.snap, machine: true, base: []string{clean(h.Engine), clean(h.Role), strconv.Itoa(h.Rank), strconv.Itoa(h.PID), context}}
-	if !h.Alive {
-		e.put("up", 0)
-		return false, nil
-	}
-	e.context()
-	return true, nil
+	return []string{clean(h.Engine), clean(h.Role), strconv.Itoa(h.Rank), strconv.Itoa(h.PID), context}, nil
 }
 
 // baseLabels are on every metric of a context; the machine's on those of a machine, too.
@@ -166,8 +205,14 @@ func constant(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels .
 	return m
 }
 
-// clean makes a text of a page one that may stand in a label.
-func clean(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+// clean makes a text of a page one that may stand in a label, and on the terminal of whoever looks at them by hand: names are what peers
+// call themselves. It is how kvlease top and kvlease dump write them.
+func clean(s string) string {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
 
 func hexHash(h uint64) string {
 	if h == 0 {

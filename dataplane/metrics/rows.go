@@ -55,6 +55,7 @@ func (e *emitter) readers() {
 		}
 		have.Completed, have.Released, have.Expired = have.Completed+r.Completed, have.Released+r.Released, have.Expired+r.Expired
 		have.Revoked, have.Closed = have.Revoked+r.Revoked, have.Closed+r.Closed
+		have.Poisoned, have.Duplicate = have.Poisoned+r.Poisoned, have.Duplicate+r.Duplicate
 	}
 	for _, who := range order {
 		e.reader(who, rows[who])
@@ -84,12 +85,16 @@ func (e *emitter) reader(who reader, r *watch.Reader) {
 	for _, end := range [...]struct {
 		reason string
 		n      uint64
-	}{{"completed", r.Completed}, {"released", r.Released}, {"expired", r.Expired}, {"revoked", r.Revoked}, {"closed", r.Closed}} {
+	}{
+		{"completed", r.Completed}, {"released", r.Released}, {"revoked", r.Revoked}, {"expired", r.Expired}, {"poisoned", r.Poisoned},
+		{"duplicate", r.Duplicate}, {"closed", r.Closed},
+	} {
 		e.put("reader_leases_freed_total", float64(end.n), who.name, who.hash, who.kind, end.reason)
 	}
 }
 
-// remotes sends a row for each engine that is read from; past remotesMax what can be added goes under "other".
+// remotes sends a row for each engine that is read from; past remotesMax what stands now and can be added goes under "other". Counters do
+// not: which engines have no row changes as others go, and a sum over them would go back.
 func (e *emitter) remotes() {
 	seen := make(map[string]bool, len(e.snap.Remotes))
 	var other watch.Remote
@@ -97,15 +102,15 @@ func (e *emitter) remotes() {
 	for i := range e.snap.Remotes {
 		r := &e.snap.Remotes[i]
 		id := clean(r.ID)
-		if len(seen) < remotesMax && !seen[id] {
+		if len(seen) < remotesMax && !seen[id] && (id != "other" || r.Hash != 0) {
 			seen[id] = true
 			e.remote(id, r)
 			continue
 		}
 		left = true
-		other.Tracked, other.Reads, other.Bytes, other.Unheard = other.Tracked+r.Tracked, other.Reads+r.Reads, other.Bytes+r.Bytes, other.Unheard+r.Unheard
+		other.Tracked, other.Reads, other.Unheard = other.Tracked+r.Tracked, other.Reads+r.Reads, other.Unheard+r.Unheard
 	}
-	if left && !seen["other"] {
+	if left {
 		e.totals("other", "", &other)
 	}
 }
@@ -125,11 +130,11 @@ func (e *emitter) remote(id string, r *watch.Remote) {
 		e.seconds("remote_clock_offset_seconds", time.Duration(r.Offset), id, hash)
 	}
 	e.totals(id, hash, r)
+	e.put("remote_read_bytes_total", float64(r.Bytes), id, hash)
 }
 
 func (e *emitter) totals(id, hash string, r *watch.Remote) {
 	e.put("remote_requests_tracked", float64(r.Tracked), id, hash)
 	e.put("remote_reads_in_flight", float64(r.Reads), id, hash)
-	e.put("remote_read_bytes_total", float64(r.Bytes), id, hash)
 	e.put("remote_unheard_bytes", float64(r.Unheard), id, hash)
 }

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Bounds of the listener: a scraper that misbehaves costs some descriptors and nothing else.
+// Bounds of the listener: a scraper that misbehaves costs some descriptors, the text of a scrape for each, and nothing else.
 const (
 	connsMax    = 16
 	headerMax   = 16 << 10
@@ -71,9 +72,11 @@ func Listen(addr string, c *Collector) (*Server, error) {
 	if err != nil {
 		return nil, refused(at, err)
 	}
-	s := &Server{listen: &bounded{Listener: l, room: make(chan struct{}, connsMax)}, done: make(chan struct{})}
+	room := &bounded{Listener: l, conns: map[*held]time.Time{}}
+	s := &Server{listen: room, done: make(chan struct{})}
 	s.http = &http.Server{
-		Handler: Handler(c), ReadHeaderTimeout: headerWait, ReadTimeout: headerWait, WriteTimeout: writeWait, IdleTimeout: idleWait,
+		ConnState: room.note,
+		Handler:   Handler(c), ReadHeaderTimeout: headerWait, ReadTimeout: headerWait, WriteTimeout: writeWait, IdleTimeout: idleWait,
 		MaxHeaderBytes: headerMax, ErrorLog: log.New(io.Discard, "", 0), DisableGeneralOptionsHandler: true,
 	}
 	go func() {
@@ -108,7 +111,8 @@ func (s *Server) Close() {
 	<-s.done
 }
 
-// Handler serves one scrape at a time: the format that the scraper asks for, native histograms in protobuf.
+// Handler serves the format that the scraper asks for, native histograms in protobuf. One scrape is made at a time, and written while the next
+// one is made, so who does not read holds up nobody.
 func Handler(c *Collector) http.Handler {
 	one := make(chan struct{}, 1)
 	mux := http.NewServeMux()
@@ -117,19 +121,24 @@ func Handler(c *Collector) http.Handler {
 		defer wait.Stop()
 		select {
 		case one <- struct{}{}:
-			defer func() { <-one }()
 		case <-wait.C:
-			http.Error(w, "another scrape is being answered", http.StatusServiceUnavailable)
+			http.Error(w, "another scrape is being made", http.StatusServiceUnavailable)
 			return
 		case <-r.Context().Done():
 			return
 		}
 		format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
-		w.Header().Set("Content-Type", string(format))
-		if err := c.write(w, format); err != nil {
-			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		body, err := func() ([]byte, error) {
+			defer func() { <-one }()
+			return c.encode(format)
+		}()
+		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
 		}
+		w.Header().Set("Content-Type", string(format))
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		w.Write(body)
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "kvlease metrics: /metrics\n")
@@ -137,33 +146,36 @@ func Handler(c *Collector) http.Handler {
 	return mux
 }
 
-// write gathers, and then encodes: an error of gathering comes before anything is written.
-func (c *Collector) write(w io.Writer, format expfmt.Format) error {
+// encode makes the whole answer to a scrape.
+func (c *Collector) encode(format expfmt.Format) ([]byte, error) {
 	families, err := c.Gather()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	enc := expfmt.NewEncoder(w, format)
+	var out bytes.Buffer
+	enc := expfmt.NewEncoder(&out, format)
 	for _, f := range families {
 		if err := enc.Encode(f); err != nil {
-			return nil // the scraper has gone
+			return nil, err
 		}
 	}
 	if closer, ok := enc.(expfmt.Closer); ok {
-		_ = closer.Close()
+		err = closer.Close()
 	}
-	return nil
+	return out.Bytes(), err
 }
 
-// WriteText writes all metrics in the text format of Prometheus, with classic histograms only.
-func (c *Collector) WriteText(w io.Writer) error {
-	return c.write(w, expfmt.NewFormat(expfmt.TypeTextPlain))
+// Text is all metrics in the text format of Prometheus, with classic histograms only.
+func (c *Collector) Text() ([]byte, error) {
+	return c.encode(expfmt.NewFormat(expfmt.TypeTextPlain))
 }
 
-// bounded lets at most cap(room) connections be open; more are closed as they come.
+// bounded lets at most connsMax connections be open. One more takes the place of the one that has waited for a request for the longest; if
+// all are being answered it is closed as it comes.
 type bounded struct {
 	net.Listener
-	room chan struct{}
+	mu    sync.Mutex
+	conns map[*held]time.Time // since when it waits; 0: it is being answered
 }
 
 func (b *bounded) Accept() (net.Conn, error) {
@@ -172,22 +184,58 @@ func (b *bounded) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		select {
-		case b.room <- struct{}{}:
-			return &held{Conn: c, room: b.room}, nil
-		default:
-			c.Close()
+		if h := b.admit(c); h != nil {
+			return h, nil
 		}
+		c.Close()
+	}
+}
+
+func (b *bounded) admit(c net.Conn) *held {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.conns) >= connsMax {
+		var oldest *held
+		for h, since := range b.conns {
+			if !since.IsZero() && (oldest == nil || since.Before(b.conns[oldest])) {
+				oldest = h
+			}
+		}
+		if oldest == nil {
+			return nil
+		}
+		delete(b.conns, oldest)
+		oldest.Conn.Close()
+	}
+	h := &held{Conn: c, room: b}
+	b.conns[h] = time.Now()
+	return h
+}
+
+// note keeps which connections wait; net/http tells.
+func (b *bounded) note(c net.Conn, state http.ConnState) {
+	h := c.(*held)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, open := b.conns[h]; !open {
+		return
+	}
+	switch state {
+	case http.StateActive:
+		b.conns[h] = time.Time{}
+	case http.StateIdle:
+		b.conns[h] = time.Now()
 	}
 }
 
 type held struct {
 	net.Conn
-	once sync.Once
-	room chan struct{}
+	room *bounded
 }
 
 func (h *held) Close() error {
-	h.once.Do(func() { <-h.room })
+	h.room.mu.Lock()
+	delete(h.room.conns, h)
+	h.room.mu.Unlock()
 	return h.Conn.Close()
 }

@@ -2,14 +2,15 @@ package metrics
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 func serve(t *testing.T, c *Collector) *Server {
@@ -142,49 +144,170 @@ func TestASecondScrapeAtOnceIsRefused(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreBounded(t *testing.T) {
+// waiting opens a connection that has had an answer, and says nothing more.
+func waiting(t *testing.T, s *Server) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(resp, err)
+	}
+	answered(t, s) // the answer comes before the server says that it has ended
+	return c
+}
+
+// answered waits until no connection is being answered.
+func answered(t *testing.T, s *Server) {
+	t.Helper()
+	room := s.listen.(*bounded)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		busy := 0
+		room.mu.Lock()
+		for _, since := range room.conns {
+			if since.IsZero() {
+				busy++
+			}
+		}
+		room.mu.Unlock()
+		if busy == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections are still being answered", busy)
+		}
+	}
+}
+
+// closed waits until the other end has closed a connection, without an answer.
+func closed(t *testing.T, c net.Conn) {
+	t.Helper()
+	c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection is open: %d bytes, %v", n, err)
+	}
+}
+
+func TestWhoKeepsConnectionsKeepsNobodyOut(t *testing.T) {
 	s := serve(t, own(t))
-	var conns []net.Conn
-	defer func() {
-		for _, c := range conns {
-			c.Close()
+	conns := make([]net.Conn, connsMax)
+	for i := range conns {
+		conns[i] = waiting(t, s)
+	}
+	waiting(t, s) // is let in, in the place of
+	closed(t, conns[0])
+	silent, err := net.Dial("tcp", s.Addr().String()) // one that never asks gets a place, too, and loses it like the others
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	closed(t, conns[1])
+	for range connsMax {
+		waiting(t, s)
+	}
+	closed(t, silent)
+}
+
+func TestConnectionsThatAreBeingAnsweredAreBounded(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	room := &bounded{Listener: l, conns: map[*held]time.Time{}}
+	came := make(chan net.Conn)
+	go func() {
+		for {
+			c, err := room.Accept()
+			if err != nil {
+				return
+			}
+			came <- c
 		}
 	}()
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	var conns []net.Conn
 	for range connsMax {
+		dial()
+		conns = append(conns, <-came)
+		room.note(conns[len(conns)-1], http.StateActive)
+	}
+	closed(t, dial()) // one too many
+	room.note(conns[3], http.StateIdle)
+	dial()
+	<-came
+	conns[5].Close() // by the server, when it is done
+	conns[5].Close()
+	dial()
+	<-came
+	if len(room.conns) != connsMax {
+		t.Errorf("%d places are taken", len(room.conns))
+	}
+}
+
+// A machine has megabytes of metrics, more than the kernel takes for somebody who does not read.
+func TestWhoDoesNotReadHoldsUpNobody(t *testing.T) {
+	dir := require.Shm(t)
+	for i := range 16 {
+		spec := engineSpec(fmt.Sprint("E", i))
+		spec.Dir, spec.Readers = dir, watch.ReadersMax
+		pageOf(t, spec, func(w *watch.Writer) {
+			for k := range watch.ReadersMax {
+				w.PutReader(k, &watch.ReaderRow{Number: uint64(k + 3), Native: true, Hash: uint64(k + 1)})
+			}
+			w.SetReaders(watch.ReadersMax)
+		})
+	}
+	s := serve(t, Machine(dir))
+	for range 3 {
 		c, err := net.Dial("tcp", s.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		conns = append(conns, c)
-		fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n") // it is let in, and stays
-		if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
+		defer c.Close()
+		c.(*net.TCPConn).SetReadBuffer(4096)
+		fmt.Fprintf(c, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+		if _, err := c.Read(make([]byte, 1)); err != nil { // it is being written
 			t.Fatal(err)
 		}
 	}
-	more, err := net.Dial("tcp", s.Addr().String())
-	if err != nil {
-		t.Fatal(err)
+	resp, body := get(t, s.Addr(), "")
+	if resp.StatusCode != http.StatusOK || len(body) < 5<<20 {
+		t.Errorf("%v with %d bytes", resp.Status, len(body))
 	}
-	defer more.Close()
-	more.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if n, err := more.Read(make([]byte, 1)); n != 0 || err == nil {
-		t.Errorf("one connection too many was answered: %d bytes, %v", n, err)
-	}
-	conns[0].Close()
-	conns = conns[1:]
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		req, _ := http.NewRequestWithContext(ctx, "GET", fmt.Sprintf("http://%v/", s.Addr()), nil)
-		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-		if err == nil {
-			resp.Body.Close()
-			cancel()
-			break
+}
+
+func TestTextDuringTheCloseIsWholeOrRefused(t *testing.T) {
+	for range 50 {
+		page := pageOf(t, engineSpec("E"), nil)
+		e := NewExporter(func() (*watch.Page, error) { return page, nil })
+		var readers sync.WaitGroup
+		for range 2 {
+			readers.Go(func() {
+				for {
+					text, err := e.Text()
+					if errors.Is(err, ErrClosed) {
+						return
+					}
+					if err != nil || !strings.Contains(string(text), "kvlease_up") {
+						t.Errorf("%q, %v", text, err)
+						return
+					}
+				}
+			})
 		}
-		cancel()
-		if time.Now().After(deadline) {
-			t.Fatalf("no place came free: %v", err)
-		}
+		e.Close()
+		readers.Wait()
 	}
 }
 
