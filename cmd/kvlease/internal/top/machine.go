@@ -21,9 +21,10 @@ const pagesMax = 4096
 
 // machine are the pages of a folder. They stay open from one look to the next.
 type machine struct {
-	dir  string
-	open map[string]*opened
-	snap watch.Snapshot
+	dir     string
+	open    map[string]*opened
+	remains *watch.Remains
+	snap    watch.Snapshot
 }
 
 type opened struct {
@@ -33,7 +34,7 @@ type opened struct {
 }
 
 func newMachine(dir string) *machine {
-	return &machine{dir: dir, open: map[string]*opened{}, snap: watch.Snapshot{SkipEnds: true}}
+	return &machine{dir: dir, open: map[string]*opened{}, remains: watch.NewRemains(), snap: watch.Snapshot{SkipEnds: true}}
 }
 
 func (m *machine) close() {
@@ -75,12 +76,13 @@ func (m *machine) read() (list []*Engine, notes []string, err error) {
 		notes = append(notes, fmt.Sprintf("%d pages are left out, this shows %d", len(paths)-pagesMax, pagesMax))
 		paths = paths[:pagesMax]
 	}
+	m.remains.Begin()
 	there := make(map[string]bool, len(paths))
 	for _, path := range paths {
 		there[path] = true
 		page, err := m.take(path)
 		if err == nil {
-			if err = m.snapshot(page); err == nil {
+			if err = m.snapshot(page); err == nil && m.remains.Shown(path, &m.snap) {
 				list = append(list, engineOf(path, &m.snap))
 			}
 		}
@@ -138,6 +140,7 @@ func engineOf(path string, s *watch.Snapshot) *Engine {
 		Stale:      value("beat_outcomes", record.ReadStale) + value("outcomes", record.ReadStale),
 		Unproven:   value("beat_outcomes", record.ReadUnproven) + value("outcomes", record.ReadUnproven),
 		Quarantine: value("reads_blocks_held"), Abandoned: value("reads_abandoned"), Late: value("lease_late_done"),
+		RanksLost: value("group_ranks_lost"), misfit: value("misfit") != 0,
 		key: path + " " + strconv.FormatInt(int64(s.Opened), 10), at: time.Duration(s.Stepped),
 		Beaten: value("beats_received") + value("beat_beats"), bytes: value("read_bytes"),
 		ofRank: s.Role == "rank", poisoned: s.Poisoned, draining: s.Draining, alive: s.Alive,

@@ -170,6 +170,70 @@ func TestWhatStandsStillOrIsBrokenIsInTrouble(t *testing.T) {
 	}
 }
 
+// shown is a page with one value more, as top shows it, by its page and by its metrics.
+func shown(t *testing.T, head watch.Head, live watch.Live, name string, v uint64) []*Engine {
+	t.Helper()
+	dir := require.Shm(t)
+	head.Opened = core.Now()
+	w, why, err := watch.New(&watch.Spec{Dir: dir, Head: head, Step: []watch.Desc{{Name: name, Kind: watch.Gauge}}})
+	if err != nil || why != nil {
+		t.Fatal(err, why)
+	}
+	t.Cleanup(w.Close)
+	w.Values()[0] = v
+	if !w.Publish(&live) {
+		t.Fatal("not published")
+	}
+	srv := httptest.NewServer(metrics.Handler(metrics.Machine(dir)))
+	t.Cleanup(srv.Close)
+	var list []*Engine
+	for _, cfg := range []*Config{{Dir: dir}, {URLs: []string{srv.URL + "/metrics"}}} {
+		s := newSource(cfg)
+		t.Cleanup(s.close)
+		r, err := s.read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, r.Engines...)
+	}
+	return list
+}
+
+func TestWhatRanksComeToIsInTrouble(t *testing.T) {
+	for _, tc := range []struct {
+		role, value, words string
+	}{
+		{"host", "group_ranks_lost", "2 ranks are lost: the engine has to be started again"},
+		{"rank", "misfit", "its host has another kv_lease_duration: this rank takes nothing"},
+	} {
+		head := watch.Head{Role: tc.role, Engine: "E", TP: 4, PP: 1, Duration: 30 * time.Second, Interval: 5 * time.Second}
+		list := shown(t, head, watch.Live{Stepped: core.Now()}, tc.value, 2)
+		if len(list) != 2 {
+			t.Fatalf("%s: %d contexts", tc.role, len(list))
+		}
+		for _, e := range list {
+			if e.Level != Alarm || !slices.Equal(e.Trouble, []string{tc.words}) {
+				t.Errorf("%s of %s: level %d, %q", tc.role, e.Source, e.Level, e.Trouble)
+			}
+		}
+	}
+}
+
+func TestTheDeadAreShownForTenMinutes(t *testing.T) {
+	for ago, want := range map[time.Duration]int{9 * time.Minute: 1, 11 * time.Minute: 0} {
+		list := shown(t, watch.Head{Role: "engine", Engine: "E"}, watch.Live{Closed: true, Stepped: core.Now().Add(-ago)}, "held", 0)
+		n := 0
+		for _, e := range list {
+			if e.State == Dead {
+				n++
+			}
+		}
+		if n != 2*want {
+			t.Errorf("%v after the last step %d of 2 show it: %+v", ago, n, list)
+		}
+	}
+}
+
 func TestThreeHundredContextsAreReadAtOnce(t *testing.T) {
 	dir := require.Shm(t)
 	const n = 300

@@ -66,6 +66,7 @@ type Engine struct {
 	Quarantine uint64 `json:"quarantine"` // reads that are over and whose blocks stay aside
 	Abandoned  uint64 `json:"abandoned"`  // transfers that may never end
 	Late       uint64 `json:"late_stock_reads"`
+	RanksLost  uint64 `json:"ranks_lost,omitempty"` // of a host
 
 	Peers []Peer `json:"peers"`
 
@@ -79,6 +80,7 @@ type Engine struct {
 	alive    bool
 	stopped  bool
 	sick     bool // healthy says 0
+	misfit   bool // a rank whose host has another lease duration
 	why      string
 }
 
@@ -208,6 +210,8 @@ func (e *Engine) judge() {
 		{e.State == Stopped, Alarm, "its process is stopped by a signal"},
 		{e.State == Still, Alarm, fmt.Sprintf("no step for %s", spanText(e.Age))},
 		{e.State == Cut, Alarm, "no engine that it knows could be reached for one lease duration"},
+		{e.RanksLost > 0 && !e.gone(), Alarm, text.Counted(int(e.RanksLost), "rank is lost", "ranks are lost") + ": the engine has to be started again"},
+		{e.misfit && !e.gone(), Alarm, "its host has another kv_lease_duration: this rank takes nothing"},
 		{e.State == Drains, Note, "it takes nothing new"},
 		{e.Abandoned > 0, Warn, text.Counted(int(e.Abandoned), "transfer", "transfers") + " may never end, and the blocks stay aside"},
 		{e.Quarantine > 0, Warn, text.Counted(int(e.Quarantine), "read is over whose blocks stay aside", "reads are over whose blocks stay aside")},

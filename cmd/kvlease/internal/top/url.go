@@ -253,6 +253,8 @@ var taken = map[string]taker{
 	"heartbeats_received_total":  func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Beaten += number(v) },
 	"heartbeats_sent_total":      func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Beaten += number(v) },
 	"read_bytes_total":           func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.bytes = number(v) },
+	"ranks_lost":                 func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.RanksLost = number(v) },
+	"misfit":                     func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.misfit = v != 0 },
 	"reads_aside":                func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Quarantine = number(v) },
 	"transfers_abandoned":        func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Abandoned = number(v) },
 	"late_stock_reads_total":     func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Late = number(v) },
