@@ -14,18 +14,34 @@ type Choice struct {
 	Why      string
 }
 
-// Choose gives each GPU its NICs: of those that this process can use the nearest, of these the fastest; GPUs that are equally near to
-// the same NICs share them out in the order of their addresses. So equal machines come to equal rails: GPU i of one talks to GPU i of the other
-// over the same switch of the network.
+// Choose gives each GPU its NICs: of those that this process can use the nearest, of these the fastest. A NIC that is nearer to another
+// GPU is that one's, unless there is none else: then one is borrowed. GPUs that are equally near to the same NICs share them out
+// in the order of their addresses. So equal machines come to equal rails: GPU i of one talks to GPU i of the other over the same switch
+// of the network.
 func (h *Host) Choose() []Choice {
-	choices := make([]Choice, len(h.GPUs))
+	nearest := make([]Choice, len(h.GPUs))
 	for g := range h.GPUs {
-		choices[g] = h.nearest(g)
+		nearest[g] = h.nearest(g)
+	}
+	choices := slices.Clone(nearest)
+	borrows := make([]bool, len(choices))
+	for g, c := range nearest {
+		others := func(n int) bool {
+			return slices.ContainsFunc(nearest, func(o Choice) bool { return o.Distance < c.Distance && slices.Contains(o.NICs, n) })
+		}
+		if own := slices.DeleteFunc(slices.Clone(c.NICs), others); len(own) > 0 {
+			choices[g].NICs = own
+		} else {
+			borrows[g] = true
+		}
 	}
 	for g := range choices {
 		h.shareOut(choices, g)
 	}
 	for g := range choices {
+		if borrows[g] {
+			choices[g].NICs = choices[g].NICs[:min(1, len(choices[g].NICs))]
+		}
 		choices[g].Why = h.why(choices[g])
 	}
 	return choices

@@ -33,6 +33,7 @@ func TestEachFailureOfTheManagementLibraryHasItsOwnMessage(t *testing.T) {
 				t.Errorf("%v is not %v", h.GPUErr, tc.want)
 			}
 			contains(t, "error", h.GPUErr.Error(), tc.words...)
+			l.tell("driver 550.54.15 12040")
 			if h := l.look(); len(h.GPUs) != 2 {
 				t.Errorf("afterwards %d GPUs are seen", len(h.GPUs))
 			}
@@ -46,15 +47,16 @@ func TestALibraryThatIsNotThereIsNamed(t *testing.T) {
 	}
 	l := newLab(t, "no-nic")
 	l.look()
-	l.cfg.NVML = "/nowhere/libnvidia-ml.so.1"
-	if err := Look(l.cfg).GPUErr; !errors.Is(err, ErrOther) {
+	elsewhere := l.cfg
+	elsewhere.NVML = "/nowhere/libnvidia-ml.so.1"
+	if err := Look(elsewhere).GPUErr; !errors.Is(err, ErrOther) {
 		t.Errorf("a second library in one process: %v, want %v", err, ErrOther)
 	}
 	bound.Lock()
 	was := bound.path
 	bound.path = ""
 	bound.Unlock()
-	err := Look(l.cfg).GPUErr
+	err := Look(elsewhere).GPUErr
 	bound.Lock()
 	bound.path = was
 	bound.Unlock()

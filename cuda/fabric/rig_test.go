@@ -51,9 +51,7 @@ type lab struct {
 func newLab(t *testing.T, name string) *lab {
 	t.Helper()
 	library, err := fakePath()
-	if err != nil {
-		require.Skip(t, "cc", err.Error())
-	}
+	require.Compiled(t, err)
 	m, err := machine.Load(name)
 	if err != nil {
 		t.Fatal(err)
@@ -93,9 +91,7 @@ func (l *lab) look() *Host {
 func lookElsewhere(t *testing.T, script string, without ...string) string {
 	t.Helper()
 	library, err := fakenvml.Build(t.TempDir(), "libfakenvml.so", without...)
-	if err != nil {
-		require.Skip(t, "cc", err.Error())
-	}
+	require.Compiled(t, err)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), envLook+"="+library, "KVL_FAKE_NVML="+script)
 	out, err := cmd.CombinedOutput()

@@ -64,7 +64,7 @@ static int add_gpu(int i, const char *pci, const char *name)
 {
 	gpu_t *g = &gpus[i];
 	*g = (gpu_t){.there = true, .mig = -1, .mig_pending = -1, .ecc = 1, .ecc_pending = 1, .memory = 1ull << 30, .bar1 = 1ull << 30};
-	snprintf(g->pci, sizeof g->pci, "%s", pci);
+	snprintf(g->pci, sizeof g->pci, "%.31s", pci);
 	snprintf(g->name, sizeof g->name, "%s", name);
 	for (char *c = g->name; *c != 0; c++)
 		*c = *c == '_' ? ' ' : *c;
