@@ -72,6 +72,24 @@ func TestASymbolThatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
+// The loader would map what is not there, and the process would end by SIGBUS.
+func TestALibraryThatWasCutShortIsUnavailable(t *testing.T) {
+	whole, err := os.ReadFile(newScript(t).path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "cut.so")
+	for _, cut := range []int{0, 1, 63, 64, 200, 4096, 8192} { // the last two of its code and data
+		if err := os.WriteFile(file, whole[:cut], 0o755); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(Config{Agent: "a", Path: file})
+		if !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), file) || cut >= 4096 && !strings.Contains(err.Error(), "cut short: fetch it again") {
+			t.Errorf("its first %d bytes: %v, want ErrUnavailable that names the file", cut, err)
+		}
+	}
+}
+
 func TestAStubIsUnavailable(t *testing.T) {
 	s := newScript(t)
 	s.do("stub 1")

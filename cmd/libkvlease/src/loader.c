@@ -9,6 +9,7 @@
 
 #include "internal.h"
 #include "json.h"
+#include "whole.h"
 
 kvl_core_hooks_t kvl_core;
 static int loaded; /* under the open lock */
@@ -167,6 +168,10 @@ int32_t kvl_core_load(const kvl_early_t *early, char *err, size_t cap)
 		return st;
 	if (!core_path(path, sizeof path)) {
 		snprintf(err, cap, "the path of " CORE_FILE " is too long");
+		return KVL_ERR_UNAVAILABLE;
+	}
+	if (kvl_bytes_missing(path) != 0) {
+		snprintf(err, cap, "%s is cut short: install it again", path);
 		return KVL_ERR_UNAVAILABLE;
 	}
 	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

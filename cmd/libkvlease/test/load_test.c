@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include "../src/whole.h"
 #include "check.h"
 
 typedef int32_t open_fn(const char *, size_t, kvl_ctx_t **, char *, size_t);
@@ -14,6 +15,20 @@ static void *sym(void *lib, const char *name)
 	void *s = dlsym(lib, name);
 	CHECK(s != NULL);
 	return s;
+}
+
+/* The first bytes of a file, as of a copy that ran out of disk. */
+static void copy_part(const char *from, const char *to, long left)
+{
+	char buf[4096];
+	FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+	CHECK(in != NULL && out != NULL);
+	while (left > 0) {
+		size_t n = fread(buf, 1, left < (long)sizeof buf ? (size_t)left : sizeof buf, in);
+		CHECK(n > 0 && fwrite(buf, 1, n, out) == n);
+		left -= (long)n;
+	}
+	CHECK(fclose(in) == 0 && fclose(out) == 0);
 }
 
 int main(int argc, char **argv)
@@ -51,6 +66,18 @@ int main(int argc, char **argv)
 	setenv("KVLEASE_CORE", empty, 1);
 	CHECK(open_it("{}", 2, &ctx, err, sizeof err) == KVL_ERR_UNAVAILABLE);
 	CHECK(strstr(err, "kvlgo_config") != NULL && strstr(err, "libempty.so") != NULL);
+	/* a copy that was broken off, wherever */
+	snprintf(empty, sizeof empty, "%s/cut.so", argv[2]);
+	copy_part(good, empty, 4096);
+	long whole = 4096 + (long)kvl_bytes_missing(empty); /* what lies behind it is for debuggers */
+	CHECK(whole > 8192);
+	for (long cut = 1; cut <= 16; cut++) {
+		copy_part(good, empty, cut < 16 ? whole * cut / 16 : whole - 1);
+		setenv("KVLEASE_CORE", empty, 1);
+		CHECK(open_it("{}", 2, &ctx, err, sizeof err) == KVL_ERR_UNAVAILABLE);
+		CHECK(strstr(err, empty) != NULL);
+		CHECK(unlink(empty) == 0);
+	}
 	/* the good one after all that */
 	setenv("KVLEASE_CORE", good, 1);
 	CHECK(open_it("{}", 2, &ctx, err, sizeof err) == KVL_OK);
