@@ -61,6 +61,12 @@ assert "libkvlease-core.so" in open("/proc/self/maps").read()
     assert run.returncode == 0, run.stderr
 
 
+def test_the_source_folder_says_what_it_lacks():
+    source = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "src"))
+    run = python("import kvlease; kvlease.Context", PYTHONPATH=source)
+    assert run.returncode != 0 and "ImportError" in run.stderr and "make python" in run.stderr and source in run.stderr, run.stderr
+
+
 def test_names_that_are_not_there_are_attribute_errors():
     for name in ("nonsense", "_private", "KVL_OK"):
         with pytest.raises(AttributeError, match=name):

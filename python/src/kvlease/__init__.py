@@ -22,7 +22,12 @@ def _load():
     if path := os.environ.get("KVLEASE_LIB"):
         import ctypes
         ctypes.CDLL(path)  # the loader takes it for the one that the extension asks for: both have one soname
-    return importlib.import_module("._kvlease", __name__)
+    try:
+        return importlib.import_module("._kvlease", __name__)
+    except ModuleNotFoundError as e:
+        here = os.path.dirname(__file__)
+        raise ImportError(f"{here} has no extension _kvlease: it is the source. `make python` makes one for PYTHONPATH=build/python, `make wheel` a wheel",
+                          name=e.name) from None
 
 
 def __getattr__(name):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
+
 class Scheduler(NixlPullConnectorScheduler):
     """vLLM's pull scheduler decides what is sent, read and kept, as ever; what it notes for its workers is taken out of its lists
     here and said to the library. Reads start at once, but where steps overlap and vLLM does not keep freed blocks back until no step
