@@ -275,6 +275,24 @@ class Turns(Pair):
         self.assertEqual(out.tokens, answer(tokens, 1))
         return out.kv
 
+    def longer(self, seed, more=50):
+        """The prompt of a second turn, and the parameters of the first."""
+        tokens = prompt(100, seed)
+        kv = self.first(tokens, 40)
+        return tokens + answer(tokens, 40) + prompt(more, 6), kv
+
+    def other(self, **options):
+        """Another prefill engine, which has none of these blocks."""
+        q = stage.Engine("q", caching=False, **self.P | options)
+        self.addCleanup(q.close)
+        return q
+
+    def reading(self, q, id, tokens, kv):
+        """A second turn at q whose read does not end until the transport is told so."""
+        nixl.tell(f"hold {q.agent()} 1")
+        q.add(id, tokens, kv={**kv, **PREFILL})
+        until(lambda: q.ranks[0].stats()["read_data_posts"] > 0, q)
+
     def test_p_reads_what_d_has_kept(self):
         tokens = prompt(100)
         kv = self.first(tokens, 40)
@@ -305,14 +323,9 @@ class Turns(Pair):
     def test_a_second_turn_whose_read_fails_is_computed_if_the_policy_says_so_and_failed_else(self):
         for policy in ("recompute", "fail"):
             with self.subTest(policy):
-                q = stage.Engine("q", policy=policy, caching=False, **self.P)
-                self.addCleanup(q.close)
-                tokens = prompt(100, 4 + len(policy))
-                kv = self.first(tokens, 40)
-                longer = tokens + answer(tokens, 40) + prompt(50, 6)
-                nixl.tell(f"hold {q.agent()} 1")
-                q.add("a", longer, kv={**kv, **PREFILL})
-                until(lambda: q.ranks[0].stats()["read_data_posts"] > 0, q)
+                q = self.other(policy=policy)
+                longer, kv = self.longer(4 + len(policy))
+                self.reading(q, "a", longer, kv)
                 self.release()
                 self.d.rest(self.p)
                 nixl.tell(f"hold {q.agent()} 0")
@@ -324,13 +337,10 @@ class Turns(Pair):
     def test_a_second_turn_that_is_gone_before_it_is_read_is_computed_whatever_the_policy(self):
         for policy in ("recompute", "fail"):
             with self.subTest(policy):
-                q = stage.Engine("q", policy=policy, caching=False, **self.P)
-                self.addCleanup(q.close)
-                tokens = prompt(100, 24 + len(policy))
-                kv = self.first(tokens, 40)
+                q = self.other(policy=policy)
+                longer, kv = self.longer(24 + len(policy))
                 self.release()
                 self.d.rest(self.p)
-                longer = tokens + answer(tokens, 40) + prompt(50, 6)
                 q.add("a", longer, kv={**kv, **PREFILL})
                 until(lambda: q.side.poll() is not None and q.side._reader.lost("a"))
                 out = q.run("a", self.d)
@@ -344,8 +354,7 @@ class Turns(Pair):
             for port in (silent.getsockname()[1], stage.free_port()):
                 for own in ({}, {"drive": "inline"}):
                     with self.subTest(policy, port=port, own=own):
-                        q = stage.Engine("q", policy=policy, caching=False, extra=self.P["extra"], own=own)
-                        self.addCleanup(q.close)
+                        q = self.other(policy=policy, own=own)
                         tokens = prompt(150)
                         made_up = {"remote_engine_id": "nobody", "remote_request_id": "x", "remote_host": "127.0.0.1", "remote_port": port,
                                    "remote_block_ids": [[1, 2, 3, 4]], "remote_num_tokens": 120, "tp_size": 1}
@@ -360,14 +369,9 @@ class Turns(Pair):
         self.enterContext(unittest.mock.patch.object(reader, "SETTLE", 0.2))
         for policy in ("recompute", "fail"):
             with self.subTest(policy):
-                q = stage.Engine("q", policy=policy, caching=False, **self.P)
-                self.addCleanup(q.close)
-                tokens = prompt(100, 14 + len(policy))
-                kv = self.first(tokens, 40)
-                longer = tokens + answer(tokens, 40) + prompt(50, 6)
-                nixl.tell(f"hold {q.agent()} 1")
-                q.add("a", longer, kv={**kv, **PREFILL})
-                until(lambda: q.ranks[0].stats()["read_data_posts"] > 0, q)
+                q = self.other(policy=policy)
+                longer, kv = self.longer(14 + len(policy))
+                self.reading(q, "a", longer, kv)
                 handle, = q.side._reader.engines._ids
                 q.side._reader.engine_down(handle)
                 out = q.run("a")
@@ -378,11 +382,8 @@ class Turns(Pair):
                 self.release()
 
     def test_a_prefill_of_a_second_turn_that_is_preempted_is_computed(self):
-        q = stage.Engine("q", blocks=24, tokens=64, caching=False, **self.P)
-        self.addCleanup(q.close)
-        tokens = prompt(100, 9)
-        kv = self.first(tokens, 40)
-        longer = tokens + answer(tokens, 40) + prompt(32 * 12, 6)
+        q = self.other(blocks=24, tokens=64)
+        longer, kv = self.longer(9, 32 * 12)
         q.add("a", longer, kv={**kv, **PREFILL})
         q.add("b", prompt(32 * 14, 7), 40)
         self.assertEqual(q.run("a", self.d).tokens, answer(longer, 1))
