@@ -78,6 +78,9 @@ const char *kvlc_symbol(uint32_t i);
 
 int32_t kvlc_device_count(int32_t library, int32_t *count_out, kvlc_fault_t *fault);
 int32_t kvlc_features(int32_t library, int32_t device, kvlc_features_t *out, kvlc_fault_t *fault);
+/* What is free of the device's BAR1 window, in bytes, by the management library in file; the code of a fault is NVML's then.
+ * KVLC_NO_DEVICE: it does not know the GPU. */
+int32_t kvlc_bar1_free(const char *file, int32_t library, int32_t device, uint64_t *free_out, kvlc_fault_t *fault, char *text, size_t text_cap);
 int32_t kvlc_pointer(int32_t library, uint64_t addr, kvlc_pointer_t *out, kvlc_fault_t *fault);
 
 /* Keeps the primary context of a device alive, which the engine has made: KVLC_NO_CONTEXT if it has none. Counted: each retain
