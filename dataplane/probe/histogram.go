@@ -7,7 +7,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/probe/bpf"
 )
 
-// Buckets of a histogram: the values 0 to 3, then four between powers of two, the last with all above. trace.c counts in them.
+// Buckets of a histogram: the values 0 to 3, then four between powers of two, the last with all above. bpf/values.h counts in them.
 const Buckets = len(bpf.TraceHistogram{}.Buckets)
 
 // Histogram is the spans of a stage, or of several added.

@@ -5,7 +5,7 @@ import "github.com/kvlease/kvlease/dataplane/probe/bpf"
 // Stage is a way between two sites, or a value that one of them tells.
 type Stage uint32
 
-// The stages, as trace.c counts them.
+// The stages, as the program in the kernel counts them (bpf/maps.h).
 const (
 	Drained    = Stage(bpf.TraceStageSTAGE_DRAINED)
 	Posted     = Stage(bpf.TraceStageSTAGE_POSTED)

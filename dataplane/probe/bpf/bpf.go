@@ -4,4 +4,4 @@
 package bpf
 
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package bpf -target amd64,arm64 -type site -type stage -type counter -type series -type histogram -type outlier -type self Trace trace.c -- -O2 -g -Wall -Wextra -Werror -mcpu=v3 -fdebug-compilation-dir=.
-//go:generate sh -c "cat trace.c kernel.h | sha256sum | cut -c1-64 >source.sha256"
+//go:generate sh -c "cat trace.c kernel.h maps.h values.h | sha256sum | cut -c1-64 >source.sha256"

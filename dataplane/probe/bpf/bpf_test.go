@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,8 +12,12 @@ import (
 )
 
 func TestTheCompiledProgramIsOfTheSourceThatStandsHere(t *testing.T) {
+	headers, err := filepath.Glob("*.h")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var source []byte
-	for _, name := range []string{"trace.c", "kernel.h"} {
+	for _, name := range append([]string{"trace.c"}, headers...) {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -25,7 +30,7 @@ func TestTheCompiledProgramIsOfTheSourceThatStandsHere(t *testing.T) {
 	}
 	sum := sha256.Sum256(source)
 	if got := hex.EncodeToString(sum[:]); got != strings.TrimSpace(string(noted)) {
-		t.Errorf("trace.c or kernel.h has changed since `make generate`: %s, noted is %s", got, noted)
+		t.Errorf("trace.c or a header has changed since `make generate`: %s, noted is %s", got, noted)
 	}
 }
 
