@@ -219,6 +219,7 @@ func (p *statsPage) tables(c *Core) {
 	t[watch.TableControl] = record.PlaceOf(controlOf(c.mem.Control))
 	t[watch.TableSlots] = record.PlaceOf(c.mem.Slots)
 	if c.leases == nil {
+		t[watch.TableLongIDs] = c.hosted.group.LongIDs()
 		return
 	}
 	_, rows := record.Board(c.mem.Board)

@@ -70,6 +70,10 @@ func (p *ids) of(s *record.Slot) []byte             { return p.get(&s.ID, s.IDLe
 func (p *ids) store(s *record.Slot, id []byte) bool { return p.set(&s.ID, &s.IDLen, id) }
 func (p *ids) clear(s *record.Slot)                 { p.drop(&s.ID, &s.IDLen) }
 
+// LongIDs is where ids lie that do not fit into their slots; in those is the place, as in a lease table's (lease.Places). It stays there for the
+// life of the group.
+func (g *Group) LongIDs() record.Place { return record.PlaceOf(g.ids.bytes) }
+
 // index finds the held lease of an id: a second grant of it must end on all ranks alike, whatever order they hear of it in.
 type index struct {
 	table  []entry

@@ -287,7 +287,7 @@ func (t *table) lease(number uint32, e entry) Lease {
 func (t *table) longID(number uint32, s *record.Slot, l *Lease) error {
 	place := uint64(binary.LittleEndian.Uint32(s.ID[:]))
 	if t.longIDs.Addr == 0 || l.idLen > record.IDMax || (place+1)*record.IDMax > t.longIDs.Count {
-		return nil // of a host: it keeps long ids elsewhere
+		return nil // the slot has another use by now
 	}
 	id, state := make([]byte, l.idLen), make([]byte, 8)
 	if err := peek(t.pid, part{t.longIDs.Addr + place*record.IDMax, id}); err != nil {

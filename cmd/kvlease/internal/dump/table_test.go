@@ -216,7 +216,13 @@ func TestWhatTheStepHasNotTakenYetIsShownAsSubmitted(t *testing.T) {
 func TestAHostSaysThatItsRanksKnowTheRest(t *testing.T) {
 	dir := require.Shm(t)
 	c, h := opened(t, fmt.Sprintf(`{"engine_id":"P","role":"host","tp_size":2,"carrier":"process","transport":"loopback","stats_page":%q}`, dir))
-	if _, err := h.Grant(host.Grant{ID: []byte("r1"), Blocks: 3, User: 9}, core.Now()); err != nil {
+	long := strings.Repeat("long", 60)
+	for _, id := range []string{"r1", long} {
+		if _, err := h.Grant(host.Grant{ID: []byte(id), Blocks: 3, User: 9}, core.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := h.Expect([]byte("x" + long)); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Step(); err != nil {
@@ -227,7 +233,7 @@ func TestAHostSaysThatItsRanksKnowTheRest(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	k := r.Contexts[0]
-	if k.Role != "host" || !k.Table || !strings.Contains(k.Why, "its ranks'") || len(k.Leases) != 1 || k.Leases[0].ID != "r1" || k.Leases[0].Blocks != 3 || k.Leases[0].SlackNs != nil || k.Leases[0].Reader != "" {
+	if k.Role != "host" || !k.Table || !strings.Contains(k.Why, "its ranks'") || len(k.Leases) != 3 || k.Leases[0].ID != "r1" || k.Leases[1].ID != long || k.Leases[2].ID != "x"+long || k.Leases[0].Blocks != 3 || k.Leases[0].SlackNs != nil || k.Leases[0].Reader != "" {
 		t.Errorf("%+v", k)
 	}
 }
