@@ -81,7 +81,7 @@ func (d *Driver) Check(regions []Region, m Machine) (Plan, error) {
 }
 
 func nameRegion(i int, r Region, err error) error {
-	return fmt.Errorf("region %d (%q, %d bytes at %#x): %w", i, r.Name, r.Bytes, r.Addr, err)
+	return fmt.Errorf("region %d (%.60q, %d bytes at %#x): %w", i, r.Name, r.Bytes, r.Addr, err)
 }
 
 // refuse is an Error of what was handed in.

@@ -106,7 +106,7 @@ func TestARefusedRegionSaysWhyAndWhatHelps(t *testing.T) {
 		{name: "a GPU that offers it not for VMM memory", regions: of("vmm"), script: "attribute 0 110 0", kind: ErrUnavailable,
 			words: []string{"VMM memory", "layer.0", "expandable_segments"}},
 		{name: "no peer memory", regions: of("device"), script: "attribute 0 124 0", kind: ErrUnavailable, words: []string{"no dma-buf", "modprobe nvidia_peermem"}},
-		{name: "a window smaller than the cache", regions: of("device"), machine: Machine{BAR1Free: map[int]uint64{0: 2 << 20}}, kind: ErrUnavailable, // shows C64.1
+		{name: "a window smaller than the cache", regions: of("device"), machine: Machine{BAR1Free: map[int]uint64{0: 2 << 20}}, kind: ErrUnavailable,
 			words: []string{"4.0 MiB", "2.0 MiB of its BAR1", "Resizable BAR"}},
 		{name: "a driver that does not answer", regions: of("device"), script: "fail cuPointerGetAttributes 1 999", kind: ErrUnavailable,
 			words: []string{"layer.0", "cuPointerGetAttributes", "CUDA_ERROR_UNKNOWN", "Xid"}},

@@ -76,6 +76,7 @@ func (c *Core) stopReads(timeout time.Duration) error {
 // list of transfers itself: then only the end of the process is safe, since bytes may land until then. Under the lock.
 func (c *Core) settle() {
 	defer func() { _ = recover() }()
+	defer c.exit(c.held, c.tryEnter())
 	c.now = max(c.now, c.clock())
 	c.reads.Close(c.now)
 	c.reads.Step(c.now)
@@ -87,10 +88,11 @@ func (c *Core) leave() error {
 		c.side.Withdraw()
 	}
 	if !c.gone {
-		if err := c.tr.Close(); err != nil {
+		if err := c.closeAgent(); err != nil {
 			return fmt.Errorf("%w: %w", ErrTransport, err)
 		}
 	}
+	c.letGo()
 	c.gone = true
 	c.agent.Transport = transport.Nobody{Of: c.tr.Name(), As: c.tr.Agent()}
 	if c.ranked != nil {
@@ -133,6 +135,7 @@ func (c *Core) startDrain(timeout time.Duration) (err error) {
 		return ErrPoisoned
 	}
 	defer c.failSafe(&err)
+	defer c.exit(c.held, c.enter())
 	now := c.clock()
 	if c.hosted != nil {
 		c.log.step().Put(log.Draining, now, log.Entry{A: uint64(c.hosted.group.Held())})

@@ -78,6 +78,9 @@ type Core struct {
 	hosted *hostSide // role host; then all of tr to reads are nil
 	ranked *rankSide // role rank
 
+	openDevices OpenDevices // nil: device memory is the transport's affair
+	held        Held        // nil: no device memory is registered
+
 	log     *logs      // nil: nothing is said
 	page    *statsPage // nil: there is no memory for one
 	pageErr error      // why nobody else sees it, or why there is none
@@ -276,6 +279,7 @@ func (c *Core) stepAt(now clock.Instant) (err error) {
 		return ErrPoisoned
 	}
 	defer c.failSafe(&err)
+	defer c.exit(c.held, c.enter())
 	before := c.now
 	c.now = max(c.now, now) // a step may have waited for the lock behind one that was told a later time
 	work := c.traceBegin(before)

@@ -87,6 +87,7 @@ type ownAgent struct {
 	transport.Transport
 	clock   func() clock.Instant
 	longest time.Duration // of all loads: the one call of a step that takes long
+	held    Held          // as the core has it
 }
 
 // Load is the transport's, with a look at the clock: what a step can be held up by is told.

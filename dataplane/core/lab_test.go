@@ -44,6 +44,10 @@ type lab struct {
 	drive string               // "" is inline
 	clock func() clock.Instant // nil: now
 	edit  func(cfg *Config)    // not nil: the last word on a node's configuration
+
+	mem     transport.Mem                                               // what the nodes say their caches are
+	devices OpenDevices                                                 // nil: nobody knows device memory
+	wrap    func(id string, tr transport.Transport) transport.Transport // nil: the loopback as it is
 }
 
 type node struct {
@@ -96,12 +100,17 @@ func (l *lab) node(id, config string) *node {
 	open := map[string]OpenTransport{"loopback": func(cfg *Config, agent string) (transport.Transport, error) {
 		size := l.size
 		size.PeersMax = cfg.PeersMax()
-		return l.hub.New(agent, size)
+		tr, err := l.hub.New(agent, size)
+		if err == nil && l.wrap != nil {
+			return l.wrap(id, tr), nil
+		}
+		return tr, err
 	}}
 	c, err := Open(cfg, mem, open, read)
 	if err != nil {
 		l.t.Fatal(err)
 	}
+	c.UseDevices(l.devices)
 	kv, err := pages(labLayers * labBlocks * labBlockLen)
 	if err != nil {
 		l.t.Fatal(err)
@@ -111,6 +120,7 @@ func (l *lab) node(id, config string) *node {
 		regions = append(regions, Region{
 			Addr: uint64(uintptr(unsafe.Pointer(&kv[layer*labBlocks*labBlockLen]))), Bytes: labBlocks * labBlockLen,
 			BlockLen: labBlockLen, BlockStride: labBlockLen, Blocks: labBlocks, Group: -1, Name: fmt.Sprintf("layer.%d", layer),
+			Mem: l.mem,
 		})
 	}
 	if err := c.Register(regions); err != nil {

@@ -41,10 +41,16 @@ func (c *Core) Register(regions []Region) error {
 			return err
 		}
 	}
-	list := make([]transport.Region, 0, len(regions)+2)
-	for _, r := range regions {
-		list = append(list, transport.Region{Addr: r.Addr, Bytes: r.Bytes, Device: r.Device, Mem: r.Mem})
+	list, err := c.hold(regions)
+	if err != nil {
+		return err
 	}
+	defer func() {
+		if c.registered == nil {
+			c.letGo()
+		}
+	}()
+	defer c.exit(c.held, c.enter())
 	list = append(list,
 		transport.Region{Addr: record.Addr(c.mem.Board), Bytes: uint64(len(c.mem.Board))},
 		transport.Region{Addr: record.Addr(c.mem.Landing), Bytes: uint64(len(c.mem.Landing))})
@@ -228,6 +234,7 @@ func (c *Core) sleep() (err error) {
 		return ErrPoisoned
 	}
 	defer c.failSafe(&err)
+	defer c.exit(c.held, c.enter())
 	c.now = max(c.now, c.clock())
 	c.tracker.Sleep(c.now)
 	return nil

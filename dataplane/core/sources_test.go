@@ -20,10 +20,10 @@ const repository = "../.."
 func librarySources(t *testing.T, do func(path, ext string, text []byte)) {
 	t.Helper()
 	files := 0
-	for _, dir := range []string{"dataplane", "ringbuf", "cnixl", "cmd/libkvlease"} {
+	for _, dir := range []string{"dataplane", "ringbuf", "cnixl", "cuda", "cmd/libkvlease"} {
 		err := filepath.WalkDir(filepath.Join(repository, dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
-				if err == nil && slices.Contains([]string{"test", "ctest", "sim", "testdata", "models"}, d.Name()) {
+				if err == nil && slices.Contains([]string{"test", "ctest", "sim", "testdata", "models", "fakecuda", "fakenvml"}, d.Name()) {
 					return fs.SkipDir
 				}
 				return err

@@ -61,6 +61,7 @@ func kvlgo_open(args *C.kvl_core_args_t, handle *C.int64_t, errText *C.char, err
 	if err != nil {
 		return fail(err, errText, errCap)
 	}
+	c.UseDevices(openDevices)
 	*handle = C.int64_t(put(c))
 	return C.KVL_OK
 }

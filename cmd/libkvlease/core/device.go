@@ -1,0 +1,67 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/cuda"
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
+	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// devices is the CUDA driver as the core asks it.
+type devices struct{ driver *cuda.Driver }
+
+// openDevices opens the driver of this process.
+func openDevices() (core.Devices, error) {
+	d, err := cuda.Open("")
+	if err != nil {
+		return nil, err
+	}
+	return devices{d}, nil
+}
+
+// Hold looks at the machine for what the driver does not tell, and has the regions held.
+func (d devices) Hold(regions []core.Region) (core.Held, error) {
+	list := make([]cuda.Region, 0, len(regions))
+	m := cuda.Machine{BAR1Free: map[int]uint64{}, Peermem: peerMemory()}
+	for _, r := range regions {
+		device := int(r.Device)
+		list = append(list, cuda.Region{Addr: r.Addr, Bytes: r.Bytes, Device: device, Name: r.Name})
+		if _, asked := m.BAR1Free[device]; !asked {
+			if free, err := d.driver.BAR1Free(device); err == nil { // else it is not known, and the driver has the last word
+				m.BAR1Free[device] = free
+			}
+		}
+	}
+	h, err := d.driver.Hold(list, m)
+	switch {
+	case errors.Is(err, cuda.ErrInvalid):
+		return nil, fmt.Errorf("%w: %w", core.ErrInvalid, err)
+	case err != nil:
+		return nil, err
+	}
+	return held{h}, nil
+}
+
+// peerMemory reports whether a kernel module is loaded over which NICs pin device memory.
+func peerMemory() bool {
+	var u unix.Utsname
+	_ = unix.Uname(&u)
+	m := rdma.LookGPUMemory("/sys", "/proc", strings.TrimRight(string(u.Release[:]), "\x00"))
+	return m.Module != ""
+}
+
+type held struct{ *cuda.Hold }
+
+func (h held) Ranges() []transport.Region {
+	list := make([]transport.Region, 0, len(h.Hold.Ranges()))
+	for _, r := range h.Hold.Ranges() {
+		list = append(list, transport.Region{Addr: r.Addr, Bytes: r.Bytes, Device: uint32(r.Device), Mem: transport.VRAM})
+	}
+	return list
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/cnixl"
+	fakenixl "github.com/kvlease/kvlease/cnixl/fake"
+	"github.com/kvlease/kvlease/cuda"
+	"github.com/kvlease/kvlease/cuda/fakecuda"
+	"github.com/kvlease/kvlease/cuda/fakenvml"
+	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// gpus is a machine with two GPUs, of which nothing is real, and an engine that has begun with the first.
+type gpus struct {
+	t                *testing.T
+	cuda, nvml, nixl string
+}
+
+func newGPUs(t *testing.T) *gpus {
+	t.Helper()
+	g := &gpus{t: t}
+	for _, lib := range []struct {
+		file  *string
+		build func(dir, name string) (string, error)
+		env   string
+	}{
+		{&g.cuda, fakecuda.Build, "KVLEASE_CUDA"},
+		{&g.nvml, func(dir, name string) (string, error) { return fakenvml.Build(dir, name) }, "KVLEASE_NVML"},
+		{&g.nixl, fakenixl.Build, ""},
+	} {
+		var err error
+		if *lib.file, err = lib.build(t.TempDir(), "libfake.so"); err != nil {
+			t.Fatal(err)
+		}
+		if lib.env != "" {
+			t.Setenv(lib.env, *lib.file)
+		}
+	}
+	g.reset()
+	return g
+}
+
+func (g *gpus) reset() {
+	g.do("reset")
+	g.do("engine 0 1")
+	for _, line := range []string{"reset", "gpu 0 0000:1b:00.0 A", "bar1 0 1073741824 0"} {
+		if _, err := fakenvml.Control(g.nvml, line); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+}
+
+func (g *gpus) do(format string, args ...any) int {
+	g.t.Helper()
+	n, err := fakecuda.Control(g.cuda, fmt.Sprintf(format, args...))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return n
+}
+
+// cache is a cache of two layers on a device, in one allocation.
+func (g *gpus) cache(kind string) []core.Region {
+	g.t.Helper()
+	const layer = kvBlocks * kvBlockLen
+	addr, err := fakecuda.Alloc(g.cuda, kind, 0, 2*layer, 0)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	var list []core.Region
+	for i := range uint64(2) {
+		list = append(list, core.Region{
+			Addr: addr + i*layer, Bytes: layer, BlockLen: kvBlockLen, BlockStride: kvBlockLen, Blocks: kvBlocks, Group: -1,
+			Mem: transport.VRAM, Name: fmt.Sprintf("layer.%d", i),
+		})
+	}
+	return list
+}
+
+func (g *gpus) open(drive string) *core.Core {
+	g.t.Helper()
+	cfg, err := core.ParseConfig([]byte(`{"engine_id":"G","log":"off","drive":"` + drive + `"}`))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	mem, err := core.NewMemory(cfg.Sizes())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	c, err := core.Open(cfg, mem, map[string]core.OpenTransport{"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
+		return cnixl.Open(cnixl.Config{Path: g.nixl, Agent: agent, PeersMax: cfg.PeersMax()})
+	}}, nil)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	c.UseDevices(openDevices)
+	g.t.Cleanup(func() { _ = c.Close(time.Second) })
+	return c
+}
+
+func TestDeviceMemoryIsRegisteredAndServedUnderTheEnginesContext(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	g := newGPUs(t)
+	c := g.open("inline")
+	if n := g.do("count cuInit"); n != 0 {
+		t.Errorf("the driver was begun %d times without device memory", n)
+	}
+	cache := g.cache("device")
+	for era := range 3 { // sleep and wake
+		if err := c.Register(cache); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := fakenixl.Control(g.nixl, "count register_mem"); err != nil || n != 2*(era+1) || g.do("retains 0") != 2 || g.do("synced %#x", cache[0].Addr) != 1 {
+			t.Errorf("era %d: %d registrations, context held %d times, synced %d, %v", era, n, g.do("retains 0"), g.do("synced %#x", cache[0].Addr), err)
+		}
+		pushes := g.do("count cuCtxPushCurrent")
+		if err := c.Step(); err != nil || g.do("count cuCtxPushCurrent") != pushes+1 || g.do("current") != 99 {
+			t.Errorf("step: %v, pushed %d times, current %d", err, g.do("count cuCtxPushCurrent")-pushes, g.do("current"))
+		}
+		if err := c.Unregister(); err != nil || g.do("retains 0") != 1 {
+			t.Errorf("unregister: %v, held %d times", err, g.do("retains 0"))
+		}
+	}
+	if err := c.Register(cache); err != nil {
+		t.Fatal(err)
+	}
+	d, err := cuda.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := d.Retain(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := engine.Enter(); err != nil { // as an engine's forward thread has it
+		t.Fatal(err)
+	}
+	pushes := g.do("count cuCtxPushCurrent")
+	if err := c.Step(); err != nil || g.do("count cuCtxPushCurrent") != pushes || g.do("current") != 0 {
+		t.Errorf("step on the engine's thread: %v, pushed %d times, current %d", err, g.do("count cuCtxPushCurrent")-pushes, g.do("current"))
+	}
+	if err := engine.Leave(); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(c.Close(time.Second), engine.Release()); err != nil || g.do("retains 0") != 1 {
+		t.Errorf("close: %v, held %d times", err, g.do("retains 0"))
+	}
+}
+
+func TestThePumpHasTheContextInItsStepsOnly(t *testing.T) {
+	g := newGPUs(t)
+	c := g.open("pump")
+	if err := c.Register(g.cache("device")); err != nil {
+		t.Fatal(err)
+	}
+	for began := g.do("count cuCtxPopCurrent"); g.do("count cuCtxPopCurrent") < began+3; { // ends with the test's time
+		c.Wake()
+		time.Sleep(time.Millisecond)
+	}
+	if err := c.Close(5 * time.Second); err != nil || g.do("retains 0") != 1 || g.do("count cuCtxPushCurrent") != g.do("count cuCtxPopCurrent") {
+		t.Errorf("close: %v, held %d times, %d pushed, %d popped", err, g.do("retains 0"), g.do("count cuCtxPushCurrent"), g.do("count cuCtxPopCurrent"))
+	}
+}
+
+func TestWhatCannotBeRegisteredOfADeviceIsRefusedBeforeNIXLSeesIt(t *testing.T) {
+	g := newGPUs(t)
+	c := g.open("inline")
+	for _, tc := range []struct {
+		name   string
+		script []string
+		memory string
+		kind   error
+		words  []string
+	}{
+		{"an old driver", []string{"version 11080"}, "device", core.ErrUnavailable, []string{"11.8", "12.0"}},
+		{"a missing symbol", []string{"missing cuFlushGPUDirectRDMAWrites"}, "device", core.ErrUnavailable, []string{"no symbol cuFlushGPUDirectRDMAWrites"}},
+		{"no context", []string{"engine 0 0"}, "device", core.ErrUnavailable, []string{"no primary context"}},
+		{"managed memory", nil, "managed", core.ErrInvalid, []string{"managed memory", "layer.0"}},
+		{"host memory", nil, "host", core.ErrInvalid, []string{"KVL_MEM_DRAM", "layer.0"}},
+		{"no peer memory", []string{"attribute 0 124 0"}, "device", core.ErrUnavailable, []string{"nvidia_peermem"}},
+		{"a lost device", []string{"lost 0 719"}, "device", core.ErrUnavailable, []string{"CUDA_ERROR_LAUNCH_FAILED"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g.reset()
+			cache := g.cache(tc.memory)
+			for _, line := range tc.script {
+				g.do("%s", line)
+			}
+			err := c.Register(cache)
+			if !errors.Is(err, tc.kind) {
+				t.Fatalf("%v, want %v", err, tc.kind)
+			}
+			for _, w := range append(tc.words, "Remedy: ") {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q does not say %q", err, w)
+				}
+			}
+			if len(err.Error()) > 500 {
+				t.Errorf("%d bytes: kvl_last_error would cut it", len(err.Error()))
+			}
+		})
+	}
+	g.reset()
+	if _, err := fakenvml.Control(g.nvml, "bar1 0 1073741824 1073676288"); err != nil { // 64 KiB free
+		t.Fatal(err)
+	}
+	err := c.Register(g.cache("device"))
+	if !errors.Is(err, core.ErrUnavailable) || !strings.Contains(err.Error(), "0.5 MiB") || !strings.Contains(err.Error(), "0.1 MiB of its BAR1 window") { // shows C64.1
+		t.Errorf("%v, want need and room", err)
+	}
+	if n, err := fakenixl.Control(g.nixl, "count register_mem"); err != nil || n != 0 {
+		t.Errorf("NIXL was asked %d times, %v", n, err)
+	}
+	g.reset()
+	if err := c.Register(g.cache("device")); err != nil {
+		t.Errorf("what is there: %v", err)
+	}
+}

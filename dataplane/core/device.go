@@ -1,0 +1,150 @@
+package core
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// OpenDevices opens what knows device memory, package cuda's driver or a test's. A context asks for it when the first region of such
+// memory is registered: a process without one never loads a driver.
+type OpenDevices func() (Devices, error)
+
+// Devices are the devices of this process.
+type Devices interface {
+	// Hold checks regions of device memory and keeps their devices ready for a transport. On an error nothing is held.
+	Hold(regions []Region) (Held, error)
+}
+
+// Held is device memory that is registered.
+//
+// Threads: as the core calls it, one at a time.
+// Memory: Enter, Leave and Flush make no allocation while nothing fails.
+type Held interface {
+	// Ranges are what the transport gets in place of the regions.
+	Ranges() []transport.Region
+	// Enter makes the device's context current on this thread, on which the caller stays until Leave. pushed: Leave is due.
+	Enter() (pushed bool, err error)
+	// Leave gives the thread back what it had.
+	Leave() error
+	// Unordered reports whether what a transport's read has brought must be flushed before the device may use it.
+	Unordered() bool
+	Flush() error
+	Release() error
+}
+
+// UseDevices says how devices are opened. Before Register; without it device memory is handed to the transport as it is.
+func (c *Core) UseDevices(open OpenDevices) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.openDevices = open
+}
+
+// hold has the devices of regions held, if there are any, and gives what the transport is to register. Under the lock.
+func (c *Core) hold(regions []Region) ([]transport.Region, error) {
+	var ranges []transport.Region
+	var device []Region
+	for _, r := range regions {
+		if r.Mem == transport.VRAM && c.openDevices != nil {
+			device = append(device, r)
+			continue
+		}
+		ranges = append(ranges, transport.Region{Addr: r.Addr, Bytes: r.Bytes, Device: r.Device, Mem: r.Mem})
+	}
+	if len(device) == 0 {
+		return ranges, nil
+	}
+	devices, err := c.openDevices()
+	if err != nil {
+		return nil, err
+	}
+	held, err := devices.Hold(device)
+	if err != nil {
+		return nil, err
+	}
+	c.held, c.agent.held = held, held
+	return append(ranges, held.Ranges()...), nil
+}
+
+// letGo gives up what is held. Nothing of it may be registered any more. A device that is lost refuses, and there is nothing to keep.
+func (c *Core) letGo() {
+	if c.held != nil {
+		_ = c.held.Release()
+		c.held, c.agent.held = nil, nil
+	}
+}
+
+// entered is what of a thread has to be given back.
+type entered uint8
+
+const (
+	enteredNot    entered = iota
+	enteredKept           // the thread, whose context is its own
+	enteredPushed         // and its context
+)
+
+// enter keeps the goroutine on its thread and makes the device's context current there, if device memory is registered: the steps of an
+// engine come on its own threads, the others on any of the runtime's. Without its context nothing of a device is left to be served,
+// and a transport would fall over it: that is a panic, which a step answers with closed rows. leave is due with what it returns.
+func (c *Core) enter() entered {
+	if c.held == nil {
+		return enteredNot
+	}
+	runtime.LockOSThread()
+	pushed, err := c.held.Enter()
+	switch {
+	case err != nil:
+		runtime.UnlockOSThread()
+		panic(fmt.Errorf("the device's context: %w", err))
+	case pushed:
+		return enteredPushed
+	}
+	return enteredKept
+}
+
+// exit is the end of enter, with what was held then.
+func (c *Core) exit(held Held, e entered) {
+	if e == enteredNot {
+		return
+	}
+	defer runtime.UnlockOSThread()
+	if e == enteredPushed {
+		if err := held.Leave(); err != nil {
+			panic(fmt.Errorf("the device's context: %w", err))
+		}
+	}
+}
+
+// tryEnter is enter for what has to go on without a context, too: a device that cannot be entered is lost.
+func (c *Core) tryEnter() (e entered) {
+	defer func() { _ = recover() }()
+	return c.enter()
+}
+
+// closeAgent is the transport's Close.
+func (c *Core) closeAgent() error {
+	defer c.exit(c.held, c.tryEnter())
+	return c.tr.Close()
+}
+
+// PollReads is the transport's. A read that is done has its bytes where the device may not see them yet, if it orders no writes of
+// others; one whose bytes cannot be made seen has failed.
+func (a *ownAgent) PollReads(xfers []transport.Xfer, out []transport.Status, spinNs int64) {
+	a.Transport.PollReads(xfers, out, spinNs)
+	if a.held == nil || !a.held.Unordered() {
+		return
+	}
+	done := false
+	for _, st := range out[:len(xfers)] {
+		done = done || st == transport.Done
+	}
+	if !done || a.held.Flush() == nil {
+		return
+	}
+	for i, st := range out[:len(xfers)] {
+		if st == transport.Done {
+			out[i] = transport.Failed
+		}
+	}
+}
