@@ -95,6 +95,12 @@ func TestAWrongArgumentGetsOneClearLine(t *testing.T) {
 		{"dump -- -3", "-3 is no process"},
 		{"dump 1 --ends 1025", "allowed: 0 to 1024"},
 		{"dump 1 --context=-1", "count from 1"},
+		{"doctor x", "x"},
+		{"doctor --peer localhost", "HOST:PORT"},
+		{"doctor --pid=-3", "is no process"},
+		{"doctor --env=-2", "count from 0"},
+		{"doctor --env 0 --json", "leave --json out"},
+		{"doctor --timeout 2m", "allowed: 1ms to 1m"},
 		{"trace x", "x"},
 		{"trace -- -3", "-3 is no process"},
 		{"trace 1 --lib /usr/lib/libkvlease-core.so", "leave the pids out"},
@@ -122,7 +128,7 @@ func TestHelpShowsANewcomerWhereToStart(t *testing.T) {
 			t.Errorf("%v: code %d\n%s", args, code, stdout)
 		}
 	}
-	for cmd, word := range map[string]string{"demo": "k  pressure", "node": "pressure wanted", "soak": "false expiries", "sim": "--case C26", "version": "--json", "attach": "unproven", "trace": "posted → seen by P"} {
+	for cmd, word := range map[string]string{"demo": "k  pressure", "node": "pressure wanted", "soak": "false expiries", "sim": "--case C26", "version": "--json", "attach": "unproven", "trace": "posted → seen by P", "doctor": "--env 3"} {
 		code, stdout, _ := invoke(t, "", cmd, "--help")
 		if code != exitOK || !strings.Contains(stdout, word) {
 			t.Errorf("%s: code %d, does not mention %q\n%s", cmd, code, word, stdout)

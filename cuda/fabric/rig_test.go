@@ -1,7 +1,6 @@
 package fabric
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -103,17 +102,6 @@ func lookElsewhere(t *testing.T, script string, without ...string) string {
 
 // unset is the environment of a user who has set nothing.
 func unset(string) (string, bool) { return "", false }
-
-func is(errs ...error) func(error) bool {
-	return func(err error) bool {
-		for _, want := range errs {
-			if !errors.Is(err, want) {
-				return false
-			}
-		}
-		return err != nil
-	}
-}
 
 func contains(t *testing.T, what, text string, words ...string) {
 	t.Helper()

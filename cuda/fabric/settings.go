@@ -40,7 +40,7 @@ func (h *Host) Settings(gpu int, c Choice, env func(string) (string, bool)) []Se
 	}
 	if h.GPUMemory.Any() {
 		add("UCX_IB_GPU_DIRECT_RDMA", "yes", "GPU memory can be given to the NIC (%s). With UCX's own value, try, a NIC that cannot take it is used all the same, "+
-			"and each read goes through host memory without a word; with yes it is refused with an error", h.ways())
+			"and reads may go through host memory without a word; with yes it is refused with an error", h.ways())
 	}
 	return list
 }

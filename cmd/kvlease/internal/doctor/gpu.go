@@ -1,0 +1,183 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/cuda/fabric"
+)
+
+// driverFixes are what to do when the driver's library has nothing to say.
+var driverFixes = []struct {
+	err error
+	fix string
+}{
+	{fabric.ErrNoLibrary, "install NVIDIA's driver; in a container start it with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility. A library elsewhere: --nvml FILE"},
+	{fabric.ErrNoDriver, "modprobe nvidia; if it does not load: dmesg | grep -i nvrm, and rebuild it for this kernel (dkms status)"},
+	{fabric.ErrMismatch, "reboot, or unload all of nvidia's modules and load them again: the driver was updated under a running kernel module. In a container: the same driver as the host's"},
+	{fabric.ErrNoRights, "make /dev/nvidia* readable and writable for this user, or give the container its devices"},
+	{fabric.ErrOldDriver, "install a driver of 525.60.13 or later"},
+	{fabric.ErrSymbol, "install a driver of 525.60.13 or later, with the library that belongs to it"},
+	{fabric.ErrOther, "name one library only"},
+}
+
+func gpuDriver(_ context.Context, s *System) []Result {
+	const name = "driver"
+	h := s.fabric()
+	if h.GPUErr == nil {
+		kind := ""
+		switch module := read(s.Proc, "driver/nvidia/version"); {
+		case strings.Contains(module, "Open Kernel Module"):
+			kind = ", open kernel modules"
+		case module != "":
+			kind = ", closed kernel modules"
+		}
+		return one(name, Pass, fmt.Sprintf("%s%s; %s", h.Driver, kind, text.Counted(len(h.GPUs), "GPU", "GPUs")))
+	}
+	if len(h.OnBus) == 0 && errors.Is(h.GPUErr, fabric.ErrNoLibrary) {
+		return one(name, Skip, "no NVIDIA GPU on the bus, and no library of its driver")
+	}
+	fix := "nvidia-smi, and dmesg | grep NVRM, say more"
+	for _, f := range driverFixes {
+		if errors.Is(h.GPUErr, f.err) {
+			fix = f.fix
+			break
+		}
+	}
+	value := h.GPUErr.Error()
+	if n := len(h.OnBus); n > 0 {
+		value = fmt.Sprintf("%s; %s on the bus (%s)", value, text.Counted(n, "NVIDIA GPU", "NVIDIA GPUs"), strings.Join(h.OnBus, ", "))
+	}
+	return ill(name, Fail, value, "without it no GPU memory can be registered", "%s", fix)
+}
+
+func gpus(_ context.Context, s *System) (lines []Result) {
+	h := s.fabric()
+	for i := range h.GPUs {
+		g := &h.GPUs[i]
+		name := fmt.Sprintf("GPU %d", i)
+		troubles := g.Troubles()
+		if window := narrow(g); window.What != "" {
+			troubles = append(troubles, window)
+		}
+		if len(troubles) == 0 {
+			lines = append(lines, Result{Name: name, State: Pass, Value: describe(g)})
+			continue
+		}
+		for _, t := range troubles {
+			state := Warn
+			if t.Fatal {
+				state = Fail
+			}
+			value := t.What
+			if g.Name != "" {
+				value += " (" + g.Name + " at " + g.PCI + ")"
+			}
+			lines = append(lines, Result{Name: name, State: state, Value: value, Why: t.Why, Fix: t.Fix})
+		}
+	}
+	return lines
+}
+
+// narrow is the trouble of a GPU whose memory does not fit through its window.
+func narrow(g *fabric.GPU) fabric.Trouble {
+	if g.BAR1.Total == 0 || g.BAR1.Total >= g.Memory.Total {
+		return fabric.Trouble{}
+	}
+	return fabric.Trouble{
+		What: fmt.Sprintf("BAR1 is %s, %s of it free, for %s of memory", size(g.BAR1.Total), size(g.BAR1.Free), size(g.Memory.Total)),
+		Why:  "a NIC reaches GPU memory through this window: a larger KV cache cannot be registered",
+		Fix:  "switch on \"Above 4G Decoding\" and \"Resizable BAR\" in the firmware; some cards have no larger one: then keep the cache below it",
+	}
+}
+
+// describe is a healthy GPU in a line.
+func describe(g *fabric.GPU) string {
+	parts := []string{fmt.Sprintf("%s at %s, %s", g.Name, g.PCI, size(g.Memory.Total)), fmt.Sprintf("BAR1 %s, %s free", size(g.BAR1.Total), size(g.BAR1.Free))}
+	if g.ECC.Has {
+		parts = append(parts, fmt.Sprintf("ECC on, %d uncorrected", g.ECC.Uncorrected))
+	}
+	if g.Rows.Corrected+g.Rows.Uncorrected > 0 {
+		parts = append(parts, fmt.Sprintf("%d rows remapped", g.Rows.Corrected+g.Rows.Uncorrected))
+	}
+	if g.MIG.Now {
+		parts = append(parts, "MIG on: a rank sees one instance, by CUDA_VISIBLE_DEVICES=MIG-...")
+	}
+	if g.Node >= 0 {
+		parts = append(parts, fmt.Sprintf("NUMA node %d", g.Node))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// xidLine is how the driver tells of an Xid: NVRM: Xid (PCI:0000:1b:00): 79, pid=..., GPU has fallen off the bus.
+var xidLine = regexp.MustCompile(`NVRM: Xid \(PCI:([0-9a-fA-F]+:[0-9a-fA-F]+:[0-9a-fA-F]+)[^)]*\): ([0-9]+)`)
+
+// xidLog looks for Xid errors in the kernel's log, since the library tells those only that come while it is asked.
+func xidLog(_ context.Context, s *System) []Result {
+	const name = "Xid errors"
+	h := s.fabric()
+	if len(h.OnBus) == 0 && len(h.GPUs) == 0 {
+		return nil
+	}
+	log, err := kernelLog(filepath.Join(s.Dev, "kmsg"))
+	if err != nil {
+		return unread(name, fmt.Errorf("the kernel's log: %w (root may read it)", err))
+	}
+	var found []string
+	state := Warn
+	for _, m := range xidLine.FindAllStringSubmatch(log, -1) {
+		code, _ := strconv.ParseUint(m[2], 10, 64)
+		if fabric.XidFatal(code) {
+			state = Fail
+		}
+		if line := fmt.Sprintf("%s on %s", fabric.XidText(code), m[1]); !slices.Contains(found, line) {
+			found = append(found, line)
+		}
+	}
+	if len(found) == 0 {
+		watched := ""
+		if h.Unwatched != nil {
+			watched = "; not waited for: " + h.Unwatched.Error()
+		}
+		return one(name, Pass, "none in the kernel's log"+watched)
+	}
+	return ill(name, state, strings.Join(found, "; "), "the driver has seen these since the machine was started: a GPU that fails once often fails again",
+		"dmesg | grep Xid; NVIDIA's Xid catalogue says which of them need a reset (nvidia-smi --gpu-reset) or another card")
+}
+
+// kernelLog is what the kernel's log holds now. /dev/kmsg gives a record a read, and says EAGAIN at the end and EPIPE where it has
+// overwritten some.
+func kernelLog(file string) (string, error) {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &os.PathError{Op: "open", Path: file, Err: err}
+	}
+	defer unix.Close(fd)
+	var all strings.Builder
+	record := make([]byte, 8192)
+	const most = 64 << 20
+	for deadline := time.Now().Add(10 * time.Second); all.Len() < most && time.Now().Before(deadline); {
+		n, err := unix.Read(fd, record)
+		switch {
+		case errors.Is(err, unix.EPIPE) || errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN) || err == nil && n <= 0:
+			return all.String(), nil
+		case err != nil:
+			return "", &os.PathError{Op: "read", Path: file, Err: err}
+		}
+		all.Write(record[:n])
+	}
+	return all.String(), nil
+}

@@ -1,0 +1,86 @@
+package doctor
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/cnixl"
+	"github.com/kvlease/kvlease/dataplane/probe"
+)
+
+// This is this machine. pid 0 is this process, which has the limits of an engine that is started in the same way.
+func This(pid int, nixl func() (cnixl.Library, error)) (*System, error) {
+	s := &System{
+		Proc: "/proc", Sys: "/sys", Dev: "/dev", Shm: "/dev/shm", PID: "self", Watch: 100 * time.Millisecond,
+		Env: os.LookupEnv, Environ: func() ([]string, error) { return os.Environ(), nil },
+		FindNIXL: nixl, LoadNIXL: loadNIXL, Trace: probe.Check, Caveats: probe.Caveats, Room: room, Clock: clockCost,
+	}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, err
+	}
+	s.Kernel = unix.ByteSliceToString(u.Release[:])
+	if pid != 0 {
+		s.PID = strconv.Itoa(pid)
+		if _, err := os.Stat(filepath.Join(s.Proc, s.PID)); err != nil {
+			return nil, err
+		}
+		s.Environ = func() ([]string, error) {
+			all, err := s.proc("environ")
+			return strings.Split(strings.TrimRight(all, "\x00"), "\x00"), err
+		}
+		s.Env = func(name string) (string, bool) { return s.lookup(name) }
+	}
+	return s, nil
+}
+
+// lookup finds a variable of the process that is looked at.
+func (s *System) lookup(name string) (string, bool) {
+	all, err := s.Environ()
+	if err != nil {
+		return "", false
+	}
+	for _, v := range all {
+		if value, ok := strings.CutPrefix(v, name+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// loadNIXL opens an agent as an engine would, and closes it.
+func loadNIXL(lib cnixl.Library) error {
+	a, err := cnixl.Open(cnixl.Config{Agent: "kvlease-doctor", Path: lib.File, PeersMax: 1, ReadsMax: 1, RegionsMax: 1})
+	if err != nil {
+		return err
+	}
+	return a.Close()
+}
+
+// room is what a file system has.
+func room(dir string) (free, total uint64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	return st.Bavail * uint64(st.Bsize), st.Blocks * uint64(st.Bsize), nil
+}
+
+// clockCost is what a reading of the monotonic clock takes: the least of some rounds, since others use the processor, too.
+func clockCost() time.Duration {
+	const readings, rounds = 1000, 20
+	least := time.Hour
+	for range rounds {
+		began := time.Now()
+		for range readings {
+			_ = time.Since(began) // reads the monotonic clock alone
+		}
+		least = min(least, time.Since(began)/readings)
+	}
+	return least
+}
