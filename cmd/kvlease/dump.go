@@ -11,7 +11,7 @@ import (
 type dumpCmd struct {
 	Pid int `arg:"" help:"The process."`
 
-	Context int    `help:"Only this context of it, by the number that its page has; all if not given." placeholder:"N"`
+	Context *int   `help:"Only this context of it, by the number that its page has; all if not given." placeholder:"N"`
 	HashIds bool   `help:"Hashes in the place of request ids: for bug reports. The names of engines stay."`
 	Ends    int    `help:"How many of the leases that ended last the tables show; --json has all that the page keeps, 1024." default:"20" placeholder:"N"`
 	JSON    bool   `help:"Print one JSON object."`
@@ -34,12 +34,16 @@ func (c *dumpCmd) Run(w *world) error {
 	switch {
 	case c.Pid <= 0:
 		return usageError{fmt.Errorf("%d is no process", c.Pid)}
-	case c.Context < 0:
-		return usageError{fmt.Errorf("--context is %d, they count from 1", c.Context)}
+	case c.Context != nil && *c.Context < 1:
+		return usageError{fmt.Errorf("--context is %d, they count from 1", *c.Context)}
 	case c.Ends < 0 || c.Ends > watch.EndsMax:
 		return usageError{fmt.Errorf("--ends is %d, allowed: 0 to %d", c.Ends, watch.EndsMax)}
 	}
-	report, failed := dump.Run(&dump.Config{PID: c.Pid, Dir: c.Dir, Context: c.Context, Hashes: c.HashIds, Version: version})
+	cfg := dump.Config{PID: c.Pid, Dir: c.Dir, Hashes: c.HashIds, Version: version}
+	if c.Context != nil {
+		cfg.Context = *c.Context
+	}
+	report, failed := dump.Run(&cfg)
 	if report == nil {
 		return failed
 	}

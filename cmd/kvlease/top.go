@@ -10,7 +10,7 @@ import (
 )
 
 type topCmd struct {
-	Dir      string        `help:"Folder of the stats pages; key stats_page of the engines' configuration." default:"/dev/shm" placeholder:"DIR"`
+	Dir      string        `help:"Folder of the stats pages, if it is not /dev/shm; key stats_page of the engines' configuration." placeholder:"DIR"`
 	Url      []string      `help:"Metrics of an engine, or of kvlease export on another machine, instead of the pages here: HOST:PORT or a URL. May be repeated." placeholder:"URL" sep:"none"`
 	Interval time.Duration `help:"Time between two looks." default:"1s"`
 	Once     bool          `help:"Print everything once, and end: two looks a second apart, since rates need both."`
@@ -31,6 +31,9 @@ Colours are left out with NO_COLOR=1; levels have marks beside them: ! alarm, * 
 func (c *topCmd) Run(w *world) error {
 	if c.Interval < 100*time.Millisecond || c.Interval > time.Hour {
 		return usageError{fmt.Errorf("--interval is %v, allowed: 100ms to 1h", c.Interval)}
+	}
+	if c.Dir != "" && len(c.Url) > 0 {
+		return usageError{errors.New("--url is instead of the pages here: leave --dir out")}
 	}
 	cfg := &top.Config{Dir: c.Dir, Interval: c.Interval, Once: c.Once, JSON: c.JSON, Colours: os.Getenv("NO_COLOR") == ""}
 	for _, u := range c.Url {

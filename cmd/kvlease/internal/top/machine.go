@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,7 +35,7 @@ type opened struct {
 }
 
 func newMachine(dir string) *machine {
-	return &machine{dir: dir, open: map[string]*opened{}, remains: watch.NewRemains(), snap: watch.Snapshot{SkipEnds: true}}
+	return &machine{dir: cmp.Or(dir, watch.DefaultDir), open: map[string]*opened{}, remains: watch.NewRemains(), snap: watch.Snapshot{SkipEnds: true}}
 }
 
 func (m *machine) close() {

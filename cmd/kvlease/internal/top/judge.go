@@ -1,0 +1,184 @@
+package top
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+)
+
+// judge finds how everything of a context stands, once its numbers are there.
+func (e *Engine) judge() {
+	e.State = e.state()
+	for i := range e.Peers {
+		e.Peers[i].judge(e)
+	}
+	sortPeers(e.Peers)
+	e.Beat, e.Slack = nil, nil
+	for i := range e.Peers {
+		p := &e.Peers[i]
+		if p.Leases == 0 || e.gone() {
+			continue
+		}
+		if p.Beat != nil && (e.Beat == nil || *p.Beat > *e.Beat) {
+			e.Beat = p.Beat
+		}
+		if p.Slack != nil && (e.Slack == nil || *p.Slack < *e.Slack) {
+			e.Slack = p.Slack
+		}
+	}
+	e.Level, e.Trouble = Fine, []string{}
+	for _, t := range []struct {
+		is    bool
+		level Level
+		text  string
+	}{
+		{e.State == Missing, Alarm, e.why},
+		{e.State == Dead && e.busy(), Alarm, "its process has ended; these are its last numbers"},
+		{e.State == Dead && !e.busy(), Note, "its process has ended; it held nothing and wanted nothing"},
+		{e.State == Broken, Alarm, "poisoned: every row is closed, and all leases end"},
+		{e.State == Stopped, Alarm, "its process is stopped by a signal"},
+		{e.State == Still, Alarm, fmt.Sprintf("no step for %s", spanText(e.Age))},
+		{e.State == Cut, Alarm, "no engine that it knows could be reached for one lease duration"},
+		{e.RanksLost > 0 && !e.gone(), Alarm, text.Counted(int(e.RanksLost), "rank is lost", "ranks are lost") + ": the engine has to be started again"},
+		{e.misfit && !e.gone(), Alarm, "its host has another kv_lease_duration: this rank takes nothing"},
+		{e.State == Drains, Note, "it takes nothing new"},
+		{e.Abandoned > 0, Warn, text.Counted(int(e.Abandoned), "transfer", "transfers") + " may never end, and the blocks stay aside"},
+		{e.Quarantine > 0, Warn, text.Counted(int(e.Quarantine), "read is over whose blocks stay aside", "reads are over whose blocks stay aside")},
+		{e.Late > 0, Note, text.Counted(int(e.Late), "late stock read", "late stock reads") + ": it may have read blocks of another request"},
+		{e.Stale > 0, Note, text.Counted(int(e.Stale), "stale read was", "stale reads were") + " kept out"},
+		{e.Unproven > 0, Note, text.Counted(int(e.Unproven), "read", "reads") + " could not be proven"},
+	} {
+		if t.is {
+			e.Level, e.Trouble = max(e.Level, t.level), append(e.Trouble, t.text)
+		}
+	}
+	if e.gone() {
+		return // its peers have their own lines
+	}
+	for i := range e.Peers {
+		p := &e.Peers[i]
+		e.Level = max(e.Level, p.Level)
+		if p.Level >= Warn && len(e.Trouble) < 8 {
+			e.Trouble = append(e.Trouble, p.words())
+		}
+	}
+}
+
+// stillAfter is how long a context that has something to do may not step: its stall_gap unless that is set, and a pass may take a second.
+func (e *Engine) stillAfter() time.Duration {
+	return max(time.Second, e.Interval) + 250*time.Millisecond
+}
+
+// busy says whether it holds something, or wants something.
+func (e *Engine) busy() bool { return e.Leases+e.Expected+e.Tracked+e.Reads > 0 }
+
+// gone says that what is known of it is over.
+func (e *Engine) gone() bool { return e.State == Dead || e.State == Missing }
+
+func (e *Engine) state() State {
+	switch {
+	case e.why != "":
+		return Missing
+	case !e.alive:
+		return Dead
+	case e.poisoned:
+		return Broken
+	case e.stopped:
+		return Stopped
+	case e.Age > e.stillAfter() && e.busy():
+		return Still
+	case e.sick:
+		return Cut
+	case e.draining:
+		return Drains
+	case e.Age > e.stillAfter():
+		return Idle
+	}
+	return Fit
+}
+
+// judge of a peer. What is left to a reader's leases is the least that its renewals found, or what is left since it was heard last:
+// so the number falls while a reader is silent.
+func (p *Peer) judge(e *Engine) {
+	p.Slack, p.Level = nil, Fine
+	if e.gone() {
+		return // nobody waits for these leases any more
+	}
+	if p.Kind == Reads {
+		p.judgeOwner(e)
+		return
+	}
+	if p.Leases == 0 {
+		p.State = "-"
+		return
+	}
+	p.Slack = p.least
+	left, known := time.Duration(0), false
+	switch {
+	case p.unnamed && p.Oldest != nil:
+		left, known = e.Duration-*p.Oldest, true
+	case p.Beat != nil:
+		left, known = e.Extension-*p.Beat, true
+		if p.Oldest != nil { // the first term of a young lease is longer
+			left = max(left, e.Duration-*p.Oldest)
+		}
+	}
+	// Far below zero, and without a renewal lately, they are held by something else: a fixed life, or a longer first term.
+	if known && (left > -e.Extension-time.Second || p.least != nil) && (p.Slack == nil || left < *p.Slack) {
+		p.Slack = &left
+	}
+	switch {
+	case p.unnamed:
+		p.State = "unnamed"
+	case p.Beat != nil && *p.Beat > 2*e.Interval:
+		p.State, p.Level = "silent", Warn
+	default:
+		p.State = "beats"
+	}
+	if p.Slack != nil && !p.unnamed {
+		switch {
+		case *p.Slack < e.Interval:
+			p.Level = Alarm
+		case *p.Slack < 2*e.Interval:
+			p.Level = max(p.Level, Warn)
+		}
+	} else if p.unnamed && p.Slack != nil && *p.Slack < e.Interval {
+		p.Level = Warn // nobody has come for them
+	}
+}
+
+func (p *Peer) judgeOwner(e *Engine) {
+	switch {
+	case p.Leases+p.Reads == 0:
+		if p.State != "connected" && p.State != "idle" {
+			p.Level = Note
+		}
+	case p.State == "broken":
+		p.Level = Alarm
+	case p.State != "connected":
+		p.Level = Warn
+	case p.Fails > 0, p.Heard != nil && *p.Heard > 4*e.Interval, p.Beat != nil && *p.Beat > 2*e.Interval:
+		p.Level = Warn
+	}
+}
+
+// words say what is wrong with a peer.
+func (p *Peer) words() string {
+	leases, tracked := text.Counted(int(p.Leases), "lease", "leases"), text.Counted(int(p.Leases), "tracked request", "tracked requests")
+	switch {
+	case p.Kind == Reads && p.State != "connected":
+		return fmt.Sprintf("%s, which has blocks of %s, is %s", p.Name, tracked, p.State)
+	case p.Kind == Reads && p.Fails > 0:
+		return fmt.Sprintf("%s, which has blocks of %s, fails", p.Name, tracked)
+	case p.Kind == Reads:
+		return fmt.Sprintf("%s, which has blocks of %s, has not been heard lately", p.Name, tracked)
+	case p.unnamed:
+		return fmt.Sprintf("nobody has come for %s", leases)
+	case p.Slack != nil && *p.Slack < 0:
+		return fmt.Sprintf("%s has let %s run out", p.Name, leases)
+	case p.Slack != nil:
+		return fmt.Sprintf("%s: %s left to %s", p.Name, spanText(*p.Slack), leases)
+	}
+	return fmt.Sprintf("%s is silent", p.Name)
+}
