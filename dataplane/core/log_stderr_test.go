@@ -2,6 +2,7 @@ package core
 
 import (
 	"bufio"
+	"encoding/json"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -110,6 +111,34 @@ func TestAStderrThatNobodyReadsStopsNothing(t *testing.T) {
 				t.Errorf("the closes took %v", took)
 			}
 		})
+	}
+}
+
+// What is not told is counted, in kvl_stats and on the stats page.
+func TestRecordsThatNobodyHearsOfAreCounted(t *testing.T) {
+	l := newLab(t, `{"log":"host"}`)
+	stall := func(gap time.Duration) {
+		for _, d := range []time.Duration{time.Millisecond, gap} {
+			l.now = l.now.Add(d)
+			l.stepOne(l.p)
+		}
+	}
+	for range 30 { // more than one in ten seconds
+		stall(6 * time.Second)
+	}
+	for range 300 { // each let through, none taken
+		stall(time.Hour)
+	}
+	log := l.p.core.log.log
+	if log.Lost() == 0 || log.LeftOut() == 0 {
+		t.Fatalf("lost %d, left out %d", log.Lost(), log.LeftOut())
+	}
+	var all map[string]any
+	if err := json.Unmarshal(l.p.core.Stats(), &all); err != nil {
+		t.Fatal(err)
+	}
+	if all["log_lost"] != float64(log.Lost()) || all["log_left_out"] != float64(log.LeftOut()) {
+		t.Errorf("kvl_stats: lost %v, left out %v; want %d and %d", all["log_lost"], all["log_left_out"], log.Lost(), log.LeftOut())
 	}
 }
 

@@ -64,6 +64,8 @@ type ownGauges struct {
 	RefusedRing       uint64 // hooks that answered KVL_ERR_FULL for want of room in a ring: nobody steps, or too seldom
 	RefusedTable      uint64 // hooks that answered it since all slots were taken (requests_max, tracked_max)
 	StatsPageFailed   uint64 // writes of the stats page that failed: no room, or somebody has cut the file
+	LogLost           uint64 // records of the log that found no place: nobody takes them, or too seldom
+	LogLeftOut        uint64 // records of the log that came more often than its rate allows
 }
 
 // planeGauges are those of a context with an agent.
@@ -130,6 +132,9 @@ func (c *Core) gather(g *gauges, walk *engineWalk) {
 	}
 	if c.page != nil {
 		own.StatsPageFailed = c.page.out.Failed()
+	}
+	if c.log != nil {
+		own.LogLost, own.LogLeftOut = c.log.log.Lost(), c.log.log.LeftOut()
 	}
 }
 

@@ -244,6 +244,9 @@ var table = []metric{
 	counter("submissions_refused_total", ofRequests, "Hooks that answered KVL_ERR_FULL, by why.").by("why", is("ring_full", "refused_ring"), is("table_full", "refused_table")),
 	counter("events_held_total", ofAll, "Publications put off because the completion ring was full: the host does not poll.", "events_held"),
 
+	counter("log_records_lost_total", ofAll, "Records of the log that found no place: the host does not take them (kvl_log_take), or nobody reads its stderr.", "log_lost"),
+	counter("log_records_left_out_total", ofAll, "Records of the log that came more often than its rate allows; the next line of their kind says how many.", "log_left_out"),
+
 	// ---- ranks of an engine
 	gauge("ranks_up", roleHost, "Ranks attached to this host.", "group_ranks_up"),
 	gauge("ranks_lost", roleHost, "Ranks that were lost.", "group_ranks_lost"),

@@ -34,6 +34,7 @@ var quiet = map[string]operand{
 	"KvleaseStalls":            {``, want{}}, // so does Stalls
 	"KvleaseBacklog":           {`sum by (instance, engine, role, rank, pid, context) (rate(kvlease_steps_total[5m]))`, want{10, 200, "P", "a pass takes 10 ms"}},
 	"KvleaseEventsHeld":        {`sum by (instance, engine, role, rank, pid, context) (rate(kvlease_events_held_total[1m]))`, want{0, 0, "P", "it polls"}},
+	"KvleaseLogLost":           {`sum by (instance, engine, role, rank, pid, context) (increase(kvlease_log_records_lost_total[10m]))`, want{0, 0, "P", "its stderr takes all"}},
 	"KvleaseRankLost":          {``, want{}}, // there are no ranks here
 	"KvleaseRankMisfit":        {``, want{}},
 	"KvleaseMalformed":         {`sum by (instance, engine, role, rank, pid, context) (increase(kvlease_malformed_messages_total[10m]))`, want{0, 0, "P", "D speaks as we do"}},

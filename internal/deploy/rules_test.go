@@ -60,6 +60,7 @@ var stories = map[string]story{
 	"KvleaseStalls":            {map[string]string{`kvlease_stall_gap_seconds_count{L}`: grow(1)}, began, began + 2*time.Minute},
 	"KvleaseBacklog":           {map[string]string{`kvlease_steps_cut_total{L,what="messages"}`: grow(9), `kvlease_steps_total{L}`: "0+10x120"}, began + 5*time.Minute, began + 12*time.Minute},
 	"KvleaseEventsHeld":        {map[string]string{`kvlease_events_held_total{L}`: grow(1)}, began + 90*time.Second, began + 3*time.Minute},
+	"KvleaseLogLost":           {map[string]string{`kvlease_log_records_lost_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
 	"KvleaseRankLost":          {map[string]string{`kvlease_ranks_lost{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
 	"KvleaseRankMisfit":        {map[string]string{`kvlease_misfit{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
 	"KvleaseMalformed":         {map[string]string{`kvlease_malformed_messages_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
