@@ -78,6 +78,7 @@ def check_perf(out, event):
 
 def record(out, name, event, unwind, *what):
     file = out / f"{name}.{unwind}.data"
+    file.unlink(missing_ok=True)  # perf would keep it beside the new one
     return file, ["perf", "record", "-q", "-e", event, "-F", str(HZ), "--call-graph", unwind, "-o", str(file), *what]
 
 
