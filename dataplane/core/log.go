@@ -58,7 +58,11 @@ func (c *Core) makeLog() {
 		return
 	}
 	l := &logs{core: c}
-	l.log = log.New(log.Config{Least: log.LevelOf(c.cfg.LogLevel), Context: c.number, Name: c.engineName, Wall: log.Wall(c.clock)})
+	self := c.cfg.EngineID
+	if c.cfg.Role == "rank" {
+		self = fmt.Sprintf("%s rank %d", self, c.cfg.Rank())
+	}
+	l.log = log.New(log.Config{Least: log.LevelOf(c.cfg.LogLevel), Context: c.number, Self: self, Name: c.engineName, Wall: log.Wall(c.clock)})
 	c.log = l
 }
 

@@ -48,7 +48,10 @@ func TestARankWithAnotherDurationTakesNoPartAndSaysWhy(t *testing.T) {
 	if evs := m.ranks[1].evs; len(evs) != 1 || evs[0].Kind != record.EvHostDown || evs[0].Status != record.HostRefuses {
 		t.Errorf("its own loop is told %+v", evs)
 	}
-	wantLine(t, misfit, log.RankMisfit, "")
+	self := misfit.cfg.EngineID + " rank 1"
+	if said := (&node{core: misfit}).said(t, log.RankMisfit); len(said) == 0 || said[0].Self != self {
+		t.Errorf("it says %+v, want a line of %s", said, self)
+	}
 	if len(m.ranks[0].evs) != 0 {
 		t.Errorf("rank 0 is told %+v", m.ranks[0].evs)
 	}

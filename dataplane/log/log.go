@@ -181,6 +181,7 @@ type Log struct {
 	name    func(hash uint64) string
 	wall    func(clock.Instant) time.Time
 	context uint64
+	self    string
 	pending []byte // a line that did not fit
 }
 
@@ -188,6 +189,7 @@ type Log struct {
 type Config struct {
 	Least   Level
 	Context uint64                        // number in the process
+	Self    string                        // who speaks: lines of many processes may meet in one place
 	Name    func(hash uint64) string      // id of an engine, "" if it is not known; nil: none is. Called by Take
 	Wall    func(clock.Instant) time.Time // the time of day that an instant was
 }
@@ -196,7 +198,7 @@ type Config struct {
 func New(cfg Config) *Log {
 	return &Log{
 		Step: &Writer{least: cfg.Least}, Side: &Writer{least: cfg.Least, shared: true},
-		name: cfg.Name, wall: cfg.Wall, context: cfg.Context,
+		name: cfg.Name, wall: cfg.Wall, context: cfg.Context, self: clean([]byte(cfg.Self), false),
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 func newLog(least Level) *Log {
-	return New(Config{Least: least, Context: 3, Wall: func(at clock.Instant) time.Time { return time.Unix(0, int64(at)) }})
+	return New(Config{Least: least, Context: 3, Self: "p-\x1b\"0", Wall: func(at clock.Instant) time.Time { return time.Unix(0, int64(at)) }})
 }
 
 // lines takes everything.
@@ -41,7 +41,7 @@ func TestALineNamesEngineRequestWhatHappenedAndWhatToDo(t *testing.T) {
 	l := newLog(Warning)
 	l.Step.Put(LeaseExpired, clock.Instant(1500*time.Millisecond), Entry{Engine: "d-1", Request: []byte("req-7"), A: uint64(41 * time.Second), B: uint64(21300 * time.Millisecond)})
 	want := []Line{{
-		Time: "1970-01-01T00:00:01.500Z", Level: "warning", Kind: "lease_expired", Context: 3, Engine: "d-1", Request: "req-7",
+		Time: "1970-01-01T00:00:01.500Z", Level: "warning", Kind: "lease_expired", Context: 3, Self: `p-\x1b"0`, Engine: "d-1", Request: "req-7",
 		What: "the lease expired after 41s; its reader was heard last 21.3s ago", Remedy: Defs[LeaseExpired].Remedy,
 		Values: map[string]uint64{"held_ns": 41e9, "silent_ns": 21300e6},
 	}}
@@ -50,7 +50,7 @@ func TestALineNamesEngineRequestWhatHappenedAndWhatToDo(t *testing.T) {
 	}
 	l.Step.Put(SendFailed, 0, Entry{Agent: []byte("vllm \"x\""), A: 17})
 	text, _ := l.TakeText(1 << 10)
-	if want := `kvlease time=1970-01-01T00:00:00.000Z level=warning kind=send_failed context=3 engine="vllm \"x\"" what="the transport refused a message of 17 bytes to it" remedy="` +
+	if want := `kvlease time=1970-01-01T00:00:00.000Z level=warning kind=send_failed context=3 self="p-\x1b\"0" engine="vllm \"x\"" what="the transport refused a message of 17 bytes to it" remedy="` +
 		Defs[SendFailed].Remedy + "\"\n"; string(text) != want {
 		t.Errorf("text:\n%s\nwant:\n%s", text, want)
 	}

@@ -17,6 +17,7 @@ type Line struct {
 	Level   string            `json:"level"`
 	Kind    string            `json:"kind"`
 	Context uint64            `json:"context"`           // its number in the process
+	Self    string            `json:"self,omitempty"`    // the engine that speaks; of a rank with its number
 	Engine  string            `json:"engine,omitempty"`  // id, or # and its hash where the id is not known here
 	Request string            `json:"request,omitempty"` // first bytes of its id
 	What    string            `json:"what"`
@@ -69,7 +70,7 @@ func (l *Log) take(room int, form func(*Line) []byte) (lines []byte, need int) {
 func (l *Log) line(r *record) Line {
 	d := &Defs[r.kind]
 	n := Line{
-		Level: d.Level.String(), Kind: d.Name, Context: l.context, Remedy: d.Remedy, LeftOut: r.left,
+		Level: d.Level.String(), Kind: d.Name, Context: l.context, Self: l.self, Remedy: d.Remedy, LeftOut: r.left,
 		Engine: clean(r.engine[:r.engineLen], r.cut&cutEngine != 0), Request: clean(r.request[:r.reqLen], r.cut&cutRequest != 0),
 	}
 	if l.wall != nil {
@@ -151,7 +152,7 @@ func clean(b []byte, cut bool) string {
 // Append writes the line for a terminal.
 func (n *Line) Append(b []byte) []byte {
 	b = fmt.Appendf(b, "kvlease time=%s level=%s kind=%s context=%d", n.Time, n.Level, n.Kind, n.Context)
-	for _, f := range [...][2]string{{"engine", n.Engine}, {"request", n.Request}, {"what", n.What}, {"remedy", n.Remedy}} {
+	for _, f := range [...][2]string{{"self", n.Self}, {"engine", n.Engine}, {"request", n.Request}, {"what", n.What}, {"remedy", n.Remedy}} {
 		if f[1] != "" {
 			b = fmt.Appendf(b, " %s=%s", f[0], quoted(f[1]))
 		}
