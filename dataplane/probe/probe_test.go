@@ -76,6 +76,27 @@ func TestAMessageIsTimedFromTheHookToTheRenewalAtAnotherProcess(t *testing.T) {
 	}
 }
 
+func TestEachHookThatTookLongIsToldByItsOwnPlaceInTheRing(t *testing.T) {
+	p, fs := open(t, Config{Outliers: 1}), newFiles(t)
+	d := startHost(t)
+	attach(t, p, fs, d.pid)
+	for _, position := range []uint64{100, 164, 228} {
+		d.fire(trace.HookSubmit, ctxD, 3, position, 1)
+	}
+	d.fire(trace.HookDrained, ctxD, 3, 228, 3)
+	var positions []uint64
+	for range 3 {
+		got, err := p.Outlier(time.Now().Add(10 * time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		positions = append(positions, got.What)
+	}
+	if diff := cmp.Diff([]uint64{100, 164, 228}, positions); diff != "" {
+		t.Errorf("positions (-want +got):\n%s", diff)
+	}
+}
+
 func TestHooksOfAProcessThatDiedDoNotHoldUpThoseOfTheNextOfItsNumber(t *testing.T) {
 	p, fs := open(t, Config{}), newFiles(t)
 	d := startHost(t)

@@ -131,7 +131,8 @@ struct self {
 
 struct outlier {
 	u64 end, took, from, to;
-	u64 what; /* of messages number << 32 | requests, of reads the track, of steps the work done, of gaps the backlog */
+	u64 what; /* of messages number << 32 | requests, of reads the track, of hooks the ring's position, of steps the work done, of gaps the
+	           * backlog */
 	u32 stage, process, thread, pad;
 };
 

@@ -51,6 +51,7 @@ ALWAYS_INLINE void hook_drained(const struct hit *hit)
 	if (!p)
 		return;
 	struct histogram *h = 0;
+	struct hit own = *hit; /* an outlier is told by the place of its own record, not by that of the last */
 	u64 pushed = __sync_val_compare_and_swap(&p->pushed, 0, 0); /* entries below it are seen */
 	for (int i = 0; i < HOOKS; i++) {
 		u64 n = p->popped;
@@ -61,7 +62,8 @@ ALWAYS_INLINE void hook_drained(const struct hit *hit)
 		u64 took = since(p->entries[n % HOOKS].at, hit->now);
 		if (h)
 			add(h, took);
-		tell(hit, hit->context, 0, STAGE_DRAINED, took);
+		own.what = p->entries[n % HOOKS].position;
+		tell(&own, hit->context, 0, STAGE_DRAINED, took);
 		advance(&p->popped, n);
 	}
 }
