@@ -119,7 +119,7 @@ func Open(cfg Config) (*Agent, error) {
 	defer opening.Unlock()
 	before := pollSets()
 	if st := C.kvlx_open(handle, name, &c, &a.handle, text, textMax); st != C.KVLX_OK {
-		return nil, fmt.Errorf("NIXL %s at %s: %s: %w", lib.Version, lib.File, C.GoString(text), errorOf(st))
+		return nil, fmt.Errorf("NIXL %s at %s: %s%s: %w", lib.Version, lib.File, C.GoString(text), settingsFile(getenv), errorOf(st))
 	}
 	a.sets = ownSets(before)
 	return a, nil
