@@ -141,6 +141,7 @@ func TestEachHarmIsNamedWithItsRemedy(t *testing.T) {
 		{"docker's shared memory", "no-nic", func(r *rig) { r.Room = func(string) (uint64, uint64, error) { return 60 << 20, 64 << 20, nil } }, "/dev/shm", Fail, "60MB free of 64MB", "--shm-size"},
 		{"little shared memory", "no-nic", func(r *rig) { r.Room = func(string) (uint64, uint64, error) { return 600 << 20, 2 << 30, nil } }, "/dev/shm", Warn, "600MB free", "remount"},
 		{"no shared memory", "no-nic", func(r *rig) { r.Room = func(string) (uint64, uint64, error) { return 0, 0, unix.ENOENT } }, "/dev/shm", Fail, "no such file", "mount -t tmpfs"},
+		{"shared memory of another user's process", "no-nic", func(r *rig) { r.Room = func(string) (uint64, uint64, error) { return 0, 0, unix.EACCES } }, "/dev/shm", Skip, "permission denied", ""},
 		{"a process on both sockets", "far-socket", func(r *rig) { r.status("0", "0-127") }, "NUMA", Warn, "node 0,1", "numactl --cpunodebind=N --preferred=N (GPU 0: 0"},
 		{"a process on one socket", "far-socket", func(r *rig) { r.status("0", "32-39") }, "NUMA", Pass, "node 1", ""},
 		{"pages that the kernel moves", "far-socket", func(r *rig) { r.put("proc/sys/kernel/numa_balancing", "1") }, "NUMA balancing", Warn, "on", "numa_balancing=0"},

@@ -2,11 +2,14 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cuda/fabric"
@@ -57,6 +60,9 @@ func sharedMemory(_ context.Context, s *System) []Result {
 		dir = filepath.Join(s.Proc, s.PID, "root", s.Shm) // of a container its own
 	}
 	free, total, err := s.Room(dir)
+	if errors.Is(err, unix.EACCES) {
+		return unread(name, err) // of a process of another user
+	}
 	if err != nil {
 		return ill(name, Fail, "not seen: "+err.Error(), "UCX, the stats pages and the streams between host and ranks use it", "mount -t tmpfs -o size=8g tmpfs %s", s.Shm)
 	}
