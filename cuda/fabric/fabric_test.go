@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -69,16 +70,7 @@ func made(t *testing.T, name string) *lab {
 			m.NICs = append(m.NICs, machine.NIC{Name: fmt.Sprintf("mlx5_%d", i), PCI: fmt.Sprintf("0000:01:%02x.0", 8+i), Path: "pci0000:00 0000:00:01.0", Layer: "InfiniBand", Rate: "100 Gb/sec (4X EDR)"})
 		}
 	}
-	l := newLab(t, "no-nic")
-	dir := t.TempDir()
-	if err := m.Build(dir); err != nil {
-		t.Fatal(err)
-	}
-	l.cfg.Sys, l.cfg.Proc, l.cfg.Dev = dir+"/sys", dir+"/proc", dir+"/dev"
-	for _, line := range m.Script() {
-		l.tell("%s", line)
-	}
-	return l
+	return labOf(t, m)
 }
 
 func TestTheWayBetweenTwoFunctionsIsWhereTheirPathsPart(t *testing.T) {
@@ -200,9 +192,14 @@ func TestRailsFollowTheGPUs(t *testing.T) {
 
 func TestGPUsOnTheBusAreSeenWithoutADriver(t *testing.T) {
 	l := newLab(t, "eight-by-eight")
-	l.tell("fail Init_v2 1 9")
-	if h := Look(l.cfg); len(h.GPUs) != 0 || len(h.OnBus) != 8 || len(h.NICs) != 10 {
-		t.Errorf("%d GPUs, %d on the bus, %d NICs", len(h.GPUs), len(h.OnBus), len(h.NICs))
+	want := chosen(l.look())
+	l.cfg.Ask = func() (Answer, error) { return Answer{}, ErrNoDriver }
+	if h := Look(l.cfg); !errors.Is(h.GPUErr, ErrNoDriver) || len(h.GPUs) != 0 || len(h.OnBus) != 8 || len(h.NICs) != 10 {
+		t.Errorf("%v, %d GPUs, %d on the bus, %d NICs", h.GPUErr, len(h.GPUs), len(h.OnBus), len(h.NICs))
+	}
+	l.cfg.Ask = nil
+	if diff := cmp.Diff(want, chosen(l.look())); diff != "" {
+		t.Errorf("NICs for GPUs that nobody was asked about (-want +got):\n%s", diff)
 	}
 }
 

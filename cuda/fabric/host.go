@@ -2,27 +2,23 @@ package fabric
 
 import (
 	"cmp"
-	"errors"
-	"os"
-	"time"
 
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
 
-// Config says where to look. The zero value is this machine.
+// Config says where to look. The zero value is this machine, with the GPUs that its bus shows.
 type Config struct {
-	Sys, Proc, Dev string        // roots; /sys, /proc and /dev if empty
-	NVML           string        // file of NVIDIA's management library; KVLEASE_NVML, else what the loader finds, if empty
-	Release        string        // of the kernel
-	Watch          time.Duration // how long Xid errors are waited for; 0: not at all
+	Sys, Proc, Dev string // roots; /sys, /proc and /dev if empty
+	Release        string // of the kernel
+	// Ask is how GPUs are asked how they are, package nvml's Look as a rule. nil: they are those on the bus, and nothing more is known
+	// of them.
+	Ask func() (Answer, error)
 }
 
 // Host is a machine with what matters for reads of GPU memory.
 type Host struct {
-	Driver    Driver
-	GPUs      []GPU
+	Answer
 	GPUErr    error    // why GPUs were not found, or not looked at
-	Unwatched error    // why Xid errors could not be waited for
 	OnBus     []string // addresses of NVIDIA GPUs on the bus, whether a driver has them or not
 	NICs      []rdma.NIC
 	GPUMemory rdma.GPUMemory
@@ -45,34 +41,18 @@ func Look(cfg Config) *Host {
 	for i := range h.NICs {
 		h.nics = append(h.nics, place{t.path(h.NICs[i].PCI), t.node(h.NICs[i].PCI)})
 	}
-	h.GPUErr = h.lookAtGPUs(cmp.Or(cfg.NVML, os.Getenv("KVLEASE_NVML")), cfg.Watch)
+	if cfg.Ask != nil {
+		h.Answer, h.GPUErr = cfg.Ask()
+	} else {
+		for i, pci := range h.OnBus { // sysfs has them in the order of their addresses, as NVML
+			h.GPUs = append(h.GPUs, GPU{Index: i, PCI: pci})
+		}
+	}
 	for i := range h.GPUs {
 		g := &h.GPUs[i]
 		g.path, g.Node = t.path(g.PCI), t.node(g.PCI)
 	}
 	return h
-}
-
-func (h *Host) lookAtGPUs(library string, watch time.Duration) (err error) {
-	m, err := openManagement(library)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, m.close()) }()
-	if h.Driver, err = m.driver(); err != nil {
-		return err
-	}
-	n, r := m.lib.DeviceGetCount()
-	if err := asError(r); err != nil {
-		return err
-	}
-	for i := range n {
-		h.GPUs = append(h.GPUs, m.look(i))
-	}
-	if watch > 0 {
-		h.Unwatched = m.watch(h.GPUs, watch)
-	}
-	return nil
 }
 
 // Between is the distance of a GPU and a NIC, by their places in the Host, and the number of links between them.

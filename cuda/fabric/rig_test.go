@@ -1,47 +1,12 @@
 package fabric
 
 import (
-	"fmt"
-	"os"
-	"os/exec"
-	"strings"
-	"sync"
 	"testing"
 
 	"github.com/kvlease/kvlease/cuda/fabric/machine"
-	"github.com/kvlease/kvlease/cuda/fakenvml"
-	"github.com/kvlease/kvlease/internal/require"
 )
 
-// envLook makes the test binary a process that looks at a machine with the library it names, and says what it found: a library can be
-// used once in the life of a process.
-const envLook = "KVLEASE_TEST_LOOK"
-
-var fakeDir string
-
-func TestMain(m *testing.M) {
-	if library := os.Getenv(envLook); library != "" {
-		h := Look(Config{NVML: library, Sys: "/nowhere", Proc: "/nowhere", Dev: "/nowhere"})
-		fmt.Println("error:", h.GPUErr)
-		for _, g := range h.GPUs {
-			fmt.Println("gpu:", g.Index, g.Err, g.Untold)
-		}
-		os.Exit(0)
-	}
-	code := m.Run()
-	os.RemoveAll(fakeDir)
-	os.Exit(code)
-}
-
-var fakePath = sync.OnceValues(func() (string, error) {
-	var err error
-	if fakeDir, err = os.MkdirTemp("", "kvlease-nvml"); err != nil {
-		return "", err
-	}
-	return fakenvml.Build(fakeDir, "libfakenvml.so")
-})
-
-// lab is a machine in a folder and the fake that answers for its GPUs.
+// lab is a machine in a folder, whose GPUs are all well.
 type lab struct {
 	t   *testing.T
 	cfg Config
@@ -49,31 +14,25 @@ type lab struct {
 
 func newLab(t *testing.T, name string) *lab {
 	t.Helper()
-	library, err := fakePath()
-	require.Compiled(t, err)
 	m, err := machine.Load(name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return labOf(t, m)
+}
+
+func labOf(t *testing.T, m *machine.Machine) *lab {
+	t.Helper()
 	dir := t.TempDir()
 	if err := m.Build(dir); err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{t: t, cfg: Config{Sys: dir + "/sys", Proc: dir + "/proc", Dev: dir + "/dev", NVML: library, Release: "6.8.0"}}
-	for _, line := range m.Script() {
-		l.tell("%s", line)
-	}
-	t.Cleanup(func() { l.tell("reset") })
-	return l
-}
-
-func (l *lab) tell(format string, args ...any) int {
-	l.t.Helper()
-	n, err := fakenvml.Control(l.cfg.NVML, fmt.Sprintf(format, args...))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return n
+	return &lab{t: t, cfg: Config{Sys: dir + "/sys", Proc: dir + "/proc", Dev: dir + "/dev", Release: "6.8.0", Ask: func() (a Answer, err error) {
+		for i, g := range m.GPUs {
+			a.GPUs = append(a.GPUs, GPU{Index: i, PCI: g.PCI})
+		}
+		return a, nil
+	}}}
 }
 
 // look expects GPUs to be found.
@@ -86,28 +45,5 @@ func (l *lab) look() *Host {
 	return h
 }
 
-// lookElsewhere looks in a process of its own, with a library without some symbols, and gives what it said.
-func lookElsewhere(t *testing.T, script string, without ...string) string {
-	t.Helper()
-	library, err := fakenvml.Build(t.TempDir(), "libfakenvml.so", without...)
-	require.Compiled(t, err)
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), envLook+"="+library, "KVL_FAKE_NVML="+script)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: a missing symbol has ended the process\n%s", err, out)
-	}
-	return string(out)
-}
-
 // unset is the environment of a user who has set nothing.
 func unset(string) (string, bool) { return "", false }
-
-func contains(t *testing.T, what, text string, words ...string) {
-	t.Helper()
-	for _, w := range words {
-		if !strings.Contains(text, w) {
-			t.Errorf("%s: no %q in %q", what, w, text)
-		}
-	}
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/attach"
 	"github.com/kvlease/kvlease/cnixl"
 	"github.com/kvlease/kvlease/cuda/fabric"
+	"github.com/kvlease/kvlease/cuda/fabric/nvml"
 )
 
 // State is what a check has come to.
@@ -80,7 +81,8 @@ func read(parts ...string) string {
 // fabric is the machine's GPUs and NICs, looked at once.
 func (s *System) fabric() *fabric.Host {
 	if s.host == nil {
-		s.host = fabric.Look(fabric.Config{Sys: s.Sys, Proc: s.Proc, Dev: s.Dev, NVML: s.NVML, Release: s.Kernel, Watch: s.Watch})
+		s.host = fabric.Look(fabric.Config{Sys: s.Sys, Proc: s.Proc, Dev: s.Dev, Release: s.Kernel,
+			Ask: func() (fabric.Answer, error) { return nvml.Look(s.NVML, s.Watch) }})
 	}
 	return s.host
 }

@@ -1,27 +1,24 @@
-package fabric
+// Package nvml asks NVIDIA's management library (NVML) for GPUs and what ails them, through go-nvml.
+//
+// go-nvml leaves NVML's functions to the loader, which binds each one at its first call and ends the process if it is missing. So:
+// every call here looks its symbols up first; only one library is used in the life of a process; and whatever links this package must bind
+// lazily (make passes -z lazy, since some compilers pass -z now). libkvlease-core.so is loaded with RTLD_NOW and must never link it:
+// a test of the core watches that.
+package nvml
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-)
 
-// Sentinels of what the management library can fail with; each stands for another thing to do.
-var (
-	ErrNoLibrary = errors.New("no NVIDIA management library")
-	ErrNoDriver  = errors.New("the NVIDIA driver is not loaded")
-	ErrMismatch  = errors.New("the NVIDIA library is of another version than the kernel module")
-	ErrNoRights  = errors.New("this process may not open the NVIDIA devices")
-	ErrOldDriver = errors.New("the NVIDIA driver is too old")
-	ErrLost      = errors.New("the GPU is lost: it has fallen off the bus")
-	ErrReset     = errors.New("the GPU must be reset before it can be used")
-	ErrSymbol    = errors.New("the NVIDIA management library lacks a function")
-	ErrOther     = errors.New("another NVIDIA management library is in use in this process")
-	ErrUntold    = errors.New("this GPU does not tell it")
+	"github.com/kvlease/kvlease/cuda/fabric"
 )
 
 // cudaMin is the oldest CUDA version that a driver must serve, as NVML has it. Every 12.x runs on a driver for 12.0 (CUDA compatibility
@@ -30,6 +27,34 @@ const cudaMin = 12000
 
 // libraryName is what the loader is asked for.
 const libraryName = "libnvidia-ml.so.1"
+
+// Look asks the library in a file for everything, KVLEASE_NVML or what the loader finds if that is empty, and waits so long for Xid
+// errors. The errors are those of fabric.
+func Look(file string, watch time.Duration) (a fabric.Answer, err error) {
+	m, err := openManagement(cmp.Or(file, os.Getenv("KVLEASE_NVML"), libraryName))
+	if err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, m.close()) }()
+	if a.Driver, err = m.driver(); err != nil {
+		return a, err
+	}
+	n, r := m.lib.DeviceGetCount()
+	if err := asError(r); err != nil {
+		return a, err
+	}
+	asked := make([]gpu, 0, n)
+	for i := range n {
+		asked = append(asked, m.look(i))
+	}
+	if watch > 0 {
+		a.Unwatched = m.watch(asked, watch)
+	}
+	for i := range asked {
+		a.GPUs = append(a.GPUs, asked[i].GPU)
+	}
+	return a, nil
+}
 
 // management is an open NVML.
 type management struct {
@@ -43,23 +68,20 @@ var bound struct {
 	path string
 }
 
-// openManagement opens NVML at path, or as the loader finds it if that is empty. What is opened has to be closed.
+// openManagement opens NVML at path. What is opened has to be closed.
 func openManagement(path string) (*management, error) {
-	if path == "" {
-		path = libraryName
-	}
 	bound.Lock()
 	defer bound.Unlock()
 	if bound.path != "" && bound.path != path {
-		return nil, fmt.Errorf("%s, and %s was asked for: %w", bound.path, path, ErrOther)
+		return nil, fmt.Errorf("%s, and %s was asked for: %w", bound.path, path, fabric.ErrOther)
 	}
 	file := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
 	if err := file.Open(); err != nil { // go-nvml keeps the loader's words to itself
-		return nil, fmt.Errorf("%w: %w", ErrNoLibrary, err)
+		return nil, fmt.Errorf("%w: %w", fabric.ErrNoLibrary, err)
 	}
 	for _, name := range required {
 		if err := file.Lookup(name); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s has no %s: %w", path, name, ErrSymbol), file.Close())
+			return nil, errors.Join(fmt.Errorf("%s has no %s: %w", path, name, fabric.ErrSymbol), file.Close())
 		}
 	}
 	bound.path = path
@@ -77,7 +99,7 @@ func (m *management) close() error { return asError(m.lib.Shutdown()) }
 // ask calls f if the library has its function.
 func (m *management) ask(symbol string, f func() nvml.Return) error {
 	if err := m.symbol(symbol); err != nil {
-		return fmt.Errorf("%s: %w", symbol, ErrSymbol)
+		return fmt.Errorf("%s: %w", symbol, fabric.ErrSymbol)
 	}
 	if err := asError(f()); err != nil {
 		return fmt.Errorf("%s: %w", symbol, err)
@@ -91,38 +113,25 @@ func asError(r nvml.Return) error {
 	case nvml.SUCCESS:
 		return nil
 	case nvml.ERROR_LIBRARY_NOT_FOUND:
-		return ErrNoLibrary
+		return fabric.ErrNoLibrary
 	case nvml.ERROR_DRIVER_NOT_LOADED:
-		return ErrNoDriver
+		return fabric.ErrNoDriver
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		return ErrMismatch
+		return fabric.ErrMismatch
 	case nvml.ERROR_NO_PERMISSION:
-		return ErrNoRights
+		return fabric.ErrNoRights
 	case nvml.ERROR_GPU_IS_LOST:
-		return ErrLost
+		return fabric.ErrLost
 	case nvml.ERROR_RESET_REQUIRED:
-		return ErrReset
+		return fabric.ErrReset
 	case nvml.ERROR_NOT_SUPPORTED:
-		return ErrUntold
+		return fabric.ErrUntold
 	}
 	return fmt.Errorf("NVML status %d (%s)", r, strings.ToLower(r.Error()))
 }
 
-// Driver is the kernel module that serves the GPUs.
-type Driver struct {
-	Version string
-	CUDA    int // the newest version that it serves, 12040 for 12.4; 0: not told
-}
-
-func (d Driver) String() string {
-	if d.CUDA == 0 {
-		return d.Version
-	}
-	return fmt.Sprintf("%s, CUDA %d.%d", d.Version, d.CUDA/1000, d.CUDA%1000/10)
-}
-
 // driver asks for the versions.
-func (m *management) driver() (d Driver, err error) {
+func (m *management) driver() (d fabric.Driver, err error) {
 	err = m.ask("nvmlSystemGetDriverVersion", func() (r nvml.Return) {
 		d.Version, r = m.lib.SystemGetDriverVersion()
 		return r
@@ -134,11 +143,11 @@ func (m *management) driver() (d Driver, err error) {
 		d.CUDA, r = m.lib.SystemGetCudaDriverVersion_v2()
 		return r
 	})
-	if err != nil && !errors.Is(err, ErrSymbol) { // older than any that will do: its version says so
+	if err != nil && !errors.Is(err, fabric.ErrSymbol) { // older than any that will do: its version says so
 		return d, err
 	}
 	if d.CUDA < cudaMin {
-		return d, fmt.Errorf("driver %s, needed is one for CUDA 12.0 (525.60.13) or later: %w", d, ErrOldDriver)
+		return d, fmt.Errorf("driver %s, needed is one for CUDA 12.0 (525.60.13) or later: %w", d, fabric.ErrOldDriver)
 	}
 	return d, nil
 }

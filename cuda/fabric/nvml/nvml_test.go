@@ -1,4 +1,4 @@
-package fabric
+package nvml
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvlease/kvlease/cuda/fabric"
 )
 
 func TestEachFailureOfTheManagementLibraryHasItsOwnMessage(t *testing.T) {
@@ -14,25 +16,25 @@ func TestEachFailureOfTheManagementLibraryHasItsOwnMessage(t *testing.T) {
 		want         error
 		words        []string
 	}{
-		{"no kernel module", "fail Init_v2 1 9", ErrNoDriver, []string{"driver is not loaded"}},
-		{"a library of another version", "fail Init_v2 1 18", ErrMismatch, []string{"another version than the kernel module"}},
-		{"no rights to the devices", "fail Init_v2 1 4", ErrNoRights, []string{"may not open"}},
+		{"no kernel module", "fail Init_v2 1 9", fabric.ErrNoDriver, []string{"driver is not loaded"}},
+		{"a library of another version", "fail Init_v2 1 18", fabric.ErrMismatch, []string{"another version than the kernel module"}},
+		{"no rights to the devices", "fail Init_v2 1 4", fabric.ErrNoRights, []string{"may not open"}},
 		{"a status that nobody has heard of", "fail Init_v2 1 777", nil, []string{"NVML status 777"}},
-		{"an old driver", "driver 470.82.01 11040", ErrOldDriver, []string{"470.82.01, CUDA 11.4", "525.60.13"}},
+		{"an old driver", "driver 470.82.01 11040", fabric.ErrOldDriver, []string{"470.82.01, CUDA 11.4", "525.60.13"}},
 		{"versions that are not told", "fail SystemGetDriverVersion 1 999", nil, []string{"nvmlSystemGetDriverVersion", "unknown error"}},
-		{"no count", "fail DeviceGetCount_v2 1 15", ErrLost, []string{"fallen off the bus"}},
+		{"no count", "fail DeviceGetCount_v2 1 15", fabric.ErrLost, []string{"fallen off the bus"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLab(t, "no-nic")
 			l.tell("%s", tc.script)
-			h := Look(l.cfg)
-			if h.GPUErr == nil || len(h.GPUs) != 0 {
-				t.Fatalf("%v, %d GPUs", h.GPUErr, len(h.GPUs))
+			a, err := Look(l.library, 0)
+			if err == nil || len(a.GPUs) != 0 {
+				t.Fatalf("%v, %d GPUs", err, len(a.GPUs))
 			}
-			if tc.want != nil && !errors.Is(h.GPUErr, tc.want) {
-				t.Errorf("%v is not %v", h.GPUErr, tc.want)
+			if tc.want != nil && !errors.Is(err, tc.want) {
+				t.Errorf("%v is not %v", err, tc.want)
 			}
-			contains(t, "error", h.GPUErr.Error(), tc.words...)
+			contains(t, "error", err.Error(), tc.words...)
 			l.tell("driver 550.54.15 12040")
 			if h := l.look(); len(h.GPUs) != 2 {
 				t.Errorf("afterwards %d GPUs are seen", len(h.GPUs))
@@ -42,25 +44,24 @@ func TestEachFailureOfTheManagementLibraryHasItsOwnMessage(t *testing.T) {
 }
 
 func TestALibraryThatIsNotThereIsNamed(t *testing.T) {
-	if out := lookElsewhere(t, "driver 470.82.01 11040"); !strings.Contains(out, ErrOldDriver.Error()) {
+	if out := lookElsewhere(t, "driver 470.82.01 11040"); !strings.Contains(out, fabric.ErrOldDriver.Error()) {
 		t.Errorf("the process that looks says %q", out)
 	}
 	l := newLab(t, "no-nic")
 	l.look()
-	elsewhere := l.cfg
-	elsewhere.NVML = "/nowhere/libnvidia-ml.so.1"
-	if err := Look(elsewhere).GPUErr; !errors.Is(err, ErrOther) {
-		t.Errorf("a second library in one process: %v, want %v", err, ErrOther)
+	const elsewhere = "/nowhere/libnvidia-ml.so.1"
+	if _, err := Look(elsewhere, 0); !errors.Is(err, fabric.ErrOther) {
+		t.Errorf("a second library in one process: %v, want %v", err, fabric.ErrOther)
 	}
 	bound.Lock()
 	was := bound.path
 	bound.path = ""
 	bound.Unlock()
-	err := Look(elsewhere).GPUErr
+	_, err := Look(elsewhere, 0)
 	bound.Lock()
 	bound.path = was
 	bound.Unlock()
-	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(err.Error(), "/nowhere/libnvidia-ml.so.1") {
+	if !errors.Is(err, fabric.ErrNoLibrary) || !strings.Contains(err.Error(), "/nowhere/libnvidia-ml.so.1") {
 		t.Errorf("%v, want the loader's words", err)
 	}
 }
@@ -73,8 +74,8 @@ func TestASymbolThatTheLibraryLacksEndsNoProcess(t *testing.T) {
 		{"nvmlInit_v2", "nvmlInit_v2"},
 		{"nvmlErrorString", "has no nvmlErrorString"},
 		{"nvmlDeviceGetHandleByIndex_v2", "has no nvmlDeviceGetHandleByIndex_v2"},
-		{"nvmlSystemGetCudaDriverVersion_v2", ErrOldDriver.Error()},
-		{"nvmlDeviceGetPciInfo_v3", "gpu: 0 nvmlDeviceGetPciInfo_v3: " + ErrSymbol.Error()},
+		{"nvmlSystemGetCudaDriverVersion_v2", fabric.ErrOldDriver.Error()},
+		{"nvmlDeviceGetPciInfo_v3", "gpu: 0 nvmlDeviceGetPciInfo_v3: " + fabric.ErrSymbol.Error()},
 		{"nvmlDeviceGetRemappedRows", "gpu: 0 <nil> [nvmlDeviceGetRemappedRows]"},
 		{"nvmlDeviceGetFieldValues", "gpu: 0 <nil> [nvmlDeviceGetFieldValues]"},
 		{"nvmlDeviceGetMigMode", "gpu: 0 <nil> [nvmlDeviceGetMigMode]"},
@@ -95,9 +96,9 @@ func TestALostGPUIsToldAndTheOthersAreLookedAt(t *testing.T) {
 		want         error
 		trouble      string
 	}{
-		{"gone from the start", "lost 1 1", ErrLost, "lost"},
-		{"gone in the middle of the questions", "fail DeviceGetBAR1MemoryInfo 2 15", ErrLost, "lost"},
-		{"waiting for a reset", "fail DeviceGetHandleByIndex_v2 2 16", ErrReset, "must be reset"},
+		{"gone from the start", "lost 1 1", fabric.ErrLost, "lost"},
+		{"gone in the middle of the questions", "fail DeviceGetBAR1MemoryInfo 2 15", fabric.ErrLost, "lost"},
+		{"waiting for a reset", "fail DeviceGetHandleByIndex_v2 2 16", fabric.ErrReset, "must be reset"},
 		{"a question that fails for no known reason", "fail DeviceGetMemoryInfo 2 999", nil, "nvmlDeviceGetMemoryInfo"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -137,7 +138,7 @@ func TestWhatAilsAGPUIsSaidWithItsRemedy(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLab(t, "no-nic")
-			l.cfg.Watch = time.Nanosecond
+			l.watch = time.Nanosecond
 			l.tell("%s", tc.script)
 			h := l.look()
 			got := h.GPUs[0].Troubles()
@@ -158,7 +159,7 @@ func TestAHealthyGPUHasNoTrouble(t *testing.T) {
 			t.Errorf("GPU %d: %+v, untold %q", i, got, h.GPUs[i].Untold)
 		}
 	}
-	if h.Driver.String() != "550.54.15, CUDA 12.4" || h.GPUs[7].BAR1 != (Room{128 << 30, 128 << 30, 0}) || h.GPUs[7].Name != "NVIDIA H100 80GB HBM3" {
+	if h.Driver.String() != "550.54.15, CUDA 12.4" || h.GPUs[7].BAR1 != (fabric.Room{Total: 128 << 30, Free: 128 << 30}) || h.GPUs[7].Name != "NVIDIA H100 80GB HBM3" {
 		t.Errorf("%v, %+v", h.Driver, h.GPUs[7])
 	}
 }
@@ -173,7 +174,7 @@ func TestXidsThatCannotBeWaitedForAreNoError(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLab(t, "no-nic")
-			l.cfg.Watch = time.Nanosecond
+			l.watch = time.Nanosecond
 			l.tell("%s", tc.script)
 			if h := l.look(); h.Unwatched == nil || !strings.Contains(h.Unwatched.Error(), tc.want) || len(h.GPUs) != 2 {
 				t.Errorf("%v, %d GPUs", h.Unwatched, len(h.GPUs))
@@ -181,7 +182,7 @@ func TestXidsThatCannotBeWaitedForAreNoError(t *testing.T) {
 		})
 	}
 	l := newLab(t, "no-nic")
-	l.cfg.Watch = time.Nanosecond
+	l.watch = time.Nanosecond
 	l.tell("fail DeviceRegisterEvents 1 3")
 	l.tell("fail DeviceRegisterEvents 2 3")
 	l.tell("xid 0 79")
@@ -199,7 +200,7 @@ func TestTheLibraryIsClosedAsOftenAsItIsOpened(t *testing.T) {
 		t.Errorf("opened %d times, closed %d times", opened, closed)
 	}
 	l.tell("fail Shutdown 1 999")
-	if err := Look(l.cfg).GPUErr; err == nil || !strings.Contains(err.Error(), "999") {
+	if _, err := Look(l.library, 0); err == nil || !strings.Contains(err.Error(), "999") {
 		t.Errorf("a close that fails: %v", err)
 	}
 }
@@ -209,7 +210,7 @@ func TestMIGIsASwitchOfAGPU(t *testing.T) {
 	l.tell("mig 0 1 1")
 	l.tell("mig 1 -1 -1")
 	h := l.look()
-	if got := h.GPUs[0].MIG; got != (Mode{true, true, true}) {
+	if got := h.GPUs[0].MIG; got != (fabric.Mode{Has: true, Now: true, Next: true}) {
 		t.Errorf("%+v", got)
 	}
 	if h.GPUs[1].MIG.Has || !slices.Contains(h.GPUs[1].Untold, "nvmlDeviceGetMigMode") {
