@@ -78,19 +78,7 @@ def worker_half(c, meta):
     """The connector's calls of v1/worker/gpu/kv_connector.py."""
     c.handle_preemptions(meta)
     c.bind_connector_metadata(meta)
-    c.start_load_kv(None)
-    told = stage.KVConnectorOutput()
-    c.wait_for_save()
-    results = c.get_transfer_results(EMPTY_SET)
-    told.finished_sending = results.finished_sending or None
-    told.finished_recving = results.finished_recving or None
-    told.failed_recving = results.failed_recving
-    told.invalid_block_ids = c.get_block_ids_with_load_errors()
-    told.kv_connector_stats = c.get_kv_connector_stats()
-    told.kv_cache_events = c.get_kv_connector_kv_cache_events()
-    told.kv_connector_worker_meta = c.build_connector_worker_meta()
-    c.clear_connector_metadata()
-    return told
+    return stage.told_after(c, EMPTY_SET)
 
 
 def scheduler_half(c, told, finished=lambda told: None):

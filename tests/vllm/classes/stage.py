@@ -180,6 +180,23 @@ def next_token(total):
     return int(total) % 97 + 3
 
 
+def told_after(c, finished):
+    """A worker's calls of its connector after the forward pass, and what they tell the scheduler."""
+    c.start_load_kv(None)
+    c.wait_for_save()
+    told = KVConnectorOutput()
+    results = c.get_transfer_results(finished)
+    told.finished_sending = results.finished_sending or None
+    told.finished_recving = results.finished_recving or None
+    told.failed_recving = results.failed_recving
+    told.invalid_block_ids = c.get_block_ids_with_load_errors()
+    told.kv_connector_stats = c.get_kv_connector_stats()
+    told.kv_cache_events = c.get_kv_connector_kv_cache_events()
+    told.kv_connector_worker_meta = c.build_connector_worker_meta()
+    c.clear_connector_metadata()
+    return told
+
+
 class Rank:
     """One worker: its part of the cache, and its connector."""
 
@@ -206,19 +223,7 @@ class Rank:
         c.bind_connector_metadata(output.kv_connector_metadata)
         sums = {id: self.forward(*job) for id, job in work.items()}
         c.finish_forward()
-        c.start_load_kv(None)
-        c.wait_for_save()
-        told = KVConnectorOutput()
-        results = c.get_transfer_results(output.finished_req_ids)
-        told.finished_sending = results.finished_sending or None
-        told.finished_recving = results.finished_recving or None
-        told.failed_recving = results.failed_recving
-        told.invalid_block_ids = c.get_block_ids_with_load_errors()
-        told.kv_connector_stats = c.get_kv_connector_stats()
-        told.kv_cache_events = c.get_kv_connector_kv_cache_events()
-        told.kv_connector_worker_meta = c.build_connector_worker_meta()
-        c.clear_connector_metadata()
-        return sums, told
+        return sums, told_after(c, output.finished_req_ids)
 
     def forward(self, tokens, first, tables):
         """Write what tokens[first:] make, and sum up what stands in the cache for all of them, as far as windows reach."""
