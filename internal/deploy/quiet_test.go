@@ -39,5 +39,5 @@ var quiet = map[string]operand{
 	"KvleaseRankMisfit":        {``, want{}},
 	"KvleaseMalformed":         {`sum by (instance, engine, role, rank, pid, context) (increase(kvlease_malformed_messages_total[10m]))`, want{0, 0, "P", "D speaks as we do"}},
 	"KvleaseMessagesGivenUp":   {`sum by (instance, engine, role, rank, pid, context) (increase(kvlease_messages_given_up_total{why!="engine_lost"}[10m]))`, want{0, 0, "D", "P takes in what comes"}},
-	"KvleaseLeaseOld":          {`kvlease_oldest_lease_age_seconds`, want{0.05, 60, "P", "each waits for some requests"}},
+	"KvleaseLeaseOld":          {`kvlease_reader_oldest_lease_age_seconds{kind!="unnamed"}`, want{0.05, 60, "P", "each waits for some requests"}},
 }
