@@ -16,6 +16,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
 	machines "github.com/kvlease/kvlease/cuda/fabric/machine"
+	"github.com/kvlease/kvlease/cuda/fakecuda"
 	"github.com/kvlease/kvlease/cuda/fakenvml"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
@@ -143,6 +144,24 @@ func fakeGPUs(t *testing.T, name string) {
 	}
 	t.Setenv("KVLEASE_NVML", library)
 	t.Setenv("KVL_FAKE_NVML", strings.Join(m.Script(), ";"))
+}
+
+func TestTheDoctorAsksTheDriversAPI(t *testing.T) {
+	library, err := fakecuda.Build(t.TempDir(), "libfakecuda.so")
+	require.Compiled(t, err)
+	t.Setenv("KVLEASE_CUDA", library)
+	t.Setenv("KVL_FAKE_CUDA", "devices 2")
+	_, stdout, stderr := tool(t, nil, "doctor", "--no-load")
+	for _, want := range []string{"driver for 12.8, " + library + "; 2 visible", "device 1 "} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s%s", want, stdout, stderr)
+		}
+	}
+	t.Setenv("KVL_FAKE_CUDA", "fail cuInit 1 100")
+	_, lines := examine(t, exitFailed, "--no-load")
+	if l := lines["CUDA"]; l.State != doctor.Fail || !strings.Contains(l.Value, "CUDA_ERROR_NO_DEVICE") || !strings.Contains(l.Fix, "--gpus all") {
+		t.Errorf("%+v", l)
+	}
 }
 
 func TestTheDoctorTellsFourGPUsFromNone(t *testing.T) {

@@ -51,6 +51,7 @@ type System struct {
 	Environ func() ([]string, error)
 
 	FindNIXL func() (cnixl.Library, error)
+	CUDA     func() (*CUDA, error)     // what the driver's API says
 	LoadNIXL func(cnixl.Library) error // opens an agent in this process; nil: it is not tried
 	Trace    func() error              // what kvlease trace lacks
 	Caveats  func() []string
@@ -98,7 +99,7 @@ var groups = []struct {
 	{"limits", []check{lockedMemory, openFiles, coreFiles}},
 	{"processor", []check{cpus, cpuQuota, isolation, governor, clockSource}},
 	{"memory", []check{memoryLimit, sharedMemory, numa}},
-	{"gpu", []check{gpuDriver, gpus, xidLog}},
+	{"gpu", []check{gpuDriver, gpus, xidLog, driverAPI}},
 	{"rdma", []check{nics, gpuMemoryToNICs, nearestNICs}},
 	{"nixl", []check{nixlLibrary, nixlLoads, copies, environment}},
 	{"ebpf", []check{tracing}},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/attach"
 	"github.com/kvlease/kvlease/cnixl"
+	"github.com/kvlease/kvlease/cuda"
 	"github.com/kvlease/kvlease/dataplane/probe"
 )
 
@@ -198,6 +199,20 @@ func TestEachHarmToGPUsAndNICsIsNamedWithItsRemedy(t *testing.T) {
 		}, "Xid errors", Fail, "Xid 31, an application's error on 0000:01:00; Xid 95, uncontained ECC error on 0000:02:00", "catalogue"},
 		{"a program's Xid in the log", "no-nic", func(r *rig) { r.put("dev/kmsg", "4,900,1,-;NVRM: Xid (PCI:0000:01:00): 13, pid=7") }, "Xid errors", Warn, "Xid 13", "dmesg"},
 		{"a log that may not be read", "no-nic", func(r *rig) { r.remove("dev/kmsg") }, "Xid errors", Skip, "kernel's log", ""},
+		{"the driver's API", "no-nic", func(*rig) {}, "CUDA", Pass, "driver for 12.4, /lib/libcuda.so.1; 1 visible", ""},
+		{"a driver's API that refuses", "no-nic", func(r *rig) {
+			r.CUDA = func() (*CUDA, error) {
+				return nil, fmt.Errorf("open: %w", &cuda.Error{Call: "cuInit", Code: 100, Cause: "the driver sees no GPU", Fix: "--gpus all"})
+			}
+		}, "CUDA", Fail, "the driver sees no GPU", "--gpus all"},
+		{"a driver's API that is not there", "no-nic", func(r *rig) { r.CUDA = func() (*CUDA, error) { return nil, errors.New("libcuda.so.1: no such file") } }, "CUDA", Fail, "libcuda.so.1", "nvidia-smi"},
+		{"no GPU to ask for", "no-nic", func(r *rig) { r.remove("sys/bus/pci/devices"); r.tell("fail Init_v2 1 12") }, "CUDA", "none", "", ""},
+		{"a device for NICs", "eight-by-eight", func(*rig) {}, "device 0", Pass,
+			"0000:1b:00.0, GPUDirect RDMA, GPUDirect RDMA of VMM memory, dma-buf, NICs' writes are ordered for the device itself, flush from the host", ""},
+		{"a device for no NIC", "eight-by-eight", func(r *rig) { r.devices(cuda.Features{PCI: "0000:01:00.0"}) }, "device 0", Fail, "no GPUDirect RDMA", "consumer cards"},
+		{"a device whose reads cannot be proven", "eight-by-eight", func(r *rig) { r.devices(cuda.Features{RDMA: true, RDMAWithVMM: true}) }, "device 0", Fail, "ordered for nobody", "host memory"},
+		{"a device without dma-buf, and no module", "grace-hopper", func(r *rig) { r.devices(cuda.Features{RDMA: true, FlushHost: true}) }, "device 0", Fail, "no dma-buf", "nvidia-peermem"},
+		{"a device that gives no mapped memory", "eight-by-eight", func(r *rig) { r.devices(cuda.Features{RDMA: true, Ordering: cuda.OrderingAll}) }, "device 0", Warn, "no GPUDirect RDMA of VMM", "expandable_segments"},
 		{"GPUs without NICs", "no-nic", func(*rig) {}, "NICs", Warn, "no RDMA device", "modprobe mlx5_ib"},
 		{"a NIC that is down", "grace-hopper", func(*rig) {}, "mlx5_1", Warn, "port 1 down, Disabled, Ethernet", "subnet manager"},
 		{"a NIC that is up", "grace-hopper", func(*rig) {}, "mlx5_0", Pass, "port 1 active, LinkUp, InfiniBand 400 Gb/sec (4X NDR) at 0000:01:00.0, NUMA node 0", ""},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/attach"
 	"github.com/kvlease/kvlease/cnixl"
+	"github.com/kvlease/kvlease/cuda"
 	"github.com/kvlease/kvlease/cuda/fabric/machine"
 	"github.com/kvlease/kvlease/cuda/fakenvml"
 	"github.com/kvlease/kvlease/internal/require"
@@ -59,6 +60,11 @@ func newRig(t *testing.T, name string) *rig {
 		Environ: func() ([]string, error) { return []string{"HOME=/root"}, nil },
 		FindNIXL: func() (cnixl.Library, error) {
 			return cnixl.Library{File: "/w/libnixl_capi.so", Plugins: "/w/plugins", Version: "1.5.1", How: "wheel"}, nil
+		},
+		CUDA: func() (*CUDA, error) {
+			return &CUDA{Version: "12.4", File: "/lib/libcuda.so.1", Devices: []cuda.Features{
+				{RDMA: true, RDMAWithVMM: true, FlushHost: true, Ordering: cuda.OrderingOwner, DMABuf: true, PCI: "0000:1b:00.0"},
+			}}, nil
 		},
 		Trace: func() error { return nil }, Caveats: func() []string { return nil },
 		Room:  func(string) (uint64, uint64, error) { return 8 << 30, 16 << 30, nil },
@@ -125,6 +131,11 @@ func (r *rig) tell(line string) {
 	if _, err := fakenvml.Control(r.NVML, line); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// devices are those that the driver's API tells of.
+func (r *rig) devices(f ...cuda.Features) {
+	r.CUDA = func() (*CUDA, error) { return &CUDA{Version: "12.4", File: "/lib/libcuda.so.1", Devices: f}, nil }
 }
 
 // environ is what the process has in its environment.

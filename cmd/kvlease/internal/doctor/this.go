@@ -18,7 +18,7 @@ func This(pid int, nixl func() (cnixl.Library, error)) (*System, error) {
 	s := &System{
 		Proc: "/proc", Sys: "/sys", Dev: "/dev", Shm: "/dev/shm", PID: "self", Watch: 100 * time.Millisecond,
 		Env: os.LookupEnv, Environ: func() ([]string, error) { return os.Environ(), nil },
-		FindNIXL: nixl, LoadNIXL: loadNIXL, Trace: probe.Check, Caveats: probe.Caveats, Room: room, Clock: clockCost,
+		FindNIXL: nixl, LoadNIXL: loadNIXL, CUDA: askCUDA, Trace: probe.Check, Caveats: probe.Caveats, Room: room, Clock: clockCost,
 	}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
