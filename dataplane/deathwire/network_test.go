@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/dataplane/zmtp"
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 // listening is an owner on a real port, which it shares with ZeroMQ.
@@ -103,11 +104,11 @@ func reader(t *testing.T, addr string) *exec.Cmd {
 func TestAKilledProcessIsKnownDeadInLessThanASecond(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) {
-			noLeaks(t)
+			await.NoLeaks(t)
 			l := listen(t, host, ServerConfig{})
 			cmd := reader(t, l.addr)
 			l.Heard(readerD.engine, readerD.epoch, nonce(1))
-			eventually(t, "the nonce is heard", func() bool { return l.Stats().Known == 1 })
+			await.True(t, "the nonce is heard", func() bool { return l.Stats().Known == 1 })
 			killed := time.Now()
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
@@ -130,7 +131,7 @@ func TestAStoppedProcessIsNotDead(t *testing.T) {
 	l := listen(t, "127.0.0.1", ServerConfig{})
 	cmd := reader(t, l.addr)
 	l.Heard(readerD.engine, readerD.epoch, nonce(1))
-	eventually(t, "the nonce is heard", func() bool { return l.Stats().Known == 1 })
+	await.True(t, "the nonce is heard", func() bool { return l.Stats().Known == 1 })
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +152,7 @@ func TestAStoppedProcessIsNotDead(t *testing.T) {
 }
 
 func TestAnOwnersDeathIsSeenOverARealConnection(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	l := listen(t, "127.0.0.1", ServerConfig{})
 	dead := make(chan uint64, 1)
 	c := NewClient(ClientConfig{Grace: grace, Dead: func(engine uint64, _ Wire) { dead <- engine }})
@@ -161,13 +162,13 @@ func TestAnOwnersDeathIsSeenOverARealConnection(t *testing.T) {
 	if err := c.Keep(7, w); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the wire is up", func() bool { return c.Stats().States[Up] == 1 && l.Stats().Wires == 1 })
+	await.True(t, "the wire is up", func() bool { return c.Stats().States[Up] == 1 && l.Stats().Wires == 1 })
 	l.EndEra() // its listener stays and takes the wire back: no death
-	eventually(t, "the wire is up again", func() bool { return c.Stats().Returned == 1 && c.Stats().States[Up] == 1 })
+	await.True(t, "the wire is up again", func() bool { return c.Stats().Returned == 1 && c.Stats().States[Up] == 1 })
 	gone := listen(t, "127.0.0.1", ServerConfig{})
 	w.Addr = gone.addr
 	c.Keep(7, w)
-	eventually(t, "the other wire is up", func() bool { return gone.Stats().Wires == 1 })
+	await.True(t, "the other wire is up", func() bool { return gone.Stats().Wires == 1 })
 	cut := time.Now()
 	gone.Close() // its wires fall; hellos are taken no more
 	select {
@@ -195,7 +196,7 @@ func crowd(t testing.TB, n int) int {
 }
 
 func TestFourThousandWires(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	n := crowd(t, 4096)
 	l := listen(t, "127.0.0.1", ServerConfig{Max: n})
 	before := resident(t)
@@ -224,7 +225,7 @@ func TestFourThousandWires(t *testing.T) {
 	for _, i := range []int{5, 6} {
 		l.Heard(uint64(1000+i), 1, nonce(byte(i)))
 	}
-	eventually(t, "two are known", func() bool { return l.Stats().Known == 2 })
+	await.True(t, "two are known", func() bool { return l.Stats().Known == 2 })
 	c, err := net.Dial("tcp", l.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +252,7 @@ func TestFourThousandWires(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("not known dead")
 	}
-	eventually(t, "all others are closed", func() bool { return l.Stats().Wires == 1 })
+	await.True(t, "all others are closed", func() bool { return l.Stats().Wires == 1 })
 	if st := l.Stats(); st.Full != 0 || st.Evicted != 1 || st.Dead != 1 || len(l.dead) != 0 {
 		t.Errorf("stats %+v", st)
 	}

@@ -2,10 +2,8 @@ package deathwire
 
 import (
 	"context"
-	"errors"
 	"net"
 	"os"
-	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -148,35 +146,3 @@ func (f failing) Read(b []byte) (int, error) {
 }
 
 var errKeepAlive = &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)}
-
-// noLeaks looks at the end of a test whether goroutines and descriptors are back.
-func noLeaks(t testing.TB) {
-	t.Helper()
-	goroutines, files := runtime.NumGoroutine(), descriptors(t)
-	t.Cleanup(func() {
-		eventually(t, "goroutines and descriptors are back to what they were", func() bool {
-			return runtime.NumGoroutine() <= goroutines && descriptors(t) <= files
-		})
-	})
-}
-
-func descriptors(t testing.TB) int {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
-	return len(list)
-}
-
-// eventually looks until what holds, at most for a minute.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); !holds(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}

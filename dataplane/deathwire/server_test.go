@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 func TestAFallenWireIsADeathAfterTheGrace(t *testing.T) {
@@ -373,7 +375,7 @@ func TestWhatAStepSaysAllocatesNothing(t *testing.T) {
 	s := NewServer(ServerConfig{Self: func() (uint64, uint64) { return 1, 1 }})
 	defer s.Close()
 	s.Heard(1, 2, nonce(3))
-	eventually(t, "the first one is taken", func() bool { return s.Stats().Known == 1 })
+	await.True(t, "the first one is taken", func() bool { return s.Stats().Known == 1 })
 	if n := testing.AllocsPerRun(1000, func() { s.Heard(1, 2, nonce(3)); s.Left(1, 2) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

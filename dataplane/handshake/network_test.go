@@ -20,6 +20,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/wire"
 	"github.com/kvlease/kvlease/dataplane/zmtp"
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 // The tests here use sockets and real time.
@@ -38,7 +39,7 @@ func newClient(t testing.TB, cfg Config) *Client {
 // next waits for a result.
 func next(t testing.TB, c *Client) (r Result) {
 	t.Helper()
-	eventually(t, "a result", func() (ok bool) {
+	await.True(t, "a result", func() (ok bool) {
 		r, ok = c.Next()
 		return ok
 	})
@@ -164,7 +165,7 @@ func TestEachFailureHasItsClass(t *testing.T) {
 		}, WrongRanks, ErrRanks},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			noLeaks(t)
+			await.NoLeaks(t)
 			odd := func(_ uint64, _ Rank, h *wire.Handshake) error {
 				if string(h.AgentMetadata) == "odd" {
 					return io.ErrNoProgress
@@ -213,7 +214,7 @@ func TestHashesAreComparedUnlessToldNotTo(t *testing.T) {
 func TestOurEndsKnowEachOther(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1", "localhost"} {
 		t.Run(host, func(t *testing.T) {
-			noLeaks(t)
+			await.NoLeaks(t)
 			s, err := Serve(net.JoinHostPort(host, "0"), ServerConfig{Monotonic: monotonic})
 			if err != nil {
 				t.Fatal(err)
@@ -262,7 +263,7 @@ func wantTrueOffset(t testing.TB, o clock.Offset) {
 }
 
 func TestAHundredEnginesThatAcceptAndNeverAnswerLeaveNothingBehind(t *testing.T) { // C54
-	noLeaks(t) // shows C54.2
+	await.NoLeaks(t) // shows C54.2
 	addr := listens(t, func(c net.Conn) { io.Copy(io.Discard, c) })
 	live := replies(t, payload("live", ""), stamp(5e9))
 	c := newClient(t, Config{RankTimeout: 4 * time.Second}) // the live one has so long on a busy machine
@@ -298,7 +299,7 @@ func TestAnEngineThatIsKnownOrWaitsHasNoGoroutine(t *testing.T) {
 	for i := range uint64(100) {
 		c.Want(i, Desc{ID: "P", Addr: []string{live, dead}[i%2], Ranks: allRanks(1, 1)})
 	}
-	eventually(t, "all are known or wait", func() bool {
+	await.True(t, "all are known or wait", func() bool {
 		s := c.Stats()
 		return s.Engines[Ready] == 50 && s.Engines[Failed] == 50 && runtime.NumGoroutine() <= before
 	})

@@ -1,7 +1,6 @@
 package handshake
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvlease/kvlease/dataplane/zmtp"
+	"github.com/kvlease/kvlease/internal/await"
 	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
@@ -38,22 +38,7 @@ func vllm(t testing.TB, args ...string) *exec.Cmd {
 // vllmListens starts the stand-in's listener and gives its address.
 func vllmListens(t testing.TB, host, engine, hash string, pp, tp int) (addr string) {
 	t.Helper()
-	cmd := vllm(t, "listen", host, engine, hash, strconv.Itoa(pp), strconv.Itoa(tp))
-	in, out := child.Pipes(t, cmd)
-	if err := cmd.Start(); err != nil {
-		require.Skip(t, "pyzmq", err.Error())
-	}
-	t.Cleanup(func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("vllm.py: %v", err)
-		}
-	})
-	port, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return net.JoinHostPort(strings.Trim(host, "[]"), strings.TrimSpace(port))
+	return child.Listens(t, vllm(t, "listen", host, engine, hash, strconv.Itoa(pp), strconv.Itoa(tp)), host)
 }
 
 // vllmAsks runs one of the stand-in's scenes against a server, and gives the lines before its "ok".
@@ -78,7 +63,7 @@ func TestWeAskVllmsListener(t *testing.T) {
 	}{{"127.0.0.1", 1, 1}, {"127.0.0.1", 1, 4}, {"127.0.0.1", 2, 2}, {"[::1]", 1, 2}} {
 		t.Run(fmt.Sprintf("pp %d tp %d at %s", tc.pp, tc.tp, tc.host), func(t *testing.T) {
 			addr := vllmListens(t, tc.host, "P", hashA, tc.pp, tc.tp)
-			noLeaks(t)
+			await.NoLeaks(t)
 			c := newClient(t, Config{Hash: hashA})
 			ranks := allRanks(uint32(tc.pp), uint32(tc.tp))
 			if err := c.Want(1, Desc{ID: "P", Addr: addr, Ranks: ranks}); err != nil {
@@ -135,7 +120,7 @@ func TestVllmsListenerIsRefused(t *testing.T) {
 func TestVllmsClientAsksUs(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) {
-			noLeaks(t)
+			await.NoLeaks(t)
 			s, err := Serve(net.JoinHostPort(host, "0"), ServerConfig{Monotonic: monotonic})
 			if err != nil {
 				t.Fatal(err)
@@ -167,7 +152,7 @@ func TestVllmsClientAsksUs(t *testing.T) {
 }
 
 func TestVllmsClientConnectsTwoHundredTimes(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := serve(t, ServerConfig{})
 	mustSet(t, s, Rank{}, Payload{hashA, stockMap("E", "")})
 	vllmAsks(t, "connects", s, "200")
@@ -177,7 +162,7 @@ func TestVllmsClientConnectsTwoHundredTimes(t *testing.T) {
 }
 
 func TestStrangeRequestsOverLibzmqEndNothing(t *testing.T) { // S19
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := serve(t, ServerConfig{})
 	mustSet(t, s, Rank{}, Payload{hashA, stockMap("E", "")})
 	want := []string{"other answered", "text answered", "nil answered", "rank dropped", "empty dropped", "two dropped", "float dropped", "frames dropped", "nested dropped"}

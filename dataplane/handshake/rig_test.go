@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +15,6 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/wire"
 	"github.com/kvlease/kvlease/dataplane/zmtp"
-	"github.com/kvlease/kvlease/internal/require"
 )
 
 // longest bounds every wait of a test for real sockets and processes.
@@ -235,37 +231,4 @@ func (l *lab) takeOne() Result {
 		l.t.Fatalf("%d results, want 1: %v", len(all), all)
 	}
 	return all[0]
-}
-
-// noLeaks remembers how many goroutines and descriptors there are, and looks again when all else of the test is over.
-func noLeaks(t testing.TB) {
-	t.Helper()
-	(&net.Resolver{}).LookupHost(t.Context(), "127.0.0.1")
-	goroutines, files := runtime.NumGoroutine(), descriptors(t)
-	t.Cleanup(func() {
-		eventually(t, "goroutines and descriptors are back to what they were", func() bool {
-			return runtime.NumGoroutine() <= goroutines && descriptors(t) <= files
-		})
-	})
-}
-
-func descriptors(t testing.TB) int {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		require.Skip(t, "procfs", err.Error())
-	}
-	return len(list)
-}
-
-// eventually looks until what holds, at most for longest.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(longest); !holds(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
 }

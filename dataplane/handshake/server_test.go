@@ -15,6 +15,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/wire"
 	"github.com/kvlease/kvlease/dataplane/zmtp"
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 func serve(t testing.TB, cfg ServerConfig) *Server {
@@ -61,7 +62,7 @@ func unhex(t testing.TB, text string) []byte {
 }
 
 func TestTheServerAnswersWithVllmsBytes(t *testing.T) { // vectors of vllm-wire 1.6
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := serve(t, ServerConfig{Monotonic: func() clock.RemoteInstant { return 12345500000000 }})
 	mustSet(t, s, Rank{0, 3}, Payload{hashA, []byte{0x80}})
 	got := ask(t, s, unhex(t, "93c40c6765745f6d6574615f6d73670003"))
@@ -106,7 +107,7 @@ func TestNoRequestEndsTheServer(t *testing.T) { // S19
 		{"text of four billion bytes", [][]byte{append(tail("dbffffffff"), good...)}, outcome{Malformed: 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			noLeaks(t)
+			await.NoLeaks(t)
 			s := serve(t, ServerConfig{})
 			mustSet(t, s, Rank{0, 1}, Payload{hashA, stockMap("P", "blob")})
 			reply := ask(t, s, tc.frames...)
@@ -171,7 +172,7 @@ func TestTheStampIsTakenForEachReply(t *testing.T) {
 }
 
 func TestPayloadsAreReplacedWhole(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := serve(t, ServerConfig{})
 	versions := map[string]bool{}
 	set := func(i int) {

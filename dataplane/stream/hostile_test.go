@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/kvlease/kvlease/internal/await"
 	"github.com/kvlease/kvlease/ringbuf"
 )
 
@@ -97,7 +98,7 @@ func TestMemoryThatLiesEndsTheStreamAndNothingElse(t *testing.T) {
 			}
 			if errors.Is(g.h.Err(), ErrCorrupt) {
 				corrupt++
-				eventually(t, "the other end hears of it", func() bool { return g.r.State() == Lost })
+				await.True(t, "the other end hears of it", func() bool { return g.r.State() == Lost })
 			}
 			g.host.Close()
 			g.r.Close()
@@ -156,7 +157,7 @@ func TestALostRankThatStillWritesIsReadToItsEnd(t *testing.T) {
 	g := attached(t, KindShm, func(c *Config) { c.RingBytes = RingBytesMin })
 	r := g.r.(*shmRank)
 	g.h.(*shmHostEnd).broke() // the connection ends, the rank's view stays
-	eventually(t, "lost", func() bool { return g.h.State() == Lost })
+	await.True(t, "lost", func() bool { return g.h.State() == Lost })
 	got := 0
 	for range 10_000 {
 		if rec := r.link.tx.Reserve(7, 56); rec != nil {

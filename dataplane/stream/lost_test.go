@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 func TestALostEndIsNoticedAndWhatCameBeforeIsRead(t *testing.T) {
@@ -30,7 +32,7 @@ func TestALostEndIsNoticedAndWhatCameBeforeIsRead(t *testing.T) {
 			if !woken(fd, 10*time.Second) {
 				t.Fatal("the loss woke nobody")
 			}
-			eventually(t, "lost", func() bool { return stays.State() == Lost })
+			await.True(t, "lost", func() bool { return stays.State() == Lost })
 			if stays.Reserve(7, 8) != nil || stays.Fits(8) || stays.Gap() {
 				t.Error("there is room to a lost end, or a gap that nobody can heal")
 			}
@@ -58,15 +60,15 @@ func TestARankThatWasAttachedOnceIsRefused(t *testing.T) {
 		g := attached(t, kind)
 		second := g.openRank(0, -1)
 		taken := func() bool { return errors.Is(second.Err(), ErrTaken) }
-		eventually(t, "the second rank 0 is refused", taken)
+		await.True(t, "the second rank 0 is refused", taken)
 		if second.State() != Waiting || !strings.Contains(second.Err().Error(), g.cfg.EngineID) {
 			t.Errorf("%v: %v", second.State(), second.Err())
 		}
 		g.full() // the first goes on
 		g.r.Close()
-		eventually(t, "lost", func() bool { return g.h.State() == Lost })
+		await.True(t, "lost", func() bool { return g.h.State() == Lost })
 		third := g.openRank(0, -1)
-		eventually(t, "the one that was started again is refused", func() bool { return errors.Is(third.Err(), ErrTaken) })
+		await.True(t, "the one that was started again is refused", func() bool { return errors.Is(third.Err(), ErrTaken) })
 		if second.State() != Waiting || g.h.State() != Lost {
 			t.Errorf("second %v, host %v", second.State(), g.h.State())
 		}
@@ -77,9 +79,9 @@ func TestARankWaitsForItsHostAndForTheNextOne(t *testing.T) {
 	forAll(t, []string{KindProcess, KindShm}, func(t *testing.T, kind string) {
 		g := attached(t, kind)
 		early := g.openRank(0, -1)
-		eventually(t, "refused by the first host", func() bool { return errors.Is(early.Err(), ErrTaken) })
+		await.True(t, "refused by the first host", func() bool { return errors.Is(early.Err(), ErrTaken) })
 		g.host.Close()
-		eventually(t, "lost", func() bool { return g.r.State() == Lost })
+		await.True(t, "lost", func() bool { return g.r.State() == Lost })
 		var err error
 		if g.host, err = OpenHost(kind, g.cfg); err != nil {
 			t.Fatal(err)
@@ -117,7 +119,7 @@ func TestARankOfAnotherShapeIsRefused(t *testing.T) {
 		g := newRig(t, kind, func(c *Config) { c.TP = 2 })
 		g.cfg.TP, g.cfg.PP = 1, 2
 		other := g.openRank(1, -1)
-		eventually(t, "refused", func() bool { return errors.Is(other.Err(), ErrInvalid) })
+		await.True(t, "refused", func() bool { return errors.Is(other.Err(), ErrInvalid) })
 		if !strings.Contains(other.Err().Error(), "tp_size 2") {
 			t.Errorf("%v: does not say what the host has", other.Err())
 		}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvlease/kvlease/internal/await"
 	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
@@ -198,7 +199,7 @@ func twoProcesses(t *testing.T, part string) (c Carrier, fd int, cmd *exec.Cmd, 
 		t.Cleanup(func() { r.Close() })
 		c = r
 	}
-	eventually(t, "attached", func() bool { return c.State() == Attached })
+	await.True(t, "attached", func() bool { return c.State() == Attached })
 	if c.Gap() {
 		if _, ok := c.Begin(); !ok {
 			t.Fatal("no room")
@@ -312,14 +313,14 @@ func TestAHostWhoseChildHoldsItsSocketsIsMissedAllTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	eventually(t, "attached", func() bool { return c.State() == Attached })
+	await.True(t, "attached", func() bool { return c.State() == Attached })
 	child, _ := strconv.Atoi(wait(t, said, "child "))
 	cmd.Process.Kill()
 	cmd.Wait()
 	if unix.Kill(child, 0) != nil {
 		t.Fatal("the child is gone: the test shows nothing")
 	}
-	eventually(t, "lost", func() bool { return c.State() == Lost })
+	await.True(t, "lost", func() bool { return c.State() == Lost })
 	h, err := OpenHost(KindShm, cfg)
 	if err != nil {
 		t.Fatalf("its socket was not taken for a dead host's: %v", err)
@@ -342,7 +343,7 @@ func TestSixtyFourRanksInTheirOwnProcesses(t *testing.T) {
 		cmds = append(cmds, cmd)
 	}
 	var got, began [ranks]bool
-	eventually(t, "a record from each rank", func() bool {
+	await.True(t, "a record from each rank", func() bool {
 		all := true
 		for i := range uint32(ranks) {
 			c := h.End(i)
@@ -373,7 +374,7 @@ func TestSixtyFourRanksInTheirOwnProcesses(t *testing.T) {
 	for i := 0; i < ranks; i += 2 {
 		cmds[i].Process.Kill()
 	}
-	eventually(t, "the killed ones are lost", func() bool {
+	await.True(t, "the killed ones are lost", func() bool {
 		for i := uint32(0); i < ranks; i += 2 {
 			if h.End(i).State() != Lost {
 				return false
@@ -421,7 +422,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		eventually(t, "our rank has its place", func() bool { return r.State() == Attached })
+		await.True(t, "our rank has its place", func() bool { return r.State() == Attached })
 		heard := make(chan string, 1)
 		go func() { said.Scan(); heard <- said.Text() }()
 		select {
@@ -438,7 +439,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		eventually(t, "refused", func() bool {
+		await.True(t, "refused", func() bool {
 			err := r.Err()
 			return errors.Is(err, ErrPath) && strings.Contains(err.Error(), "65534")
 		})

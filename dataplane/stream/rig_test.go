@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 var kinds = []string{KindProcess, KindShm, KindDelta}
@@ -78,7 +79,7 @@ func (g *rig) openRank(rank uint32, fd int) Carrier {
 // meet waits until every end is attached.
 func (g *rig) meet() {
 	g.t.Helper()
-	eventually(g.t, "all attach", func() bool {
+	await.True(g.t, "all attach", func() bool {
 		g.carry()
 		for i, r := range g.ranks {
 			if r.State() != Attached || g.host.End(uint32(i)).State() != Attached {
@@ -160,16 +161,6 @@ func eventFd(t testing.TB) int {
 	}
 	t.Cleanup(func() { unix.Close(fd) })
 	return fd
-}
-
-// eventually waits for something that another goroutine or process brings about.
-func eventually(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
 }
 
 // woken waits on a descriptor and reads it.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 func TestTheSocketIsForItsUserAlone(t *testing.T) {
@@ -144,7 +146,7 @@ func TestSilentConnectionsHoldUpNobody(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "attached", func() bool { return r.State() == Attached })
+		await.True(t, "attached", func() bool { return r.State() == Attached })
 		if took := time.Since(began); took > tc.within {
 			t.Errorf("beside %d silent connections it took %v, want at most %v", tc.silent, took, tc.within)
 		}
@@ -256,7 +258,7 @@ func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 			if err := sendMark(conn, shmDone, engineHash("e")); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "attached", func() bool { return h.End(0).State() == Attached })
+			await.True(t, "attached", func() bool { return h.End(0).State() == Attached })
 		}
 	}
 	w.Close()
@@ -290,7 +292,7 @@ func TestARankThatGoesAwayHalfwayLeavesItsPlace(t *testing.T) {
 			if err := sendMark(conn, shmDone, engineHash("e")); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "attached", func() bool { return h.End(0).State() == Attached })
+			await.True(t, "attached", func() bool { return h.End(0).State() == Attached })
 		}
 		conn.Close()
 		r, err := OpenRank(KindShm, cfg)
@@ -299,9 +301,9 @@ func TestARankThatGoesAwayHalfwayLeavesItsPlace(t *testing.T) {
 		}
 		defer r.Close()
 		if messages == 1 {
-			eventually(t, "the next one attaches", func() bool { return r.State() == Attached && h.End(0).State() == Attached })
+			await.True(t, "the next one attaches", func() bool { return r.State() == Attached && h.End(0).State() == Attached })
 		} else {
-			eventually(t, "the next one is refused", func() bool { return errors.Is(r.Err(), ErrTaken) && h.End(0).State() == Lost })
+			await.True(t, "the next one is refused", func() bool { return errors.Is(r.Err(), ErrTaken) && h.End(0).State() == Lost })
 		}
 	}
 }
@@ -367,7 +369,7 @@ func TestAHostThatSendsSomethingElseIsNotBelieved(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			eventually(t, tc.want.Error(), func() bool { return errors.Is(r.Err(), tc.want) })
+			await.True(t, tc.want.Error(), func() bool { return errors.Is(r.Err(), tc.want) })
 			if r.State() != Waiting {
 				t.Errorf("%v", r.State())
 			}
@@ -377,7 +379,7 @@ func TestAHostThatSendsSomethingElseIsNotBelieved(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer h.Close()
-			eventually(t, "attached to a good one", func() bool { return r.State() == Attached })
+			await.True(t, "attached to a good one", func() bool { return r.State() == Attached })
 		})
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 // mutant makes the bytes of a connection that is right for a while.
@@ -42,7 +44,7 @@ func mutant(r *rand.Rand) []byte {
 }
 
 func TestThousandsOfRandomConnectionsHurtNobody(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	const connections, workers = 3000, 8
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -68,7 +70,7 @@ func TestThousandsOfRandomConnectionsHurtNobody(t *testing.T) {
 		})
 	}
 	all.Wait()
-	eventually(t, "all are over", func() bool { return s.Stats().Open == 0 })
+	await.True(t, "all are over", func() bool { return s.Stats().Open == 0 })
 	ask(t, s)
 	got := s.Stats()
 	t.Logf("%+v", got)
@@ -78,7 +80,7 @@ func TestThousandsOfRandomConnectionsHurtNobody(t *testing.T) {
 }
 
 func TestTenThousandSilentConnectionsDoNotKeepAnybodyOut(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	const connections = 10000
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
@@ -107,7 +109,7 @@ func TestTenThousandSilentConnectionsDoNotKeepAnybodyOut(t *testing.T) {
 			ask(t, s)
 		}
 	}
-	eventually(t, "ten requests are counted", func() bool { return s.Stats().Requests == 10 })
+	await.True(t, "ten requests are counted", func() bool { return s.Stats().Requests == 10 })
 	got := s.Stats()
 	t.Logf("%+v, %d goroutines", got, runtime.NumGoroutine())
 	if got.Requests != 10 || got.Accepted != connections+10 || got.Open > 64 || got.Evicted < connections-64-10 {
@@ -121,7 +123,7 @@ func TestTenThousandSilentConnectionsDoNotKeepAnybodyOut(t *testing.T) {
 }
 
 func TestCrowdOfSlowRequestsDoesNotKeepAnybodyOut(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := listen(t, "127.0.0.1:0", Config{Limits: Limits{Request: longest}, Handle: echo})
 	for range 200 {
 		c := dialRaw(t, s)
@@ -130,14 +132,14 @@ func TestCrowdOfSlowRequestsDoesNotKeepAnybodyOut(t *testing.T) {
 	for range 10 {
 		ask(t, s)
 	}
-	eventually(t, "ten requests are counted", func() bool { return s.Stats().Requests == 10 })
+	await.True(t, "ten requests are counted", func() bool { return s.Stats().Requests == 10 })
 	if got := s.Stats(); got.Open > 64 {
 		t.Errorf("stats %+v", got)
 	}
 }
 
 func TestMemoryFollowsTheBytesThatCameNotThoseAnnounced(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	// The most that is allowed is announced, and not one byte of it sent.
 	says := slices.Concat(routerHello, message("", "")[:2], []byte{flagLong, 0, 0, 0, 0, 1, 0, 0, 0})
 	c, err := Client{Limits: Limits{}.orDefaults()}.start(t.Context(), "peer:1", &closing{scripted{in: bytes.NewReader(says)}})
@@ -156,7 +158,7 @@ func TestMemoryFollowsTheBytesThatCameNotThoseAnnounced(t *testing.T) {
 }
 
 func TestLargestReplyArrivesWhole(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	const most = 16 << 20
 	body := make([]byte, most)
 	rand.NewChaCha8([32]byte{1}).Read(body)

@@ -1,7 +1,6 @@
 package zmtp
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvlease/kvlease/internal/await"
 	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
@@ -34,22 +34,7 @@ func python(t testing.TB, script string, args ...string) *exec.Cmd {
 // theirs starts a libzmq socket and gives its address.
 func theirs(t testing.TB, kind, host, mechanism string, heartbeatMs int) (addr string) {
 	t.Helper()
-	cmd := python(t, "router.py", kind, host, mechanism, strconv.Itoa(heartbeatMs))
-	in, out := child.Pipes(t, cmd)
-	if err := cmd.Start(); err != nil {
-		require.Skip(t, "pyzmq", err.Error())
-	}
-	t.Cleanup(func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("router.py: %v", err)
-		}
-	})
-	port, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return net.JoinHostPort(strings.Trim(host, "[]"), strings.TrimSpace(port))
+	return child.Listens(t, python(t, "router.py", kind, host, mechanism, strconv.Itoa(heartbeatMs)), host)
 }
 
 // scene runs one of req.py's scenes against addr, and gives the lines before its "ok".
@@ -71,7 +56,7 @@ func TestOurREQAsksTheirSockets(t *testing.T) {
 	for _, tc := range []struct{ kind, host string }{{"ROUTER", "127.0.0.1"}, {"ROUTER", "[::1]"}, {"REP", "127.0.0.1"}} {
 		t.Run(tc.kind+" at "+tc.host, func(t *testing.T) {
 			addr := theirs(t, tc.kind, tc.host, "NULL", 0)
-			noLeaks(t)
+			await.NoLeaks(t)
 			cl := Client{Limits: Limits{Request: longest}}
 			check := func(reply [][]byte, err error, size int) {
 				t.Helper()
@@ -147,10 +132,10 @@ func TestTheirSocketsAskOurROUTER(t *testing.T) {
 		{"heartbeats", "127.0.0.1:0", 50, 1, 0},
 	} {
 		t.Run(tc.scene+" at "+tc.addr, func(t *testing.T) {
-			noLeaks(t)
+			await.NoLeaks(t)
 			s := listen(t, tc.addr, Config{Limits: Limits{RequestBytesMax: 1 << 20, Request: longest}, Handle: echo})
 			scene(t, s.Addr().String(), tc.scene, tc.count)
-			eventually(t, "they are gone", func() bool { return s.Stats().Open == 0 })
+			await.True(t, "they are gone", func() bool { return s.Stats().Open == 0 })
 			if got := s.Stats(); got.Requests != tc.requests || got.Malformed != tc.malformed || got.Evicted+got.Refused+got.Timeouts+got.Panics != 0 {
 				t.Errorf("stats %+v", got)
 			}

@@ -6,13 +6,10 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/kvlease/kvlease/internal/require"
 )
 
 // longest bounds every wait of a test for real sockets and processes.
@@ -110,39 +107,6 @@ func ask(t testing.TB, s *Server) {
 	}
 	if len(reply) != 1 || string(reply[0]) != "are you there" {
 		t.Fatalf("reply %q", reply)
-	}
-}
-
-// noLeaks remembers how many goroutines and descriptors there are, and looks again when all else of the test is over.
-func noLeaks(t testing.TB) {
-	t.Helper()
-	(&net.Resolver{}).LookupHost(t.Context(), "127.0.0.1")
-	goroutines, files := runtime.NumGoroutine(), descriptors(t)
-	t.Cleanup(func() {
-		eventually(t, "goroutines and descriptors are back to what they were", func() bool {
-			return runtime.NumGoroutine() <= goroutines && descriptors(t) <= files
-		})
-	})
-}
-
-func descriptors(t testing.TB) int {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		require.Skip(t, "procfs", err.Error())
-	}
-	return len(list)
-}
-
-// eventually looks until what holds, at most for longest.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(longest); !holds(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
 	}
 }
 

@@ -15,11 +15,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 func TestRequestsAreAnsweredOverBothFamilies(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	for _, addr := range []string{"127.0.0.1:0", "[::1]:0", "localhost:0", ":0"} {
 		t.Run(addr, func(t *testing.T) {
 			s := listen(t, addr, Config{Handle: echo})
@@ -29,7 +31,7 @@ func TestRequestsAreAnsweredOverBothFamilies(t *testing.T) {
 }
 
 func TestStampIsTheLastFrameAndTakenLast(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	var now atomic.Int64
 	tick := func() clock.Instant { return clock.Instant(now.Add(1)) }
 	s := listen(t, "127.0.0.1:0", Config{Handle: func(_ context.Context, request [][]byte) (Reply, error) {
@@ -52,7 +54,7 @@ func TestStampIsTheLastFrameAndTakenLast(t *testing.T) {
 }
 
 func TestConnectionServesManyRequestsUntilAnError(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := listen(t, "127.0.0.1:0", Config{Handle: func(ctx context.Context, request [][]byte) (Reply, error) {
 		if string(request[0]) == "bad" {
 			return Reply{}, errors.New("no such rank")
@@ -83,14 +85,14 @@ func TestConnectionServesManyRequestsUntilAnError(t *testing.T) {
 	if _, _, err := c.Request(t.Context(), []byte("good")); !errors.Is(err, ErrClosed) {
 		t.Errorf("error %v, want %v", err, ErrClosed)
 	}
-	eventually(t, "the connection is gone", func() bool { return s.Stats().Open == 0 })
+	await.True(t, "the connection is gone", func() bool { return s.Stats().Open == 0 })
 	if diff := cmp.Diff(Stats{Accepted: 1, Requests: 10, Malformed: 1}, s.Stats()); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
 	}
 }
 
 func TestRequestsPastTheOwnLimitsAreNotSent(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := listen(t, "127.0.0.1:0", Config{Handle: echo})
 	for _, tc := range []struct {
 		name   string
@@ -111,7 +113,7 @@ func TestRequestsPastTheOwnLimitsAreNotSent(t *testing.T) {
 }
 
 func TestWhatStandsBeforeTheEnvelopeComesBack(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := listen(t, "127.0.0.1:0", Config{Handle: func(context.Context, [][]byte) (Reply, error) {
 		return Reply{Frames: [][]byte{[]byte("yes"), nil, []byte("no")}}, nil
 	}})
@@ -124,7 +126,7 @@ func TestWhatStandsBeforeTheEnvelopeComesBack(t *testing.T) {
 }
 
 func TestPingsAreAnsweredBeforeAndWithinAMessage(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := listen(t, "127.0.0.1:0", Config{Handle: echo})
 	c := dialRaw(t, s)
 	m := message("", "hi")
@@ -136,7 +138,7 @@ func TestPingsAreAnsweredBeforeAndWithinAMessage(t *testing.T) {
 }
 
 func TestCommandsAreCountedAnewAfterEachMessage(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := listen(t, "127.0.0.1:0", Config{Handle: echo})
 	c := dialRaw(t, s)
 	mustWrite(t, c, reqHello)
@@ -151,7 +153,7 @@ func TestCommandsAreCountedAnewAfterEachMessage(t *testing.T) {
 }
 
 func TestHandlerPanicsEndOneConnectionOnly(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	heard := make(chan error, 1)
 	s := listen(t, "127.0.0.1:0", Config{
 		Handle: func(ctx context.Context, request [][]byte) (Reply, error) {
@@ -169,7 +171,7 @@ func TestHandlerPanicsEndOneConnectionOnly(t *testing.T) {
 		t.Errorf("heard %q", err)
 	}
 	ask(t, s)
-	eventually(t, "two panics are counted", func() bool { return s.Stats().Panics == 2 })
+	await.True(t, "two panics are counted", func() bool { return s.Stats().Panics == 2 })
 }
 
 func TestRepliesWithoutFramesAreAnErrorOfTheHandler(t *testing.T) {
@@ -180,7 +182,7 @@ func TestRepliesWithoutFramesAreAnErrorOfTheHandler(t *testing.T) {
 }
 
 func TestNobodyThereIsSaidAtOnce(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -201,7 +203,7 @@ func TestNobodyThereIsSaidAtOnce(t *testing.T) {
 }
 
 func TestSilentPeerEndsWithTheContextOnARealSocket(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	addr := peer(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -216,7 +218,7 @@ func TestSilentPeerEndsWithTheContextOnARealSocket(t *testing.T) {
 }
 
 func TestFullServerLetsGoOfWhoWaitedLongest(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := listen(t, "127.0.0.1:0", Config{Limits: Limits{ConnectionsMax: 3, Request: time.Hour, Idle: time.Hour}, Handle: echo})
 	hello := func(c net.Conn) {
 		mustWrite(t, c, reqHello)
@@ -229,11 +231,11 @@ func TestFullServerLetsGoOfWhoWaitedLongest(t *testing.T) {
 	m := message("", "hi")
 	mustWrite(t, half, m[:3])
 	silent := dialRaw(t, s)
-	eventually(t, "three are in", func() bool { return s.Stats().Accepted == 3 })
+	await.True(t, "three are in", func() bool { return s.Stats().Accepted == 3 })
 	// The first was the first to come, but it has asked since: it is the half request's turn.
 	mustWrite(t, idle, m)
 	mustRead(t, idle, len(m))
-	eventually(t, "its request is over", func() bool { return s.Stats().Requests == 1 })
+	await.True(t, "its request is over", func() bool { return s.Stats().Requests == 1 })
 	next := dialRaw(t, s)
 	mustEnd(t, half)
 	hello(next)
@@ -241,24 +243,24 @@ func TestFullServerLetsGoOfWhoWaitedLongest(t *testing.T) {
 	mustEnd(t, silent)
 	mustWrite(t, idle, m)
 	mustRead(t, idle, len(m))
-	eventually(t, "two are left", func() bool { return s.Stats().Open == 2 && s.Stats().Requests == 3 })
+	await.True(t, "two are left", func() bool { return s.Stats().Open == 2 && s.Stats().Requests == 3 })
 	if diff := cmp.Diff(Stats{Open: 2, Accepted: 5, Requests: 3, Evicted: 2}, s.Stats()); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
 	}
 }
 
 func TestConnectionThatWasServedGivesWay(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := listen(t, "127.0.0.1:0", Config{Limits: Limits{ConnectionsMax: 1, Idle: time.Hour}, Handle: echo})
 	for i := range 3 {
 		c := dialRaw(t, s)
 		m := message("", "hi")
 		mustWrite(t, c, reqHello, m)
 		mustRead(t, c, len(routerHello)+len(m))
-		eventually(t, "the request is over", func() bool { return s.Stats().Requests == uint64(2*i+1) })
+		await.True(t, "the request is over", func() bool { return s.Stats().Requests == uint64(2*i+1) })
 		ask(t, s)
 		mustEnd(t, c)
-		eventually(t, "the other one, too", func() bool { return s.Stats().Open == 0 && s.Stats().Requests == uint64(2*i+2) })
+		await.True(t, "the other one, too", func() bool { return s.Stats().Open == 0 && s.Stats().Requests == uint64(2*i+2) })
 	}
 	if diff := cmp.Diff(Stats{Accepted: 6, Requests: 6, Evicted: 3}, s.Stats()); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
@@ -266,7 +268,7 @@ func TestConnectionThatWasServedGivesWay(t *testing.T) {
 }
 
 func TestContextThatEndsWithTheReplyCostsTheConnectionOnly(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := listen(t, "127.0.0.1:0", Config{Handle: echo})
 	ctx, cancel := context.WithCancel(t.Context())
 	calls := 0
@@ -289,7 +291,7 @@ func TestContextThatEndsWithTheReplyCostsTheConnectionOnly(t *testing.T) {
 }
 
 func TestServerFullOfBusyRequestsRefuses(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	const busy = 3
 	started, release := make(chan struct{}), make(chan struct{})
 	s := listen(t, "127.0.0.1:0", Config{Limits: Limits{ConnectionsMax: busy, Request: longest}, Handle: func(ctx context.Context, r [][]byte) (Reply, error) {
@@ -311,14 +313,14 @@ func TestServerFullOfBusyRequestsRefuses(t *testing.T) {
 	}
 	close(release)
 	all.Wait()
-	eventually(t, "all are over", func() bool { return s.Stats().Open == 0 })
+	await.True(t, "all are over", func() bool { return s.Stats().Open == 0 })
 	if diff := cmp.Diff(Stats{Accepted: busy + 1, Requests: busy, Refused: 1}, s.Stats()); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
 	}
 }
 
 func TestCloseEndsConnectionsInEveryState(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	started := make(chan struct{})
 	s, err := Listen("127.0.0.1:0", Config{
 		Limits: Limits{Request: time.Hour, Idle: time.Hour},
@@ -339,7 +341,7 @@ func TestCloseEndsConnectionsInEveryState(t *testing.T) {
 		all = append(all, c)
 	}
 	<-started
-	eventually(t, "all are in", func() bool { return s.Stats().Accepted == 6 && s.Stats().Others == 1 })
+	await.True(t, "all are in", func() bool { return s.Stats().Accepted == 6 && s.Stats().Others == 1 })
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -352,7 +354,7 @@ func TestCloseEndsConnectionsInEveryState(t *testing.T) {
 }
 
 func TestOtherProtocolsAreHandedOverOutsideTheLimit(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	got := make(chan string)
 	s := listen(t, "127.0.0.1:0", Config{
 		Limits: Limits{ConnectionsMax: 1, Request: longest},
@@ -376,14 +378,14 @@ func TestOtherProtocolsAreHandedOverOutsideTheLimit(t *testing.T) {
 	for _, w := range wires {
 		mustWrite(t, w, []byte("still here"))
 	}
-	eventually(t, "only the wires are left", func() bool { return s.Stats().Open == 0 })
+	await.True(t, "only the wires are left", func() bool { return s.Stats().Open == 0 })
 	if diff := cmp.Diff(Stats{Accepted: 6, Others: 5, Requests: 1}, s.Stats()); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
 	}
 }
 
 func TestManyClientsAtOnceAreAllAnswered(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	s := listen(t, "127.0.0.1:0", Config{Limits: Limits{Request: longest}, Handle: echo})
 	var all sync.WaitGroup
 	for i := range 16 {

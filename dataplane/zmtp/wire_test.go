@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 func TestWhatWeSayFirstIsByteForByteZMTP(t *testing.T) {
@@ -137,7 +139,7 @@ func peer(t *testing.T, says []byte) (addr string) {
 }
 
 func TestClientEndsWithWhatIsWrongWithItsPeer(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	try := func(name string, says []byte, is error, text string) {
 		t.Run(name, func(t *testing.T) {
 			addr := peer(t, says)
@@ -157,7 +159,7 @@ func TestClientEndsWithWhatIsWrongWithItsPeer(t *testing.T) {
 }
 
 func TestServerEndsWhoeverSendsNonsenseAndGoesOn(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	try := func(name string, says []byte, is error, text string) {
 		t.Run(name, func(t *testing.T) {
 			heard := make(chan error, 1)
@@ -174,7 +176,7 @@ func TestServerEndsWhoeverSendsNonsenseAndGoesOn(t *testing.T) {
 			if is == ErrPeer {
 				want.Malformed, want.PeerErrors = 0, 1
 			}
-			eventually(t, "both connections are over", func() bool { return s.Stats().Open == 0 })
+			await.True(t, "both connections are over", func() bool { return s.Stats().Open == 0 })
 			if diff := cmp.Diff(want, s.Stats()); diff != "" {
 				t.Errorf("stats (-want +got):\n%s", diff)
 			}
@@ -189,7 +191,7 @@ func TestServerEndsWhoeverSendsNonsenseAndGoesOn(t *testing.T) {
 }
 
 func TestServerCountsPeersThatLeaveInTheMiddle(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	whole := slices.Concat(reqHello, message("", "hi"))
 	s := listen(t, "127.0.0.1:0", Config{Handle: echo})
 	torn := uint64(0)
@@ -202,7 +204,7 @@ func TestServerCountsPeersThatLeaveInTheMiddle(t *testing.T) {
 			torn++
 		}
 	}
-	eventually(t, "all are over", func() bool { return s.Stats().Open == 0 })
+	await.True(t, "all are over", func() bool { return s.Stats().Open == 0 })
 	if diff := cmp.Diff(Stats{Accepted: uint64(len(whole)), Torn: torn}, s.Stats()); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
 	}
@@ -210,7 +212,7 @@ func TestServerCountsPeersThatLeaveInTheMiddle(t *testing.T) {
 }
 
 func TestClientIsToldOfPeersThatLeave(t *testing.T) {
-	noLeaks(t)
+	await.NoLeaks(t)
 	whole := slices.Concat(routerHello, message("", "hi"))
 	for n := range len(whole) {
 		near, far := net.Pipe()

@@ -21,21 +21,12 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/probe"
 	"github.com/kvlease/kvlease/dataplane/trace"
+	"github.com/kvlease/kvlease/internal/await"
 	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
 const longest = 60 * time.Second
-
-// eventually waits until f says so.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(longest); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", longest, what)
-		}
-	}
-}
 
 // haveBpftrace skips where bpftrace cannot work.
 func haveBpftrace(t *testing.T) {
@@ -173,7 +164,7 @@ func bpftrace(t *testing.T, p *process, command string, files map[string]string,
 	for _, m := range regexp.MustCompile(`usdt:\$(\w+):kvlease:(\w+)`).FindAllStringSubmatch(command, -1) {
 		want[m[1]] = append(want[m[1]], m[2])
 	}
-	eventually(t, "bpftrace is attached", func() bool {
+	await.True(t, "bpftrace is attached", func() bool {
 		select {
 		case <-ended:
 			<-read
@@ -192,7 +183,7 @@ func bpftrace(t *testing.T, p *process, command string, files map[string]string,
 		}
 		return true
 	})
-	eventually(t, "bpftrace waits", func() bool { // the semaphores are on before its programs are
+	await.True(t, "bpftrace waits", func() bool { // the semaphores are on before its programs are
 		in, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", cmd.Process.Pid))
 		return err != nil || strings.Contains(string(in), "poll")
 	})
