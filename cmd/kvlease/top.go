@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/top"
+	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
 type topCmd struct {
@@ -49,6 +50,11 @@ func (c *topCmd) Run(w *world) error {
 			return usageError{errors.New("the live table needs a terminal, and stdout is none: --once prints it as text, --json for programs")}
 		case term == "" || term == "dumb":
 			return usageError{fmt.Errorf("the live table needs a terminal that can move its cursor, and TERM is %q: --once prints it as text", term)}
+		}
+	}
+	if len(c.Url) == 0 {
+		if _, err := watch.List(c.Dir); err != nil {
+			return usageError{fmt.Errorf("--dir: %w", err)}
 		}
 	}
 	keys := w.stdin

@@ -186,6 +186,9 @@ func refused(pid int, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("process %d: its stats page: %w: run as its user, or as root", pid, err)
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("process %d: %w: --dir is the folder that its configuration names, as it sees it (stats_page)", pid, err)
+	}
 	return fmt.Errorf("process %d: %w", pid, err)
 }
 

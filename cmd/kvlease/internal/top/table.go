@@ -201,15 +201,15 @@ func longest[T any](list []T, name func(v T) string) (cells int) {
 // fit gives the first column the room that the others leave: the mark stands before it, and a blank before each of them. Where that is
 // too little for names, the columns of dull go, one after the other.
 func fit[T any](columns []column[T], width, longest int, dull ...string) []column[T] {
-	const least, most = 11, 60
-	room := most
+	const least = 11
+	want := max(longest, text.Width(columns[0].head))
+	room := want // of text: nothing is cut
 	if width > 0 {
 		room = width - 1
 		for _, c := range columns[1:] {
 			room -= c.width + 1
 		}
 	}
-	want := max(longest, text.Width(columns[0].head))
 	for ; len(dull) > 0 && room < min(want, least); dull = dull[1:] {
 		if i := slices.IndexFunc(columns, func(c column[T]) bool { return c.head == dull[0] }); i > 0 {
 			room += columns[i].width + 1

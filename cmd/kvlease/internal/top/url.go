@@ -35,17 +35,19 @@ type remote struct {
 
 // ParseURL completes what a user has typed: HOST:PORT is http, and its metrics are at /metrics.
 func ParseURL(text string) (string, error) {
+	full := text
 	if !strings.Contains(text, "://") {
-		text = "http://" + text
+		full = "http://" + text
 	}
-	u, err := url.Parse(text)
+	const wanted = "wanted: HOST:PORT, as 10.0.0.1:9478 or [fd00::1]:9478, or a URL of http or https"
+	u, err := url.Parse(full)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("--url %q is no URL", text)
+		return "", fmt.Errorf("--url %q is none, %s", text, wanted)
 	case u.Scheme != "http" && u.Scheme != "https":
-		return "", fmt.Errorf("--url %q: http or https is wanted", text)
+		return "", fmt.Errorf("--url %q is of %s, %s", text, u.Scheme, wanted)
 	case u.Hostname() == "":
-		return "", fmt.Errorf("--url %q names no host", text)
+		return "", fmt.Errorf("--url %q names no host, %s", text, wanted)
 	}
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/metrics"

@@ -166,6 +166,20 @@ func TestEveryScreenFitsItsTerminal(t *testing.T) {
 	}
 }
 
+func TestTextOfOneLookCutsNoName(t *testing.T) {
+	long := strings.Repeat("engine-", 30)
+	r := reading(engine(long, func(e *Engine) { e.Peers = []Peer{holder("d-"+long, 1, time.Second, 15*time.Second)} }))
+	var out strings.Builder
+	if err := writeText(&out, r, &Config{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{" " + long + " eng ", " d-" + long + " holds "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}
+
 func TestTheSelectionStaysWithItsEngineAndComesIntoView(t *testing.T) {
 	list := make([]*Engine, 300)
 	for i := range list {
