@@ -96,6 +96,9 @@ func (h *Hold) Flush() error {
 	return nil
 }
 
+// Fired reports whether all that an event stands for is done. It does not wait.
+func (h *Hold) Fired(e Event) (bool, error) { return h.contexts[0].Fired(e) }
+
 // Release gives the contexts up. The error is that of the first device that refused; all are given up.
 func (h *Hold) Release() (err error) {
 	for _, c := range h.contexts {

@@ -63,6 +63,8 @@ type Plane struct {
 	last    clock.Instant
 	started bool
 
+	awaited awaited
+
 	Counters Counters
 	Times    Times
 }
@@ -90,6 +92,8 @@ type Counters struct {
 	UnknownKinds      uint64 // native messages of a newer kind or version: skipped
 	PushRegs          uint64 // push registrations, not served
 	EventsHeld        uint64 // publications put off because the completion ring was full
+	ReadyFired        uint64 // leases whose device event has fired
+	ReadyFailed       uint64 // leases that are never offered, since their device event could not be asked
 }
 
 // New joins the parts. Every ring in mem is formatted; the parts were made over the same memory and transport.
@@ -129,6 +133,7 @@ func (p *Plane) Step(now clock.Instant) {
 	} else {
 		p.sources.Drain(p.cfg.RecordsStepMax, (*direct)(p), now)
 	}
+	p.askReady()
 	p.receive(now)
 	p.Tracker.Step(now)
 	p.Leases.Sweep(now, gap, p.arrived, p.applied)

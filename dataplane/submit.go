@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/lease"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -14,7 +15,9 @@ func (p *direct) Expect(e *record.Expect, id []byte, now clock.Instant) {
 
 func (p *direct) Grant(g *record.Grant, id []byte, now clock.Instant) {
 	(*Plane)(p).drained(g.SaidNs, now)
-	p.Leases.Grant(g, id, now)
+	if p.Leases.Grant(g, id, now) == lease.Applied && g.ReadyEvent != 0 {
+		p.awaited.await(g.Lease, g.ReadyEvent)
+	}
 }
 
 func (p *direct) Cancel(h record.Handle, now clock.Instant) { p.Leases.Cancel(h, now) }

@@ -31,6 +31,8 @@ type Held interface {
 	// Unordered reports whether what a transport's read has brought must be flushed before the device may use it.
 	Unordered() bool
 	Flush() error
+	// Fired reports whether what an event of the device stands for is done. It does not wait.
+	Fired(event uint64) (bool, error)
 	Release() error
 }
 
@@ -64,6 +66,7 @@ func (c *Core) hold(regions []Region) ([]transport.Region, error) {
 		return nil, err
 	}
 	c.held, c.agent.held = held, held
+	c.plane.Await(held)
 	return append(ranges, held.Ranges()...), nil
 }
 
@@ -72,6 +75,7 @@ func (c *Core) letGo() {
 	if c.held != nil {
 		_ = c.held.Release()
 		c.held, c.agent.held = nil, nil
+		c.plane.Await(nil)
 	}
 }
 

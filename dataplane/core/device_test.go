@@ -23,6 +23,7 @@ type device struct {
 	regions               []Region
 
 	openErr, holdErr, enterErr, flushErr error
+	fired                                func(event uint64) (bool, error)
 	unordered                            bool
 }
 
@@ -72,6 +73,8 @@ func (d *device) Flush() error {
 	d.flushes++
 	return d.flushErr
 }
+
+func (d *device) Fired(event uint64) (bool, error) { return d.fired(event) }
 
 func (d *device) Release() error {
 	d.held--

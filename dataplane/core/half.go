@@ -36,7 +36,9 @@ func (c *Core) nextDue(now clock.Instant) clock.Instant {
 }
 
 // reading reports that a transfer is in flight, whose end nobody announces.
-func (c *Core) reading() bool { return c.reads != nil && c.reads.NeedsStep() }
+func (c *Core) reading() bool {
+	return c.reads != nil && (c.reads.NeedsStep() || c.plane.Awaited() > 0)
+}
 
 // tellPoison tells the other end of the streams that this context is broken, once; false: one could not be told yet.
 func (c *Core) tellPoison() bool {

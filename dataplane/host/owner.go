@@ -18,6 +18,7 @@ type Grant struct {
 	TTL      time.Duration // 0: the configured duration
 	Fixed    bool          // no heartbeat renews it; TTL must be said, and the parameters must name the end
 	Expected record.Handle // from Expect, or 0
+	Event    uint64        // a device's event behind the last write into the blocks; 0: they are written
 	User     uint64
 }
 
@@ -84,7 +85,7 @@ func (h *Host) Grant(g Grant, now clock.Instant) (record.Handle, error) {
 	}
 	record.PutGrant(rec, record.Grant{
 		Lease: lease, Key: leases.Key(secret, slot, use), User: g.User, TTLNs: uint64(g.TTL), SaidNs: uint64(now),
-		Blocks: g.Blocks, Tokens: g.Tokens, Flags: flags, IDLen: uint32(len(g.ID)),
+		ReadyEvent: g.Event, Blocks: g.Blocks, Tokens: g.Tokens, Flags: flags, IDLen: uint32(len(g.ID)),
 	}, g.ID)
 	h.publish(record.TagGrant, sleep)
 	return lease, nil
@@ -116,7 +117,16 @@ func (h *Host) claim(g *Grant) bool {
 func (h *Host) fill(slot uint32, g *Grant) {
 	s := &h.mem.Slots[slot]
 	s.User, s.Blocks = g.User, g.Blocks
-	atomic.StoreUint32(&s.Flags, record.Unchecked)
+	flags := uint32(record.Unchecked)
+	if g.Event != 0 {
+		flags |= record.Unready
+	}
+	atomic.StoreUint32(&s.Flags, flags)
+}
+
+// Ready reports whether the parameters of a lease may leave: not while a device may be writing its blocks.
+func (h *Host) Ready(lease record.Handle) bool {
+	return atomic.LoadUint32(&h.mem.Slots[lease.Slot()].Flags)&record.Unready == 0
 }
 
 // Cancel ends an expectation or a grant whose parameters never left. Said twice it does nothing more.

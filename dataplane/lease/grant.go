@@ -293,11 +293,11 @@ func (t *Table) claim(s uint32, k *hot, id []byte, now clock.Instant) bool {
 func (t *Table) name0(s uint32, k *hot, slot *record.Slot) (beats uint64) {
 	checked := !k.is(namedStock) && (t.cfg.AllPeersCheck || k.is(namedNative))
 	if checked {
-		atomic.StoreUint32(&slot.Flags, 0)
+		atomic.AndUint32(&slot.Flags, ^uint32(record.Unchecked))
 		k.a |= isRevocable
 		t.worth.push(ringRevocable, s)
 	} else {
-		atomic.StoreUint32(&slot.Flags, record.Unchecked)
+		atomic.OrUint32(&slot.Flags, record.Unchecked)
 		k.a |= isUnchecked
 	}
 	if k.beat() != 0 {

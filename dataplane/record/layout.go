@@ -39,7 +39,7 @@ func State(use uint32, bits uint32) uint64 { return uint64(use)<<32 | uint64(bit
 type Slot struct {
 	State  uint64 // atomic
 	Next   uint32
-	Flags  uint32 // atomic: Unchecked
+	Flags  uint32 // atomic: Unchecked, Unready
 	User   uint64
 	Blocks uint32
 	IDLen  uint16
@@ -49,6 +49,10 @@ type Slot struct {
 
 // Unchecked is set in Slot.Flags while a reader that does not check the fence may hold the parameters (L12).
 const Unchecked = 1
+
+// Unready is set in Slot.Flags by the host with a grant that has an event, and taken away by the core when that has fired: until then a device
+// may be writing the blocks, and the parameters stay here.
+const Unready = 2
 
 // Track is one tracking slot, 16 bytes.
 type Track struct {

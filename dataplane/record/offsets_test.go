@@ -120,7 +120,7 @@ var goConstants = []struct {
 }{
 	{"KVL_NONE", None}, {"KVL_S_FREE", Free}, {"KVL_S_EXPECTED", Expected}, {"KVL_S_GRANTED", Granted}, {"KVL_S_ENDED", Ended},
 	{"KVL_S_TRACKED", Tracked}, {"KVL_S_READING", Reading}, {"KVL_S_LAPSED", Lapsed}, {"KVL_S_MASK", Mask}, {"KVL_S_CANCEL", SaidCancel}, {"KVL_S_REVOKE", SaidRevoke},
-	{"KVL_SF_UNCHECKED", Unchecked}, {"KVL_GRANT_FIXED", GrantFixed}, {"KVL_BF_DRAINING", BoardDraining}, {"KVL_BF_CLOSED", BoardClosed},
+	{"KVL_SF_UNCHECKED", Unchecked}, {"KVL_SF_UNREADY", Unready}, {"KVL_GRANT_FIXED", GrantFixed}, {"KVL_BF_DRAINING", BoardDraining}, {"KVL_BF_CLOSED", BoardClosed},
 	{"KVL_REC_EXPECT", TagExpect}, {"KVL_REC_GRANT", TagGrant}, {"KVL_REC_CANCEL", TagCancel}, {"KVL_REC_REVOKE", TagRevoke},
 	{"KVL_REC_PRESSURE", TagPressure}, {"KVL_REC_TRACK", TagTrack}, {"KVL_REC_UNTRACK", TagUntrack}, {"KVL_REC_REJECT", TagReject},
 	{"KVL_REC_READ", TagRead}, {"KVL_REC_ENGINE", TagEngine}, {"KVL_REC_ENGINE_GONE", TagEngineGone}, {"KVL_REC_BLOB", TagBlob},

@@ -58,6 +58,8 @@ func peerMemory() bool {
 
 type held struct{ *cuda.Hold }
 
+func (h held) Fired(event uint64) (bool, error) { return h.Hold.Fired(cuda.Event(event)) }
+
 func (h held) Ranges() []transport.Region {
 	list := make([]transport.Region, 0, len(h.Hold.Ranges()))
 	for _, r := range h.Hold.Ranges() {

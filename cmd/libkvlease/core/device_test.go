@@ -14,6 +14,8 @@ import (
 	"github.com/kvlease/kvlease/cuda/fakecuda"
 	"github.com/kvlease/kvlease/cuda/fakenvml"
 	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -152,6 +154,70 @@ func TestDeviceMemoryIsRegisteredAndServedUnderTheEnginesContext(t *testing.T) {
 	}
 	if err := errors.Join(c.Close(time.Second), engine.Release()); err != nil || g.do("retains 0") != 1 {
 		t.Errorf("close: %v, held %d times", err, g.do("retains 0"))
+	}
+}
+
+func TestAGrantIsOfferedWhenItsCUDAEventHasFired(t *testing.T) {
+	g := newGPUs(t)
+	c := g.open("inline")
+	cache := g.cache("device")
+	if err := c.Register(cache); err != nil {
+		t.Fatal(err)
+	}
+	h, err := host.New(c.Memory(), c.Wake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := cuda.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := d.Retain(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Release()
+	stream, err := engine.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant := func(id string) (record.Handle, cuda.Event) {
+		event, err := engine.NewEvent()
+		if err == nil {
+			err = engine.Record(event, stream)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease, err := h.Grant(host.Grant{ID: []byte(id), Blocks: 1, Event: uint64(event)}, core.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lease, event
+	}
+	step := func() {
+		t.Helper()
+		if err := c.Step(); err != nil {
+			t.Fatalf("%v\n%s", err, c.Broken())
+		}
+	}
+	g.do("hold 1")
+	g.do("launch %#x 4096 9", cache[0].Addr)
+	lease, _ := grant("r")
+	gone, destroyed := grant("s")
+	if err := engine.EndEvent(destroyed); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		step()
+	}
+	if h.Ready(lease) || h.Ready(gone) {
+		t.Error("offered while the kernel runs")
+	}
+	g.do("hold 0")
+	step()
+	if !h.Ready(lease) || h.Ready(gone) || g.do("byte %#x", cache[0].Addr) != 9 {
+		t.Errorf("offered %v, that of a destroyed event %v", h.Ready(lease), h.Ready(gone))
 	}
 }
 

@@ -154,7 +154,7 @@ typedef struct kvl_grant {
 	uint32_t tokens;    /* computed tokens */
 	uint64_t ttl_ns;    /* first term; 0: the configured duration */
 	kvl_lease_t expected; /* from kvl_expect, or 0 */
-	uint64_t ready_event; /* the place of a device event behind the last write; must be 0, since nothing waits for it yet */
+	uint64_t ready_event; /* CUevent or cudaEvent_t recorded behind the last write into the blocks; 0: they are written. See kvl_grant */
 	uint64_t user;      /* comes back in the event */
 } kvl_grant_t;
 /** A fixed life: no heartbeat renews it (blocks kept for a second turn). ttl_ns 0 is decoder_kv_blocks_ttl; the parameters name the end. */
@@ -386,6 +386,9 @@ KVL_API int32_t kvl_expect(kvl_producer_t *p, kvl_bytes_t id, kvl_lease_t *lease
  *
  * @param grant  [in] copied. With `expected` the lease is that one, unless it has lapsed meanwhile. Once regions are
  *               registered, block ids must be theirs (a host context does not know them). A flag that is not known is refused.
+ *               With ready_event the lease begins now and is offered when the event has fired: kvl_params answers KVL_ERR_BUSY before.
+ *               Steps ask for it (pump: each 1 ms); kvl_wait_fd becomes readable when it has. It must live until then or until
+ *               KVL_EV_FREED. Only with device memory registered on this context, so not with a host context.
  * @return KVL_OK; KVL_ERR_FULL: nothing changed, free the blocks yourself; KVL_ERR_BUSY: memory is being registered again just now,
  *         call again; KVL_ERR_INVALID, KVL_ERR_PRODUCER, KVL_ERR_CLOSED, KVL_ERR_POISONED.
  */
@@ -407,8 +410,8 @@ KVL_API int32_t kvl_pressure(kvl_producer_t *p, uint32_t blocks_wanted);
  * @param grant    [in] as it was granted; its id must be UTF-8.
  * @param buf      [out] zero-terminated.
  * @param len_out  [out] bytes without the zero; with KVL_ERR_SPACE what they would be.
- * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_STALE: the lease has ended, or is only expected; KVL_ERR_BUSY as kvl_grant;
- *         KVL_ERR_INVALID, KVL_ERR_POISONED.
+ * @return KVL_OK; KVL_ERR_SPACE; KVL_ERR_STALE: the lease has ended, or is only expected; KVL_ERR_BUSY as kvl_grant, or the grant's
+ *         ready_event has not fired: call again after a step; KVL_ERR_INVALID, KVL_ERR_POISONED.
  */
 KVL_API int32_t kvl_params(kvl_ctx_t *ctx, kvl_lease_t lease, const kvl_grant_t *grant, char *buf, size_t cap, size_t *len_out);
 

@@ -28,6 +28,9 @@
 #define KVL_STORE(p, v, order) __atomic_store_n((p), (v), __ATOMIC_##order)
 
 /* Calls that may not run twice at once on a context. */
+/* What is registered with a context. */
+enum { KVL_REGISTERED_HOST = 1, KVL_REGISTERED_DEVICE /* also device memory: events can be asked */ };
+
 enum kvl_call {
 	KVL_CALL_STEP,
 	KVL_CALL_POLL,
@@ -90,7 +93,7 @@ struct kvl_ctx {
 	uint32_t producers_open; /* atomic */
 
 	/* what kvl_register said, for the block ids of hooks */
-	uint32_t registered;                        /* atomic: 1: the limits below hold */
+	uint32_t registered;                        /* atomic: KVL_REGISTERED_*; not 0: the limits below hold */
 	uint32_t block_limits[KVL_REGION_GROUPS];   /* atomic: ids of a group must be below it; 0: no region has the group */
 
 	/* off the hot path */

@@ -43,7 +43,10 @@ typedef struct kvl_slot {
 	uint16_t reason;    /* KVL_FREED_* once ENDED */
 	uint8_t id[96];
 } kvl_slot_t;
-enum { KVL_SF_UNCHECKED = 1 }; /* a reader that does not check the fence may hold the parameters (L12) */
+enum {
+	KVL_SF_UNCHECKED = 1, /* a reader that does not check the fence may hold the parameters (L12) */
+	KVL_SF_UNREADY = 2    /* a device may be writing the blocks: no parameters are made. The core takes it away when the event has fired */
+};
 
 /* One tracking slot, 16 bytes. The host sets FREE -> TRACKED -> READING and the said bit. */
 typedef struct kvl_track_slot {

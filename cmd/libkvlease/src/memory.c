@@ -57,7 +57,10 @@ static void keep_limits(kvl_ctx_t *ctx, const kvl_region_t *regions, uint32_t n)
 		}
 		KVL_STORE(&ctx->block_limits[g], limit, RELAXED);
 	}
-	KVL_STORE(&ctx->registered, 1, RELEASE);
+	uint32_t device = 0;
+	for (uint32_t i = 0; i < n; i++)
+		device |= regions[i].mem == KVL_MEM_VRAM;
+	KVL_STORE(&ctx->registered, device ? KVL_REGISTERED_DEVICE : KVL_REGISTERED_HOST, RELEASE);
 }
 
 static int32_t register_all(kvl_ctx_t *ctx, const uint8_t *said, size_t size, uint32_t n, kvl_region_t *own)

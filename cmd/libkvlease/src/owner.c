@@ -82,8 +82,8 @@ static int32_t check_grant(const kvl_ctx_t *ctx, const kvl_grant_t *grant, uint3
 		return kvl_fail(KVL_ERR_INVALID, "grant.size: %u, at least %zu", grant->size, sizeof *grant);
 	if ((grant->flags & ~(uint32_t)KVL_GRANT_FIXED) != 0)
 		return kvl_fail(KVL_ERR_INVALID, "grant.flags: 0x%x is not a KVL_GRANT_*", grant->flags);
-	if (grant->ready_event != 0) /* nothing waits for it yet: readers would be handed blocks that are still being written */
-		return kvl_fail(KVL_ERR_INVALID, "grant.ready_event: must be 0, device events are not waited for");
+	if (grant->ready_event != 0 && KVL_LOAD(&ctx->registered, ACQUIRE) != KVL_REGISTERED_DEVICE) /* nobody could ask it */
+		return kvl_fail(KVL_ERR_INVALID, "grant.ready_event: must be 0, no device memory is registered with this context");
 	if (!kvl_bytes_ok(grant->id, 1, KVL_ID_MAX))
 		return kvl_fail(KVL_ERR_INVALID, "grant.id: 1 to %u bytes", KVL_ID_MAX);
 	if (grant->ttl_ns > INT64_MAX)
@@ -120,7 +120,7 @@ static void fill_slot(kvl_ctx_t *ctx, uint32_t slot, const kvl_grant_t *grant, c
 		KVL_STORE(&ctx->fixed_ends[slot], term->end_ns, RELAXED);
 	KVL_STORE(&s->user, grant->user, RELAXED);
 	KVL_STORE(&s->blocks, blocks, RELAXED);
-	KVL_STORE(&s->flags, KVL_SF_UNCHECKED, RELAXED);
+	KVL_STORE(&s->flags, grant->ready_event != 0 ? KVL_SF_UNCHECKED | KVL_SF_UNREADY : KVL_SF_UNCHECKED, RELAXED);
 }
 
 /* EXPECTED -> GRANTED. 0: the expectation has lapsed or was cancelled; a fresh slot does as well. */

@@ -123,9 +123,12 @@ static int32_t look_up(const kvl_ctx_t *ctx, kvl_lease_t lease, int fixed, lease
 		return kvl_fail_era();
 	if (fixed)
 		l.end_ns = KVL_LOAD(&ctx->fixed_ends[l.slot], RELAXED);
+	uint32_t unready = KVL_LOAD(&ctx->slots[l.slot].flags, RELAXED) & KVL_SF_UNREADY;
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (!stood || !granted(ctx, &l))
 		return kvl_fail(KVL_ERR_STALE, "the lease has ended, or is not granted yet");
+	if (KVL_UNLIKELY(unready)) /* a reader that has them may read at once */
+		return kvl_fail(KVL_ERR_BUSY, "grant.ready_event has not fired: the blocks are still being written, call again after a step");
 	*lease_out = l;
 	return KVL_OK;
 }

@@ -150,7 +150,12 @@ EXPORT void fake_era(fake_core_t *f, uint64_t epoch, uint64_t secret)
 EXPORT void fake_check_all(fake_core_t *f)
 {
 	for (uint32_t i = 0; i < f->sizes.leases; i++)
-		__atomic_store_n(&f->args.slots[i].flags, 0, __ATOMIC_RELAXED);
+		__atomic_fetch_and(&f->args.slots[i].flags, ~(uint32_t)KVL_SF_UNCHECKED, __ATOMIC_RELAXED);
+}
+
+EXPORT void fake_ready(fake_core_t *f, uint64_t lease)
+{
+	__atomic_fetch_and(&f->args.slots[KVL_HANDLE_SLOT(lease)].flags, ~(uint32_t)KVL_SF_UNREADY, __ATOMIC_RELAXED);
 }
 
 static void end_track(fake_core_t *f, uint64_t track)
@@ -203,6 +208,7 @@ static void apply(fake_core_t *f, uint32_t producer, uint32_t tag, const void *r
 		e->b = g->said_ns;
 		e->c = g->ttl_ns;
 		e->flags = g->flags;
+		e->event = g->ready_event;
 		snprintf(e->id, sizeof e->id, "%.*s", (int)g->id_len, (const char *)(g + 1));
 		break;
 	case KVL_REC_CANCEL:

@@ -17,6 +17,7 @@ typedef struct fake_entry {
 	uint64_t a, b; /* GRANT: key, said_ns; TRACK: engine, said_ns; READ: part, runs; EXPECT: id_len */
 	uint64_t c;    /* GRANT: ttl_ns; TRACK: expires_ns */
 	uint32_t flags; /* GRANT */
+	uint64_t event; /* GRANT: ready_event */
 	char id[40];   /* the first bytes of the (remote) id */
 } fake_entry_t;
 
@@ -49,6 +50,7 @@ fake_core_t *fake_last(void);         /* the one opened last */
 void fake_step(fake_core_t *f);       /* one step, whatever the mode */
 void fake_lapse(fake_core_t *f, uint64_t lease); /* an expectation has waited too long */
 void fake_era(fake_core_t *f, uint64_t epoch, uint64_t secret); /* memory is registered again: another engine to readers */
+void fake_ready(fake_core_t *f, uint64_t lease); /* its event has fired */
 void fake_check_all(fake_core_t *f);  /* all held leases: every reader checks the fence */
 void fake_publish(fake_core_t *f, const kvl_event_t *ev);
 

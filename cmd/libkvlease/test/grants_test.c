@@ -75,16 +75,72 @@ static void the_parameters_of_a_lease_that_heartbeats_renew_name_none(void)
 	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
 }
 
-static void an_event_that_nobody_would_wait_for_is_refused(void)
+static kvl_region_t cache(uint32_t mem)
 {
+	static uint8_t memory[2 * 4096];
+	return (kvl_region_t){.addr = (uintptr_t)memory, .bytes = sizeof memory, .block_len = 4096, .block_stride = 4096, .blocks = 2, .group = -1, .mem = mem};
+}
+
+static void an_event_that_nobody_could_ask_is_refused(void)
+{
+	static const uint32_t own[] = {0, 1};
 	kvl_ctx_t *c = open_ctx("{}");
 	kvl_producer_t *p = open_producer(c);
-	kvl_grant_t g = grant_of("r", &blocks, 1, 0);
+	kvl_region_t host = cache(KVL_MEM_DRAM), device = cache(KVL_MEM_VRAM);
+	kvl_grant_t g = grant_of("r", &(kvl_blocks_t){own, 2, 0}, 1, 0);
 	kvl_lease_t l = 77;
 	g.ready_event = 1;
 	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_ERR_INVALID);
 	CHECK(strstr(kvl_last_error(), "ready_event") != NULL);
+	CHECK_STATUS(kvl_register(c, &host, sizeof host, 1), KVL_OK);
+	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_ERR_INVALID);
+	CHECK(strstr(kvl_last_error(), "no device memory") != NULL);
+	CHECK_STATUS(kvl_unregister(c), KVL_OK);
+	CHECK_STATUS(kvl_register(c, &device, sizeof device, 1), KVL_OK);
+	CHECK_STATUS(kvl_unregister(c), KVL_OK);
+	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_ERR_INVALID);
 	CHECK_EQ(l, 77);
+	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
+}
+
+static void no_parameters_leave_before_the_event_has_fired(void)
+{
+	static const uint32_t own[] = {0, 1};
+	kvl_ctx_t *c = open_ctx("{}");
+	kvl_producer_t *p = open_producer(c);
+	fake_core_t *f = fake_last();
+	kvl_region_t device = cache(KVL_MEM_VRAM);
+	kvl_grant_t g = grant_of("r", &(kvl_blocks_t){own, 2, 0}, 1, 0), expected = g;
+	kvl_lease_t l, second;
+	char text[1024] = "as it was";
+	size_t len = 5;
+	CHECK_STATUS(kvl_register(c, &device, sizeof device, 1), KVL_OK);
+	g.ready_event = 0x1234;
+	CHECK_STATUS(kvl_grant(p, &g, &l), KVL_OK);
+	for (int i = 0; i < 2; i++) { /* before and after the core has it */
+		CHECK_STATUS(kvl_params(c, l, &g, text, sizeof text, &len), KVL_ERR_BUSY);
+		CHECK(strstr(kvl_last_error(), "ready_event has not fired") != NULL);
+		CHECK_STATUS(kvl_params_key(c, l, text, sizeof text, &len), KVL_ERR_BUSY);
+		CHECK(strcmp(text, "as it was") == 0 && len == 5);
+		CHECK_STATUS(kvl_step(c), KVL_OK);
+	}
+	CHECK_EQ(f->log[0].event, 0x1234);
+	fake_check_all(f); /* what is known of readers says nothing of the blocks */
+	CHECK_STATUS(kvl_params(c, l, &g, text, sizeof text, &len), KVL_ERR_BUSY);
+	fake_ready(f, l);
+	CHECK_STATUS(kvl_params(c, l, &g, text, sizeof text, &len), KVL_OK);
+	CHECK_STATUS(kvl_params_key(c, l, text, sizeof text, &len), KVL_OK);
+
+	CHECK_STATUS(kvl_expect(p, str("s"), &expected.expected), KVL_OK);
+	expected.ready_event = 1;
+	CHECK_STATUS(kvl_grant(p, &expected, &second), KVL_OK);
+	CHECK_STATUS(kvl_params(c, second, &expected, text, sizeof text, &len), KVL_ERR_BUSY);
+	CHECK_STATUS(kvl_cancel(p, second), KVL_OK);
+	CHECK_STATUS(kvl_step(c), KVL_OK);
+	CHECK_STATUS(kvl_params(c, second, &expected, text, sizeof text, &len), KVL_ERR_STALE); /* over, and not unready */
+	expected.ready_event = expected.expected = 0;
+	CHECK_STATUS(kvl_grant(p, &expected, &second), KVL_OK); /* the slot is written anew */
+	CHECK_STATUS(kvl_params(c, second, &expected, text, sizeof text, &len), KVL_OK);
 	CHECK_STATUS(kvl_close(c, 0), KVL_OK);
 }
 
@@ -194,7 +250,8 @@ int main(void)
 {
 	RUN(the_parameters_of_a_fixed_lease_name_its_end);
 	RUN(the_parameters_of_a_lease_that_heartbeats_renew_name_none);
-	RUN(an_event_that_nobody_would_wait_for_is_refused);
+	RUN(an_event_that_nobody_could_ask_is_refused);
+	RUN(no_parameters_leave_before_the_event_has_fired);
 	RUN(a_grant_that_takes_up_an_expectation_may_be_fixed);
 	RUN(parameters_are_of_the_era_in_which_they_are_made);
 	RUN(an_era_that_is_being_written_is_waited_for_only_so_long);
