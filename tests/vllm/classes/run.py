@@ -1,4 +1,4 @@
-"""Runs all tests of this folder, or those that are named: run.py [test_steps.Sleep ...]. KVLEASE_VLLM_PYTHON names a folder with another vLLM."""
+"""Runs all tests of this folder, or those that are named: run.py [test_sleep.Sleep ...]. KVLEASE_VLLM_PYTHON names a folder with another vLLM."""
 
 import pathlib
 import sys
