@@ -23,7 +23,8 @@ import (
 
 const (
 	remotesMax = 256 // remote engines by name; of readers the page has as many
-	pagesMax   = 256 // of a machine, a scrape
+	shownMax   = 256 // contexts of a machine that live, a scrape, and as many that are gone
+	pagesMax   = 4096
 	valuesMax  = 2048
 )
 
@@ -129,6 +130,8 @@ func (c *Collector) machine(out chan<- prometheus.Metric) {
 			dead = append(dead, base)
 		case shown[labels]:
 			counts["twice"]++
+		case counts["alive"] >= shownMax:
+			counts["left_out"]++
 		default:
 			shown[labels] = true
 			counts["alive"]++
@@ -140,6 +143,10 @@ func (c *Collector) machine(out chan<- prometheus.Metric) {
 		labels := strings.Join(base, "\x00")
 		if shown[labels] {
 			counts["twice"]++
+			continue
+		}
+		if counts["dead"] >= shownMax {
+			counts["left_out"]++
 			continue
 		}
 		shown[labels] = true

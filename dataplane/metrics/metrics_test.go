@@ -312,6 +312,28 @@ func TestAPageWhoseProcessIsGoneIsDown(t *testing.T) {
 	w.Close()
 }
 
+// Whatever has crashed again and again, what lives is seen.
+func TestPagesOfTheDeadCrowdNobodyOut(t *testing.T) {
+	dir := require.Shm(t)
+	for i := range shownMax + 2 {
+		spec := engineSpec(fmt.Sprint("E", i))
+		spec.Dir, spec.Context = dir, i+1
+		w, why, err := watch.New(spec)
+		if err != nil || why != nil {
+			t.Fatal(err, why)
+		}
+		defer w.Close()
+		w.Publish(&watch.Live{Closed: i <= shownMax, Stepped: core.Now()})
+	}
+	all := gather(t, Machine(dir))
+	if up := series(all, "up", "engine"); up[fmt.Sprint("E", shownMax+1)] != 1 || len(up) != shownMax+1 {
+		t.Errorf("%d contexts are shown, the one that lives: %v", len(up), up[fmt.Sprint("E", shownMax+1)])
+	}
+	if got := series(all, "pages", "state"); got["alive"] != 1 || got["dead"] != shownMax || got["left_out"] != 1 {
+		t.Errorf("pages %v", got)
+	}
+}
+
 func TestOneReaderOfTwoBootsIsOneRow(t *testing.T) {
 	now := core.Now()
 	e := emitter{snap: &watch.Snapshot{Head: watch.Head{Role: "engine", BlockBytes: 10, Stepped: now}}}

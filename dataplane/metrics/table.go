@@ -259,7 +259,7 @@ var table = []metric{
 	gauge("internal", ofAll, "All other gauges, by their key in kvl_stats, in the units of that.").with("key"),
 
 	// ---- the exporter of a machine
-	gauge("pages", 0, "Stats pages in the folder. dead: their process is gone; old: since more than ten minutes, not shown; twice: another one has the same labels; refused: of other users, run as root to see them; unreadable: no page, or of another release; left_out: of more than 256.").with("state"),
+	gauge("pages", 0, "Stats pages in the folder. dead: their process is gone; old: since more than ten minutes, not shown; twice: another one has the same labels; refused: of other users, run as root to see them; unreadable: no page, or of another release; left_out: of more than 256 that live, or are gone.").with("state"),
 }
 
 var byName = func() map[string]*metric {

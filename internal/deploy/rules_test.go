@@ -39,7 +39,7 @@ var stories = map[string]story{
 	"KvleaseBroken":            {map[string]string{`kvlease_poisoned{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
 	"KvleaseUnhealthy":         {map[string]string{`kvlease_healthy{L}`: becomes(1, 0)}, began + 45*time.Second, began + 90*time.Second},
 	"KvleaseStandsStill":       {map[string]string{`kvlease_step_age_seconds{L}`: "0+0x11 3+3x100", `kvlease_heartbeat_interval_seconds{L}`: steady(5), `kvlease_leases_held{L}`: steady(1)}, began, began + time.Minute}, // a host has no rows of readers
-	"KvleaseReaderSilent":      {map[string]string{`kvlease_reader_beat_age_seconds{L,reader="D",hash="1",kind="native"}`: "1+0x11 3+3x100", `kvlease_heartbeat_interval_seconds{L}`: steady(5), `kvlease_reader_leases{L,reader="D",hash="1",kind="native"}`: steady(1)}, began, began + time.Minute},
+	"KvleaseReaderSilent":      {map[string]string{`kvlease_reader_beat_age_seconds{L,reader="D",hash="1",kind="native"}`: "1+0x11 3+3x100", `kvlease_heartbeat_interval_seconds{L}`: steady(5), `kvlease_reader_leases{L,reader="D",hash="1",kind="native"}`: steady(1), `kvlease_step_age_seconds{L}`: steady(0.1)}, began, began + time.Minute},
 	"KvleaseSlackLow":          {map[string]string{`kvlease_reader_least_slack_seconds{L,reader="D",hash="1",kind="native"}`: becomes(15, 2), `kvlease_heartbeat_interval_seconds{L}`: steady(5)}, began + 15*time.Second, began + time.Minute},
 	"KvleaseLeasesExpire":      {map[string]string{`kvlease_leases_freed_total{L,reason="expired"}`: grow(1), `kvlease_leases_freed_total{L,reason="completed"}`: "0+10x120"}, began + 30*time.Second, began + 3*time.Minute},
 	"KvleaseReadersDie":        {map[string]string{`kvlease_readers_dead_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
@@ -94,6 +94,8 @@ var lone = map[string]map[string]string{
 	"KvleaseStalls":            {`kvlease_stall_gap_seconds_count{L}`: once(), `kvlease_stall_gap_seconds_count{` + rank(1) + `}`: once(), `kvlease_stall_gap_seconds_count{` + rank(2) + `}`: once(), `kvlease_stall_gap_seconds_count{` + rank(3) + `}`: once()},
 	"KvleaseBacklog":           {`kvlease_steps_cut_total{L,what="messages"}`: once(), `kvlease_steps_total{L}`: once()},
 	"KvleaseEventsHeld":        {`kvlease_events_held_total{L}`: once()},
+	// An engine that stands still hears nobody: it is the one, and has an alert.
+	"KvleaseReaderSilent": {`kvlease_reader_beat_age_seconds{L,reader="D",hash="1",kind="native"}`: "1+0x11 3+3x100", `kvlease_heartbeat_interval_seconds{L}`: steady(5), `kvlease_reader_leases{L,reader="D",hash="1",kind="native"}`: steady(1), `kvlease_step_age_seconds{L}`: "0+0x11 3+3x100"},
 	// Blocks for a next turn (KVL_GRANT_FIXED) are held as long as decoder_kv_blocks_ttl says, and nobody renews them.
 	"KvleaseLeaseOld": {`kvlease_reader_oldest_lease_age_seconds{L,reader="unnamed",hash="",kind="unnamed"}`: "0+15x120", `kvlease_lease_duration_seconds{L}`: steady(30)},
 }
