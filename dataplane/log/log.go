@@ -73,6 +73,7 @@ const (
 	allBurst = 100
 	allEvery = time.Second
 	ringLen  = 256
+	errorLen = 32 // of these, for errors alone: a host that takes lines late hears of them, whatever else it has missed
 )
 
 // bucket is a token bucket as the time at which it would be full again.
@@ -85,7 +86,7 @@ type bucket struct {
 //
 // Threads: of the step's, one at a time, as the step is; of the other, any (Shared).
 // Memory: all from New. Put touches no heap and waits for nothing but, if shared, others in Put.
-// Limit: 256 records wait; more are lost, and counted.
+// Limit: 256 records wait, 224 that are no errors; more are lost, and counted.
 type Writer struct {
 	shared bool
 	mu     sync.Mutex // of a shared one
@@ -98,6 +99,7 @@ type Writer struct {
 	// L3 and L4 are the same the other way for head: places below it are free.
 	tail, head atomic.Uint64
 	lost, out  atomic.Uint64 // records without a place; records left out by the rate
+	lostAt     atomic.Int64  // when the last one found none
 }
 
 // Put says something. now is the step's time, or CLOCK_BOOTTIME beside it.
@@ -116,8 +118,12 @@ func (w *Writer) Put(k Kind, now clock.Instant, e Entry) {
 		w.out.Add(1)
 		return
 	}
-	tail := w.tail.Load()
-	if tail-w.head.Load() == ringLen { // L4
+	tail, room := w.tail.Load(), uint64(ringLen)
+	if Defs[k].Level != Error {
+		room -= errorLen
+	}
+	if tail-w.head.Load() >= room { // L4
+		w.lostAt.Store(int64(now))
 		w.lost.Add(1)
 		return
 	}
@@ -217,23 +223,27 @@ func (l *Log) Empty() bool {
 
 func (w *Writer) empty() bool { return w.tail.Load() == w.head.Load() }
 
-// next takes the oldest record of both. Under the lock.
+// next takes the oldest record of both. That some were lost is told where they would have stood. Under the lock.
 func (l *Log) next(into *record) bool {
-	for i, w := range [...]*Writer{l.Step, l.Side} {
-		if lost := w.lost.Load(); lost != l.told[i] {
-			*into = record{kind: RecordsLost, a: lost - l.told[i], at: into.at}
-			l.told[i] = lost
-			return true
-		}
-	}
 	var from *Writer
+	var at clock.Instant
 	for _, w := range [...]*Writer{l.Step, l.Side} {
 		if w.tail.Load() == w.head.Load() { // L2
 			continue
 		}
-		if from == nil || w.oldest().at < from.oldest().at {
-			from = w
+		if from == nil || w.oldest().at < at {
+			from, at = w, w.oldest().at
 		}
+	}
+	for i, w := range [...]*Writer{l.Step, l.Side} {
+		lost := w.lost.Load()
+		when := clock.Instant(w.lostAt.Load())
+		if lost == l.told[i] || from != nil && at <= when {
+			continue
+		}
+		*into = record{kind: RecordsLost, a: lost - l.told[i], at: when}
+		l.told[i] = lost
+		return true
 	}
 	if from == nil {
 		return false

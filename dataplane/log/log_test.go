@@ -111,19 +111,38 @@ func TestHoweverManyNamesAPeerHasTheRateOfAllHoldsAndErrorsHaveTheirOwn(t *testi
 	}
 }
 
-func TestRecordsWithoutAPlaceAreLostAndTheNextLineSaysHowMany(t *testing.T) {
+func TestRecordsWithoutAPlaceAreLostAndALineInTheirPlaceSaysHowMany(t *testing.T) {
+	const room = ringLen - errorLen
 	l := newLog(Info)
 	now := clock.Instant(0)
-	for i := range ringLen + 40 {
-		now = now.Add(time.Hour)
-		l.Step.Put(EngineUp, now, Entry{Engine: fmt.Sprint("e", i)})
+	say := func(k Kind, n int) {
+		for i := range n {
+			now = now.Add(time.Hour)
+			l.Step.Put(k, now, Entry{Engine: fmt.Sprint("e", i)})
+		}
 	}
+	say(EngineUp, room+40)
+	lastLost := now
+	say(Poisoned, 3) // errors find a place
+	if text, need := l.Take(1 << 10); len(text) == 0 || need != 0 {
+		t.Fatal(text, need)
+	}
+	say(EngineUp, 1)
 	all := lines(t, l)
-	if len(all) != ringLen+1 || all[0].Kind != "records_lost" || all[0].Values["records"] != 40 || all[1].Engine != "e0" {
-		t.Errorf("%d lines, the first %+v", len(all), all[0])
+	if n := len(all); n < 5 || all[n-5].Kind != "records_lost" || all[n-5].Values["records"] != 40 || all[n-5].Time != l.line(&record{kind: RecordsLost, at: lastLost}).Time ||
+		all[n-6].Engine != fmt.Sprint("e", room-1) || all[n-4].Kind != "poisoned" || all[n-1].Kind != "engine_up" {
+		t.Errorf("the last lines are %+v", all[max(0, n-6):])
 	}
 	if l.Lost() != 40 || !l.Empty() {
 		t.Errorf("lost %d, empty %v", l.Lost(), l.Empty())
+	}
+	say(Poisoned, ringLen+1)
+	if l.Lost() != 41 {
+		t.Errorf("%d are lost", l.Lost())
+	}
+	all = lines(t, l)
+	if n := len(all); n != ringLen+1 || all[n-1].Kind != "records_lost" {
+		t.Errorf("%d lines, the last %+v", n, all[n-1])
 	}
 }
 
