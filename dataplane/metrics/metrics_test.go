@@ -22,6 +22,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/dataplane/wire"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
@@ -231,7 +232,7 @@ func TestAValueWithoutANameStandsUnderItsKey(t *testing.T) {
 func TestAHostilePageBreaksNoScrape(t *testing.T) {
 	dir := require.Shm(t)
 	bad := engineSpec("E\xff\"\n{}")
-	bad.Dir, bad.Provider = dir, "\xff"
+	bad.Dir, bad.Provider, bad.Hash = dir, "\xff", wire.EngineHash([]byte("good"))
 	bad.Step = []watch.Desc{{Name: "\xff"}, {Name: `"\xff"`}} // one as a label
 	for i := range 3000 {
 		bad.Step = append(bad.Step, watch.Desc{Name: strings.Repeat("\xff{", i%7), Label: "\n", Kind: watch.Kind(i)})
@@ -273,6 +274,10 @@ func TestAHostilePageBreaksNoScrape(t *testing.T) {
 	all := gather(t, Machine(dir))
 	if got := series(all, "up", "engine"); got["good"] != 1 || len(got) != 2 {
 		t.Errorf("up %v", got)
+	}
+	hashes := series(all, "engine_info", "hash")
+	if len(hashes) != 2 || hashes[hexHash(bad.Hash)] != 1 {
+		t.Errorf("hashes of engines %v, want one of the good one and another one", hashes)
 	}
 	for _, f := range all {
 		for _, m := range f.Metric {
