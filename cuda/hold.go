@@ -20,7 +20,7 @@ const probeBytes = 4096
 
 // Hold checks regions, takes the contexts of their devices, has copies into and out of the memory wait for each other (SyncMemops), and reads
 // both ends of each range through the driver, so that memory which is gone is found here and not under traffic. All of it or nothing:
-// after an error nothing is held. What NICs reach is not shown by it: Notes says so.
+// after an error nothing is held. The way that NICs take is not shown by it.
 func (d *Driver) Hold(regions []Region, m Machine) (*Hold, error) {
 	plan, err := d.Check(regions, m)
 	if err != nil {
@@ -31,7 +31,6 @@ func (d *Driver) Hold(regions []Region, m Machine) (*Hold, error) {
 		_ = h.Release() // the first failure is the one to tell
 		return nil, err
 	}
-	h.notes = append(h.notes, "device memory was read through the driver, not over the way that peers take: the first read of a peer is what shows that")
 	return h, nil
 }
 

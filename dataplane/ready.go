@@ -3,6 +3,7 @@ package dataplane
 import (
 	"sync/atomic"
 
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -75,6 +76,7 @@ func (p *Plane) askReady() {
 			switch {
 			case err != nil:
 				p.Counters.ReadyFailed++
+				p.cfg.Log.Put(log.ReadyFailed, p.last, log.Entry{A: uint64(s), Text: err.Error()})
 			case fired:
 				p.Counters.ReadyFired++
 				atomic.AndUint32(&slot.Flags, ^uint32(record.Unready))

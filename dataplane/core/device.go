@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -24,6 +25,8 @@ type Devices interface {
 type Held interface {
 	// Ranges are what the transport gets in place of the regions.
 	Ranges() []transport.Region
+	// Notes say what could not be checked.
+	Notes() []string
 	// Enter makes the device's context current on this thread, on which the caller stays until Leave. pushed: Leave is due.
 	Enter() (pushed bool, err error)
 	// Leave gives the thread back what it had.
@@ -68,6 +71,22 @@ func (c *Core) hold(regions []Region) ([]transport.Region, error) {
 	c.held, c.agent.held = held, held
 	c.plane.Await(held)
 	return append(ranges, held.Ranges()...), nil
+}
+
+// sayHeld tells of device memory that has been registered.
+func (c *Core) sayHeld() {
+	if c.held == nil {
+		return
+	}
+	ranges, bytes := c.held.Ranges(), uint64(0)
+	for _, r := range ranges {
+		bytes += r.Bytes
+	}
+	now := c.clock()
+	c.log.side().Put(log.DeviceRegistered, now, log.Entry{A: bytes, B: uint64(len(ranges))})
+	for _, note := range c.held.Notes() {
+		c.log.side().Put(log.DeviceUnchecked, now, log.Entry{Text: note})
+	}
 }
 
 // letGo gives up what is held. Nothing of it may be registered any more. A device that is lost refuses, and there is nothing to keep.

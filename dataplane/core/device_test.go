@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
@@ -48,6 +49,10 @@ func (d *device) Ranges() []transport.Region {
 		r.Bytes += part.Bytes
 	}
 	return []transport.Region{r}
+}
+
+func (d *device) Notes() []string {
+	return []string{"device 0: the free part of its BAR1 window is not known"}
 }
 
 func (d *device) Enter() (bool, error) {
@@ -206,6 +211,10 @@ func TestEveryCallOfATransportHasTheDevicesContext(t *testing.T) {
 	tr := l.tr[0]
 	if got := len(tr.registered); got != 3 || tr.registered[0].Bytes != labLayers*labBlocks*labBlockLen {
 		t.Errorf("registered: %+v, want the joined cache, board and landing rows", tr.registered)
+	}
+	l.d.wantSaid(t, log.DeviceRegistered, "", "")
+	if said := l.d.book.Of(t, log.DeviceUnchecked); len(said) != 1 || !strings.Contains(said[0].What, "BAR1 window is not known") {
+		t.Errorf("said: %+v", said)
 	}
 	if ev := l.readOnce("r1", 7); ev.Status != record.ReadOK || l.d.wrong(7, blocks(40, 8)) != 0 {
 		t.Errorf("read: %+v, %d wrong words", ev, l.d.wrong(7, blocks(40, 8)))

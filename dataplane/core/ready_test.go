@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -164,6 +165,7 @@ func TestALeaseWhoseEventCannotBeAskedIsNeverOfferedAndEnds(t *testing.T) {
 	if c := k.p.core.plane.Counters; k.p.host.Ready(lease) || c.ReadyFailed != 1 || k.p.core.plane.Awaited() != 0 {
 		t.Errorf("ready %v, %d failed, %d wait", k.p.host.Ready(lease), c.ReadyFailed, k.p.core.plane.Awaited())
 	}
+	k.p.wantSaid(t, log.ReadyFailed, "", "")
 	k.run(10*time.Second, 10*time.Millisecond)
 	if evs := k.p.take(record.EvFreed); len(evs) != 1 || evs[0].Handle != uint64(lease) || evs[0].Status != record.FreedExpired {
 		t.Errorf("freed: %+v", evs)

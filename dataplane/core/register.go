@@ -48,6 +48,8 @@ func (c *Core) Register(regions []Region) error {
 	defer func() {
 		if c.registered == nil {
 			c.letGo()
+		} else {
+			c.sayHeld()
 		}
 	}()
 	defer c.exit(c.held, c.enter())

@@ -45,6 +45,7 @@ const (
 	LeaseUnindexed
 	DuplicateGrant
 	ExpectLapsed
+	ReadyFailed
 	KeyWrong
 	Stall
 	MessageMalformed
@@ -58,6 +59,8 @@ const (
 	Fenced
 	Draining
 	PageMissing
+	DeviceRegistered
+	DeviceUnchecked
 	PriorityOff
 	PumpOverslept
 	CollectionLong
@@ -305,6 +308,11 @@ var Defs = [kinds]Def{
 		"it was expected {after_ns} ago and no lease came: what peers say of it is no longer kept",
 		"cancel expectations of requests that are aborted (kvl_cancel), or raise expect_max",
 	},
+	ReadyFailed: {
+		"ready_failed", Warning, [2]string{"slot"},
+		"the ready_event of a grant could not be asked: its lease in slot {slot} is never offered, and ends at its deadline: {text}",
+		"keep the event until kvl_params has succeeded or the lease has ended, and give one of the registered device's",
+	},
 	KeyWrong: {
 		"key_wrong", Warning, [2]string{"slot"},
 		"a message named the lease in slot {slot} with a key that does not fit: it has changed nothing",
@@ -369,6 +377,16 @@ var Defs = [kinds]Def{
 		"page_missing", Warning, [2]string{},
 		"tools do not see this context, as its stats page could not be made: {text}",
 		"give stats_page a folder in memory with room that this user may write to, or leave it empty",
+	},
+	DeviceRegistered: {
+		"device_registered", Info, [2]string{"bytes", "pieces"},
+		"{bytes} bytes of device memory are registered in {pieces} pieces; both ends of each were read through the driver, not over the way that peers take",
+		"the first read of a peer shows that way; kvlease doctor looks at what it needs",
+	},
+	DeviceUnchecked: {
+		"device_unchecked", Warning, [2]string{},
+		"not all that device memory needs could be checked: {text}",
+		"name the management library by KVLEASE_NVML, or compare the cache with the BAR1 window yourself (nvidia-smi -q -d MEMORY)",
 	},
 	PriorityOff: {
 		"priority_off", Warning, [2]string{"times"},

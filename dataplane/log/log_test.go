@@ -90,7 +90,9 @@ func TestHoweverManyNamesAPeerHasTheRateOfAllHoldsAndErrorsHaveTheirOwn(t *testi
 	l, count := newLog(Info), 0
 	now := clock.Instant(time.Hour)
 	for i := range 10_000 {
-		l.Step.Put(Kind(1+i%int(kinds-1)), now, Entry{Hash: uint64(i), Engine: "x"})
+		if k := Kind(1 + i%int(kinds-1)); k != Poisoned { // whose own rate would be used up, in the class that is asked below
+			l.Step.Put(k, now, Entry{Hash: uint64(i), Engine: "x"})
+		}
 		if i == 5000 {
 			now = now.Add(7 * allEvery)
 		}
