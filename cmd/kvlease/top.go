@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -53,7 +54,10 @@ func (c *topCmd) Run(w *world) error {
 		}
 	}
 	if len(c.Url) == 0 {
-		if _, err := watch.List(c.Dir); err != nil {
+		switch _, err := watch.List(c.Dir); {
+		case errors.Is(err, fs.ErrPermission):
+			return err
+		case err != nil:
 			return usageError{fmt.Errorf("--dir: %w", err)}
 		}
 	}

@@ -239,7 +239,7 @@ func TestTopPrintsOnceForPeopleAndPrograms(t *testing.T) {
 	if code != exitOK || stderr != "" || strings.Contains(stdout, "\x1b") || !strings.Contains(stdout, "prefill-0, eng, process ") || !strings.Contains(stdout, "holds beats") {
 		t.Errorf("code %d\n%s%s", code, stdout, stderr)
 	}
-	if code, _, stderr = tool(t, nil, "top", "--once", "--dir", "/nowhere"); code != exitFailed || strings.Count(stderr, "\n") != 1 {
+	if code, _, stderr = tool(t, nil, "top", "--once", "--dir", "/nowhere"); code != exitUsage || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "--dir") {
 		t.Errorf("no folder: code %d, %s", code, stderr)
 	}
 	nobody := asNobody(t)
