@@ -18,6 +18,7 @@ type ledger struct {
 	past    []entry           // the use before, of each slot
 	ids     map[string]uint32 // slot of the latest use that was granted or expected under an id
 	last    clock.Instant     // time of the last step
+	lastAt  clock.Instant     // its true time
 	stalled clock.Instant     // of the last one behind a gap
 	again   uint64            // grants that were repeated
 }
@@ -121,7 +122,7 @@ func (l *ledger) look(now clock.Instant) {
 	if l.last != 0 {
 		gap = now.Sub(l.last)
 	}
-	l.last = now
+	l.last, l.lastAt = now, l.w.now
 	if gap > l.interval() {
 		l.stalled = now
 	}
@@ -182,7 +183,7 @@ func (l *ledger) moved(s uint32, e *entry, bits uint32, now clock.Instant) {
 	if e.ended != 0 || before == record.Ended || before == record.Lapsed {
 		l.broke("L2", e, "use %d of slot %d came back after its end", e.use, s)
 	}
-	if last, ok := l.ids[g.id]; ok && last != s && bits == record.Expected && l.endedIn(last, g.id, now) {
+	if last, ok := l.ids[g.id]; bits == record.Expected && (ok && last != s && l.endedIn(last, g.id, now) || l.passedBy(g)) {
 		e.doubtful = true // nobody sees whether the id was free again when the expectation came
 	}
 	switch other := l.byID(g.id); {
@@ -241,6 +242,23 @@ func (l *ledger) endedIn(s uint32, id string, now clock.Instant) bool {
 	use, bits := l.word(s) // its end is not noted yet
 	e := &l.slots[s]
 	return e.id == id && e.state == record.Granted && (use != e.use || bits != record.Granted)
+}
+
+// passedBy reports that a lease of the same id may have come and gone within this step, of which the slots show nothing.
+func (l *ledger) passedBy(g *grant) bool {
+	for h, o := range l.r.life.app.leases {
+		if o == g || o.id != g.id || !o.granted || o.ended && o.at <= l.lastAt || int(h.Slot()) >= len(l.slots) {
+			continue
+		}
+		use, bits := l.word(h.Slot())
+		over := use > h.Use() || use == h.Use() && bits != record.Free && bits != record.Expected && bits != record.Granted
+		e, p := &l.slots[h.Slot()], &l.past[h.Slot()]
+		seen := e.use == h.Use() && e.name != "" || p.use == h.Use() && p.name != ""
+		if over && !seen {
+			return true
+		}
+	}
+	return false
 }
 
 func (l *ledger) broke(rule Rule, e *entry, format string, args ...any) {

@@ -51,6 +51,7 @@ type rankCtx struct {
 	spent    uint64 // the last that is over here
 	unheard  bool   // memory came and went before any was told
 	mapDue   bool
+	mapped   bool // a map of it was ever made for its host
 	agents   int
 	poisoned bool
 	brokeAt  clock.Instant // true time of that
@@ -265,7 +266,7 @@ func (r *rankCtx) stepSafely() (ok bool) {
 	}
 	if r.mapDue {
 		r.mapDue = false
-		r.ownMap = wire.AppendHandshake(nil, r.describe())
+		r.ownMap, r.mapped = wire.AppendHandshake(nil, r.describe()), true
 		r.link.SetMap(r.ownMap)
 		r.wake()
 	}

@@ -49,6 +49,8 @@ func TestSeedsThatOnceBrokeARule(t *testing.T) {
 		183100000000002753:  "a lease renewed while its second look waited for a backlog, and not again",
 		183200000000003821:  "blocks that a stock owner had spoilt itself",
 		190100000000000021:  "two leases of a stock owner under one id",
+		190700000000000924:  "an expectation under an id whose lease came and went in the same step",
+		190800000000003042:  "a rank that joins a host which is broken already",
 		190200000000002570:  "a lease renewed while its second look waited, of an owner whose every pass is a stall",
 	} {
 		r, err := Run(Random(seed, nil), Options{})

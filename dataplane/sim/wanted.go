@@ -72,6 +72,9 @@ func (l *ledger) brokenFreed(g *grant) {
 	s := g.handle.Slot()
 	e := &l.slots[s]
 	if h := l.r.life.host; h != nil {
+		if !l.r.mapped { // nobody has known where its rows are: it joined a host that was broken already
+			at = 0
+		}
 		if h.poisoned {
 			at = max(at, h.brokeAt)
 		}
