@@ -62,6 +62,11 @@ func made(t *testing.T, name string) *lab {
 			{Name: "mlx5_0", PCI: "0000:01:01.0", Path: "pci0000:00 0000:00:01.0", Layer: "InfiniBand", Rate: "200 Gb/sec (4X HDR)"},
 			{Name: "mlx5_1", PCI: "0000:03:00.0", Path: "pci0000:00 0000:00:03.0", Layer: "InfiniBand", Rate: "200 Gb/sec (4X HDR)"},
 		}
+	case "pair":
+		m.GPUs = []machine.GPU{{PCI: "0000:01:00.0", Path: "pci0000:00 0000:00:01.0", Name: "A"}}
+		for i := range 2 {
+			m.NICs = append(m.NICs, machine.NIC{Name: fmt.Sprintf("mlx5_%d", i), PCI: fmt.Sprintf("0000:01:%02x.0", 8+i), Path: "pci0000:00 0000:00:01.0", Layer: "InfiniBand", Rate: "100 Gb/sec (4X EDR)"})
+		}
 	case "two-and-eight":
 		for i := range 2 {
 			m.GPUs = append(m.GPUs, machine.GPU{PCI: fmt.Sprintf("0000:01:%02x.0", i), Path: "pci0000:00 0000:00:01.0", Node: 0, Name: "A", Memory: 1, BAR1: 1})
@@ -131,6 +136,7 @@ func TestSettingsAreOnlyWhatUCXWouldChooseWorse(t *testing.T) {
 		"far-socket":     {"UCX_NET_DEVICES=mlx5_1:1", "UCX_IB_GPU_DIRECT_RDMA=yes"},
 		"grace-hopper":   {"UCX_IB_GPU_DIRECT_RDMA=yes"}, // its only NIC that is up
 		"two-and-eight":  {"UCX_NET_DEVICES=mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1", "UCX_MAX_RMA_RAILS=4"},
+		"pair":           nil, // as many ports as NIXL uses by itself
 		"no-nic":         nil,
 	} {
 		t.Run(name, func(t *testing.T) {

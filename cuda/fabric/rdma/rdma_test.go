@@ -72,6 +72,8 @@ func TestWaysOfGPUMemoryToANIC(t *testing.T) {
 		{"peer memory alone, closed modules", "far-socket", "5.15.0", "", "nvidia_peermem", "open ones"},
 		{"dma-buf alone", "grace-hopper", "6.5.0", "", "", ""},
 		{"an old kernel", "grace-hopper", "5.4.0", "", "", "older than 5.12"},
+		{"a kernel that is older still", "grace-hopper", "4.18.0-513.el8", "", "", "older than 5.12"},
+		{"the first kernel that can", "grace-hopper", "5.12.0", "", "", ""},
 		{"no driver", "grace-hopper", "6.8.0", "proc/driver/nvidia/version", "", "no NVIDIA driver"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -210,6 +210,7 @@ func TestEachHarmToGPUsAndNICsIsNamedWithItsRemedy(t *testing.T) {
 		{"a device for NICs", "eight-by-eight", func(*rig) {}, "device 0", Pass,
 			"0000:1b:00.0, GPUDirect RDMA, GPUDirect RDMA of VMM memory, dma-buf, NICs' writes are ordered for the device itself, flush from the host", ""},
 		{"a device for no NIC", "eight-by-eight", func(r *rig) { r.devices(cuda.Features{PCI: "0000:01:00.0"}) }, "device 0", Fail, "no GPUDirect RDMA", "consumer cards"},
+		{"a device by dma-buf alone", "grace-hopper", func(r *rig) { r.devices(cuda.Features{DMABuf: true, FlushHost: true}) }, "device 0", Warn, "no GPUDirect RDMA, no GPUDirect RDMA of VMM memory, dma-buf", "expandable_segments"},
 		{"a device whose reads cannot be proven", "eight-by-eight", func(r *rig) { r.devices(cuda.Features{RDMA: true, RDMAWithVMM: true}) }, "device 0", Fail, "ordered for nobody", "host memory"},
 		{"a device without dma-buf, and no module", "grace-hopper", func(r *rig) { r.devices(cuda.Features{RDMA: true, FlushHost: true}) }, "device 0", Fail, "no dma-buf", "nvidia-peermem"},
 		{"a device that gives no mapped memory", "eight-by-eight", func(r *rig) { r.devices(cuda.Features{RDMA: true, Ordering: cuda.OrderingAll}) }, "device 0", Warn, "no GPUDirect RDMA of VMM", "expandable_segments"},
