@@ -127,7 +127,7 @@ func Handler(c *Collector) http.Handler {
 		case <-r.Context().Done():
 			return
 		}
-		format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
+		format := expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...)
 		body, err := func() ([]byte, error) {
 			defer func() { <-one }()
 			return c.encode(format)

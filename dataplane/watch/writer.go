@@ -51,7 +51,6 @@ type Writer struct {
 	turns    [sections]uint64
 	remTurns []uint64
 	ended    uint64 // ends written
-	end      [endLen]byte
 
 	failed atomic.Uint64
 }
