@@ -249,6 +249,29 @@ func TestEveryCallOfATransportHasTheDevicesContext(t *testing.T) {
 	}
 }
 
+func TestHostAndDeviceMemoryAreRegisteredTogether(t *testing.T) {
+	l := newDeviceLab(t, `{}`)
+	if err := l.d.core.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	mixed := append([]Region(nil), l.d.regions...)
+	mixed[0].Mem = transport.DRAM
+	if err := l.d.core.Register(mixed); err != nil {
+		t.Fatal(err)
+	}
+	if len(l.dev.regions) != 1 || l.dev.regions[0].Name != "layer.1" {
+		t.Errorf("the device is asked about %+v", l.dev.regions)
+	}
+	got := l.tr[1].registered
+	if len(got) != 4 || got[0].Mem != transport.DRAM || got[0].Addr != mixed[0].Addr || got[1].Mem != transport.VRAM || got[1].Addr != mixed[1].Addr {
+		t.Errorf("registered: %+v", got)
+	}
+	l.peer = l.connect(l.d, l.p)
+	if ev := l.readOnce("r1", 7); ev.Status != record.ReadOK || l.d.wrong(7, blocks(40, 8)) != 0 || len(l.tr[1].without) != 0 {
+		t.Errorf("read: %+v, %d wrong words, without the context: %q", ev, l.d.wrong(7, blocks(40, 8)), l.tr[1].without)
+	}
+}
+
 func TestARegistrationThatIsRefusedHoldsNothingAndCanBeTriedAgain(t *testing.T) {
 	l := newDeviceLab(t, `{}`)
 	if err := l.d.core.Unregister(); err != nil {
