@@ -371,9 +371,10 @@ class Engine:
         output = self.scheduler.schedule()
         self.made += 1
         work, firsts = {}, self.firsts(output)
+        new = {r.req_id for r in output.scheduled_new_reqs}  # a session's next part, too
         for id, n in output.num_scheduled_tokens.items():
             tables = [list(t) for t in self.scheduler.kv_cache_manager.get_block_ids(id)]
-            work[id] = (list(self.scheduler.requests[id].prompt_token_ids), firsts[id], n, tables)
+            work[id] = (list(self.scheduler.requests[id].prompt_token_ids) if id in new else None, firsts[id], n, tables)
         self.pending.append((output, work))
         return output
 
@@ -389,7 +390,7 @@ class Engine:
         output, scheduled = self.pending.popleft()
         work, ends = {}, {}
         for id, (prompt, first, n, tables) in scheduled.items():
-            tokens = self.tokens.setdefault(id, prompt)
+            tokens = self.tokens[id] = prompt or self.tokens[id]
             work[id] = (tokens[:first + n], first, tables)
             ends[id] = first + n >= len(tokens)
         told = [r.step(output, work) for r in self.ranks]

@@ -51,6 +51,27 @@ class Counts(unittest.TestCase):
             self.assertEqual(regions_of_groups(payload, 2), want)
 
 
+class Cut(Engines):
+    """Models of which vLLM cuts a prefill's prompt, since the decode has to compute its last tokens: state-space layers, drafters that
+    look ahead."""
+
+    def test_what_the_prefill_leaves_out_is_computed_by_the_decode(self):
+        for window in (0, 64):
+            p, d = self.engine("p", window=window), self.engine("d", window=window)
+            for back in (1, 2, 40):
+                with mock.patch.object(p.side, "_prefill_backoff", lambda back=back: back), mock.patch.object(d.side, "_prefill_backoff", lambda back=back: back):
+                    for n in (1, 2, 32, 33, 34, 65, 129, 300):
+                        with self.subTest(window=window, back=back, tokens=n):
+                            tokens = prompt(n, n + back)
+                            p.add(f"p{back}.{n}", tokens, kv=dict(PREFILL))
+                            kv = p.run(f"p{back}.{n}", d).kv
+                            self.assertEqual(kv["remote_num_tokens"], n - back if n > back else n)
+                            d.add(f"d{back}.{n}", tokens, 3, kv)
+                            self.assertEqual((d.run(f"d{back}.{n}", p).tokens, d.out[f"d{back}.{n}"].reason), (answer(tokens, 3), "length"))
+            p.rest(d)
+            d.rest(p)
+
+
 class Chunks(Engines):
     def test_blocks_of_chunks_that_are_over_are_not_read_in_place_of_those_that_count(self):
         with mock.patch.object(stage, "cache_configuration", chunked):

@@ -114,7 +114,7 @@ class Scheduler(NixlPullConnectorScheduler):
             request.kv_transfer_params = None
             return
         params = request.kv_transfer_params = dict(params)  # what is noted there is of this request; a front end in this process shares it
-        if params.get("do_remote_decode"):
+        if params.get("do_remote_decode") and not request.resumable:  # a session's next part would stand where its last tokens were
             self._truncate_request_for_prefill(request)
         if params.get("do_remote_prefill") or self._second_turn(params):
             self._reader.track(request)
