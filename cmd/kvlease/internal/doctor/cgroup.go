@@ -20,6 +20,20 @@ func (s *System) cgroups(controller string) (dirs []string, v1 bool, err error) 
 	if err != nil {
 		return nil, false, err
 	}
+	dirs, v1 = findCgroups(paths, mounts, controller)
+	if len(dirs) == 0 {
+		return nil, false, fmt.Errorf("no cgroup of the controller %s is mounted", controller)
+	}
+	for i, dir := range dirs {
+		if below, ok := strings.CutPrefix(dir, "/sys/"); ok {
+			dirs[i] = filepath.Join(s.Sys, below)
+		}
+	}
+	return dirs, v1, nil
+}
+
+// findCgroups does it with the texts of /proc/PID/cgroup and mountinfo.
+func findCgroups(paths, mounts, controller string) (dirs []string, v1 bool) {
 	var unified string
 	for line := range strings.Lines(paths) { // hierarchy:controllers:path
 		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -29,37 +43,34 @@ func (s *System) cgroups(controller string) (dirs []string, v1 bool, err error) 
 		case names == "":
 			unified = path
 		case slices.Contains(strings.Split(names, ","), controller):
-			dirs = s.folders(mounts, "cgroup", controller, path)
-			if len(dirs) > 0 {
-				return dirs, true, nil
+			if dirs = folders(mounts, "cgroup", controller, path); len(dirs) > 0 {
+				return dirs, true
 			}
 		}
 	}
-	if dirs = s.folders(mounts, "cgroup2", "", unified); len(dirs) == 0 {
-		return nil, false, fmt.Errorf("no cgroup of the controller %s is mounted", controller)
-	}
-	return dirs, false, nil
+	return folders(mounts, "cgroup2", "", unified), false
 }
 
 // folders finds the mount of a hierarchy and walks from a path in it up to the mount.
-func (s *System) folders(mounts, kind, controller, path string) (dirs []string) {
+func folders(mounts, kind, controller, path string) (dirs []string) {
 	for line := range strings.Lines(mounts) {
 		// id parent major:minor root mountpoint options [fields] - type source options
 		before, after, ok := strings.Cut(line, " - ")
 		f, g := strings.Fields(before), strings.Fields(after)
-		if !ok || len(f) < 5 || len(g) < 3 || g[0] != kind || controller != "" && !slices.Contains(strings.Split(g[2], ","), controller) {
+		if !ok || len(f) < 5 || len(g) < 3 || g[0] != kind || !filepath.IsAbs(f[4]) || controller != "" && !slices.Contains(strings.Split(g[2], ","), controller) {
 			continue
 		}
-		mount := f[4]
-		if below, ok := strings.CutPrefix(mount, "/sys/"); ok {
-			mount = filepath.Join(s.Sys, below)
-		}
+		mount := filepath.Clean(f[4])
 		inside, ok := strings.CutPrefix(path, strings.TrimSuffix(f[3], "/"))
 		if !ok || slices.Contains(strings.Split(inside, "/"), "..") {
 			inside = ""
 		}
-		for dir := filepath.Join(mount, inside); len(dir) >= len(mount); dir = filepath.Dir(dir) {
+		const deepest = 256 // the kernel allows any depth; nobody uses it
+		for dir := filepath.Join(mount, inside); len(dirs) < deepest; dir = filepath.Dir(dir) {
 			dirs = append(dirs, dir)
+			if dir == mount {
+				break
+			}
 		}
 		return dirs
 	}

@@ -21,12 +21,15 @@ func (s *System) limitOf(name string) (limit, error) {
 	if err != nil {
 		return limit{}, err
 	}
+	return parseLimit(all, name)
+}
+
+func parseLimit(all, name string) (l limit, err error) {
 	for line := range strings.Lines(all) {
 		rest, ok := strings.CutPrefix(line, name)
 		if !ok {
 			continue
 		}
-		var l limit
 		f := strings.Fields(rest)
 		for i, to := range []*uint64{&l.soft, &l.hard} {
 			if i >= len(f) {
