@@ -228,7 +228,8 @@ func TestAStockOwnerRestartedUnderItsIDIsAnotherEngine(t *testing.T) { // S26
 	// What D is asked for before it has heard of the restart is lost with the boot before: a busy machine needs another request.
 	id := "r2"
 	for n := 3; ; n++ {
-		params := throughRouter(t, again.do("prefill", "id", id, "blocks", []int{5, 6, 7}))
+		first := 3*n - 4 // P holds those of the one before until its term ends
+		params := throughRouter(t, again.do("prefill", "id", id, "blocks", []int{first, first + 1, first + 2}))
 		d.do("track", "id", id, "params", params)
 		d.do("read", "id", id, "blocks", []int{1, 2, 0})
 		r, ok := d.take(event("read_failed", id), interval)
