@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/demo"
 	"github.com/kvlease/kvlease/internal/require"
 )
@@ -32,4 +34,16 @@ func builtPrograms(t *testing.T) demo.Programs {
 		t.Setenv("KVLEASE_NIXL", filepath.Dir(wheel))
 	}
 	return demo.Programs{Prefill: []string{prefill}, Decode: []string{decode}, Node: []string{tool, "node"}}
+}
+
+func TestNIXLIsLookedForOnceInEachFolder(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(filepath.Dir(exe))
+	want := []string{filepath.Dir(exe), filepath.Dir(filepath.Dir(exe))}
+	if diff := cmp.Diff(want, nixlFolders()); diff != "" {
+		t.Errorf("folders (-want +got):\n%s", diff)
+	}
 }

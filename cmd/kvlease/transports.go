@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/kvlease/kvlease/cnixl"
 	"github.com/kvlease/kvlease/dataplane/core"
@@ -31,7 +32,7 @@ func nixlFolders() []string {
 		dir := filepath.Dir(exe)
 		folders = append(folders, dir, filepath.Dir(dir))
 	}
-	if dir, err := os.Getwd(); err == nil {
+	if dir, err := os.Getwd(); err == nil && !slices.Contains(folders, dir) {
 		folders = append(folders, dir)
 	}
 	return folders
