@@ -113,6 +113,7 @@ func (c *Core) Drain(timeout time.Duration) error {
 	if err := c.startDrain(timeout); err != nil {
 		return err
 	}
+	c.Wake() // the next step tells ranks and owners
 	if c.hosted == nil && c.side != nil {
 		c.side.leave()
 	}

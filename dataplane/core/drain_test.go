@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
 func TestAReaderThatDrainsReleasesAllThatItWillNeverRead(t *testing.T) {
@@ -90,5 +91,26 @@ func TestAReaderIsToldOnceThatItsOwnerDrains(t *testing.T) {
 	l.run(300*time.Millisecond, 30*time.Millisecond)
 	if done := l.d.take(record.EvReadDone); len(done) != 1 || l.d.wrong(1, here) != 0 {
 		t.Errorf("what a draining owner holds was not read whole: %+v", l.d.evs)
+	}
+}
+
+// What a drain has to say leaves with a step, and its bound may be shorter than the pump's sleep.
+func TestADrainEndsThePumpsSleep(t *testing.T) {
+	f := newFleet(t, stream.KindProcess)
+	f.wake = func() int { return newEventFd(t) }
+	p := f.team("P", 2, 1)
+	p.grant("lease", 1, blocks(0, 2))
+	l := newLab(t, `{}`)
+	l.grant("lease", 1, blocks(0, 2))
+	l.p.core.mem.Control.WakeFd = int32(newEventFd(t))
+	for name, c := range map[string]*Core{"host": p.core, "engine": l.p.core} {
+		if n := c.wakes(t, record.Sleeps, func() error {
+			if err := c.Drain(0); !errors.Is(err, ErrTimeout) {
+				return fmt.Errorf("drain: %w, want ErrTimeout", err)
+			}
+			return nil
+		}); n == 0 {
+			t.Errorf("%s: nobody has woken the pump", name)
+		}
 	}
 }
