@@ -17,6 +17,9 @@ type Region struct {
 type Machine struct {
 	// BAR1Free is what is left of each device's window for PCIe, in bytes, as NVML tells it.
 	BAR1Free map[int]uint64
+	// NoNIC: this process can open no RDMA NIC that is up. Then reads take other ways, NVLink or host memory, and nothing is held against
+	// what NICs need.
+	NoNIC bool
 	// Peermem: the kernel module nvidia_peermem (or nv_peer_mem) is loaded, over which NICs pin device memory without dma-buf.
 	Peermem bool
 }
@@ -57,7 +60,7 @@ type checked struct {
 func (d *Driver) Check(regions []Region, m Machine) (Plan, error) {
 	list := make([]checked, 0, len(regions))
 	for i, r := range regions {
-		at, err := d.place(r)
+		at, err := d.place(r, !m.NoNIC)
 		if err != nil {
 			return Plan{}, nameRegion(i, r, err)
 		}
@@ -72,6 +75,10 @@ func (d *Driver) Check(regions []Region, m Machine) (Plan, error) {
 		}
 	}
 	p := join(list)
+	if m.NoNIC {
+		p.Unchecked = append(p.Unchecked, "this process can open no RDMA NIC that is up, so device memory was not held against what NICs need")
+		return p, nil
+	}
 	for _, device := range p.Devices {
 		if err := d.suits(device, list, m, &p); err != nil {
 			return Plan{}, err
@@ -91,8 +98,8 @@ func refuse(cause, fix string, args ...any) error {
 
 const allocFix = "allocate the cache with cudaMalloc (PyTorch: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False)"
 
-// place finds a region's allocation and holds the region against it.
-func (d *Driver) place(r Region) (Pointer, error) {
+// place finds a region's allocation and holds the region against it; nic: it has to be one that NICs can take.
+func (d *Driver) place(r Region, nic bool) (Pointer, error) {
 	switch {
 	case r.Addr == 0 || r.Bytes == 0 || r.Addr+r.Bytes < r.Addr:
 		return Pointer{}, refuse("that is no range", "give address and length of the cache")
@@ -111,19 +118,19 @@ func (d *Driver) place(r Region) (Pointer, error) {
 	case Managed:
 		return at, refuse("the address is %s, whose pages move and cannot be pinned", allocFix, at.Kind)
 	case VMM:
-		return at, d.walk(r, at)
+		return at, d.walk(r, at, nic)
 	}
-	return at, d.fits(r, at)
+	return at, d.fits(r, at, nic)
 }
 
 // fits holds a region against an allocation that is in one piece.
-func (d *Driver) fits(r Region, at Pointer) error {
+func (d *Driver) fits(r Region, at Pointer, nic bool) error {
 	switch {
 	case at.Device != r.Device:
 		return refuse("it is memory of device %d, and device %d was said", "device is the ordinal after CUDA_VISIBLE_DEVICES", at.Device, r.Device)
 	case r.Addr+r.Bytes > at.Base+at.Bytes:
 		return refuse("its allocation ends after %d bytes", "register what was allocated", at.Base+at.Bytes-r.Addr)
-	case !at.RDMA:
+	case nic && !at.RDMA:
 		return &Error{Call: "cuPointerGetAttribute", Cause: fmt.Sprintf("%s that GPUDirect RDMA cannot take", at.Kind), Fix: rdmaFix(at.Kind), Kind: ErrUnavailable}
 	}
 	return nil
@@ -142,14 +149,14 @@ func rdmaFix(k Kind) string {
 }
 
 // walk looks at every mapping under a region of VMM memory: a range may have holes, and its pieces other properties.
-func (d *Driver) walk(r Region, at Pointer) error {
+func (d *Driver) walk(r Region, at Pointer, nic bool) error {
 	for addr := r.Addr; ; { // ends: each mapping ends further on
 		if at.Kind != VMM {
 			return refuse("nothing is mapped %d bytes behind its begin", "map the whole range before it is registered", addr-r.Addr)
 		}
 		piece := r
 		piece.Addr, piece.Bytes = addr, 1
-		if err := d.fits(piece, at); err != nil {
+		if err := d.fits(piece, at, nic); err != nil {
 			return err
 		}
 		next := at.Mapping + at.MappingBytes

@@ -131,6 +131,32 @@ func TestARefusedRegionSaysWhyAndWhatHelps(t *testing.T) {
 	}
 }
 
+func TestWithoutANICNothingIsHeldAgainstWhatNICsNeed(t *testing.T) {
+	s := newScript(t)
+	d := s.open()
+	s.do("engine 0 1")
+	a := s.alloc("vmm", 0, 4<<20, 0)
+	s.do("rdma %#x 0", a)
+	for _, line := range []string{"attribute 0 110 0", "attribute 0 116 0", "attribute 0 117 0", "attribute 0 118 0", "attribute 0 124 0"} {
+		s.do("%s", line)
+	}
+	regions := []Region{{Addr: a, Bytes: 4 << 20, Name: "layer.0"}}
+	m := Machine{NoNIC: true, BAR1Free: map[int]uint64{0: 1}}
+	h, err := d.Hold(regions, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(h.Notes()) != 1 || h.Unordered() {
+		t.Errorf("notes %q, unordered %v", h.Notes(), h.Unordered())
+	}
+	if err := h.Release(); err != nil {
+		t.Error(err)
+	}
+	regions[0].Addr = s.alloc("managed", 0, 4<<20, 0) // what is wrong whoever reads it
+	_, err = d.Hold(regions, m)
+	wants(t, err, ErrInvalid, "managed memory")
+}
+
 func TestWhatNobodyKnowsIsSaidAndStandsInNobodysWay(t *testing.T) {
 	s := newScript(t)
 	d := s.open()

@@ -27,14 +27,14 @@ func (d *Driver) Hold(regions []Region, m Machine) (*Hold, error) {
 		return nil, err
 	}
 	h := &Hold{ranges: plan.Ranges, notes: plan.Unchecked}
-	if err := h.take(d, plan); err != nil {
+	if err := h.take(d, plan, m); err != nil {
 		_ = h.Release() // the first failure is the one to tell
 		return nil, err
 	}
 	return h, nil
 }
 
-func (h *Hold) take(d *Driver, plan Plan) error {
+func (h *Hold) take(d *Driver, plan Plan, m Machine) error {
 	of := map[int]*Context{}
 	for _, device := range plan.Devices {
 		c, err := d.Retain(device)
@@ -44,7 +44,7 @@ func (h *Hold) take(d *Driver, plan Plan) error {
 		of[device] = c
 		h.contexts = append(h.contexts, c)
 		f := c.Features()
-		if f.Ordering >= OrderingOwner {
+		if f.Ordering >= OrderingOwner || m.NoNIC { // nobody writes past the device's own order
 			continue
 		}
 		if !f.FlushHost {

@@ -386,7 +386,7 @@ var Defs = [kinds]Def{
 	DeviceUnchecked: {
 		"device_unchecked", Warning, [2]string{},
 		"not all that device memory needs could be checked: {text}",
-		"name the management library by KVLEASE_NVML, or compare the cache with the BAR1 window yourself (nvidia-smi -q -d MEMORY)",
+		"none if no NIC is to reach it; else look at kvlease doctor, name the management library by KVLEASE_NVML, or compare the cache with the BAR1 window yourself (nvidia-smi -q -d MEMORY)",
 	},
 	PriorityOff: {
 		"priority_off", Warning, [2]string{"times"},

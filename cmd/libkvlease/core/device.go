@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +29,7 @@ func openDevices() (core.Devices, error) {
 // Hold looks at the machine for what the driver does not tell, and has the regions held.
 func (d devices) Hold(regions []core.Region) (core.Held, error) {
 	list := make([]cuda.Region, 0, len(regions))
-	m := cuda.Machine{BAR1Free: map[int]uint64{}, Peermem: peerMemory()}
+	m := cuda.Machine{BAR1Free: map[int]uint64{}, NoNIC: !slices.ContainsFunc(rdma.Look(here.sys, here.dev), usable), Peermem: peerMemory()}
 	for _, r := range regions {
 		device := int(r.Device)
 		list = append(list, cuda.Region{Addr: r.Addr, Bytes: r.Bytes, Device: device, Name: r.Name})
@@ -48,11 +49,16 @@ func (d devices) Hold(regions []core.Region) (core.Held, error) {
 	return held{h}, nil
 }
 
+// here is where this machine is seen. Tests have another.
+var here = struct{ sys, proc, dev string }{"/sys", "/proc", "/dev"}
+
+func usable(n rdma.NIC) bool { return n.Usable() }
+
 // peerMemory reports whether a kernel module is loaded over which NICs pin device memory.
 func peerMemory() bool {
 	var u unix.Utsname
 	_ = unix.Uname(&u)
-	m := rdma.LookGPUMemory("/sys", "/proc", strings.TrimRight(string(u.Release[:]), "\x00"))
+	m := rdma.LookGPUMemory(here.sys, here.proc, strings.TrimRight(string(u.Release[:]), "\x00"))
 	return m.Module != ""
 }
 

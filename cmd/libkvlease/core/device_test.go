@@ -11,6 +11,7 @@ import (
 	"github.com/kvlease/kvlease/cnixl"
 	fakenixl "github.com/kvlease/kvlease/cnixl/fake"
 	"github.com/kvlease/kvlease/cuda"
+	"github.com/kvlease/kvlease/cuda/fabric/machine"
 	"github.com/kvlease/kvlease/cuda/fakecuda"
 	"github.com/kvlease/kvlease/cuda/fakenvml"
 	"github.com/kvlease/kvlease/dataplane/core"
@@ -46,6 +47,17 @@ func newGPUs(t *testing.T) *gpus {
 		}
 	}
 	g.reset()
+	shape, err := machine.Load("eight-by-eight") // for its NICs
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape.Peer = ""
+	root, was := t.TempDir(), here
+	if err := shape.Build(root); err != nil {
+		t.Fatal(err)
+	}
+	here.sys, here.proc, here.dev = root+"/sys", root+"/proc", root+"/dev"
+	t.Cleanup(func() { here = was })
 	return g
 }
 
@@ -285,8 +297,8 @@ func TestWhatCannotBeRegisteredOfADeviceIsRefusedBeforeNIXLSeesIt(t *testing.T) 
 	if n, err := fakenixl.Control(g.nixl, "count register_mem"); err != nil || n != 0 {
 		t.Errorf("NIXL was asked %d times, %v", n, err)
 	}
-	g.reset()
+	here.sys = t.TempDir() // a machine without NICs, whose reads take other ways
 	if err := c.Register(g.cache("device")); err != nil {
-		t.Errorf("what is there: %v", err)
+		t.Errorf("without NICs: %v", err)
 	}
 }
