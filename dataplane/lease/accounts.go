@@ -30,7 +30,7 @@ type Account struct {
 	Engine, Epoch uint64 // of a native one
 	Leases        uint64
 	Blocks        uint64
-	Oldest        clock.Instant // grant of the oldest lease, as the last look at all slots saw it; 0: it saw none
+	Oldest        clock.Instant // grant of the oldest lease without a fixed life, as the last look at all slots saw it; 0: it saw none
 	LastBeat      clock.Instant // last message of heartbeats that named a lease, or an expected request; 0: none
 	LeastSlack    time.Duration // least time that a renewal found left, of this look and the one before; NoSlack: there was none
 	Ended         [len(record.FreedNames)]uint64

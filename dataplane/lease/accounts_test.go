@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/siphash"
 )
@@ -395,6 +396,27 @@ func TestALookAtAllSlotsFindsTheOldestLeaseOfEachReader(t *testing.T) {
 	}
 	if nobody, _ = r.t.Account(NobodysAccount); nobody.Oldest != 3 {
 		t.Errorf("the oldest is of %d, want 3", nobody.Oldest)
+	}
+}
+
+// Blocks for a next turn are held for minutes without a heartbeat.
+func TestALeaseOfAFixedLifeIsNoOldestOne(t *testing.T) {
+	r := newRig(t, 8)
+	oldest := func() clock.Instant {
+		r.t.Look(r.now)
+		r.t.Look(r.now)
+		a, _ := r.t.Account(NobodysAccount)
+		return a.Oldest
+	}
+	r.now++
+	r.grant("next turn", fixed)
+	if at := oldest(); at != 0 {
+		t.Errorf("the oldest lease is of %d, want none", at)
+	}
+	r.now++
+	r.grant("a")
+	if at := oldest(); at != r.now {
+		t.Errorf("the oldest lease is of %d, want %d", at, r.now)
 	}
 }
 

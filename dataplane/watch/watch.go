@@ -70,7 +70,7 @@ type Reader struct {
 
 	Leases, Blocks uint64
 	Bytes          uint64        // Blocks x Head.BlockBytes
-	Oldest         clock.Instant // grant of the oldest lease, as of a scan that takes a while; 0: none
+	Oldest         clock.Instant // grant of the oldest lease without a fixed life, as of a scan that takes a while; 0: none
 	LastBeat       clock.Instant // 0: none
 	LeastSlack     time.Duration // least time that a renewal found left, of the last two to four intervals; -1: there was none
 
