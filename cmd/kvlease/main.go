@@ -38,6 +38,7 @@ Start with:
   kvlease top                   the engines of this machine, live: who holds whose blocks
   kvlease dump PID              the leases of a running process, also of one that hangs
   kvlease doctor                whether this machine will do, and what to change
+  kvlease bench                 what notifications, reads and the fence cost here, beside NIXL alone
   kvlease version               what is installed here`
 
 type cli struct {
@@ -51,6 +52,7 @@ type cli struct {
 	Top     topCmd     `cmd:"" help:"Show the engines of this machine as a live table: who holds whose blocks, and how close it is to losing them."`
 	Dump    dumpCmd    `cmd:"" help:"Print the lease table of a process, live, hanging or stopped: who holds which blocks, for how long still, and what ended last."`
 	Doctor  doctorCmd  `cmd:"" help:"Look whether this machine will do for an engine: limits, processors, memory, GPUs, NICs, NIXL, peers; why each thing matters, and the fix."`
+	Bench   benchCmd   `cmd:"" help:"Measure notifications, reads, the first byte and the fence between two processes, in turn with raw NIXL and a copy."`
 	Version versionCmd `cmd:"" help:"Print the versions of kvlease, Go, NIXL and the kernel, and whether engines can be traced here."`
 }
 
@@ -133,7 +135,7 @@ type usageError struct{ error }
 // helped is the command whose help speaks of these arguments.
 func helped(args []string) string {
 	switch args[0] {
-	case "attach", "demo", "doctor", "dump", "export", "node", "sim", "soak", "top", "trace", "version":
+	case "attach", "bench", "demo", "doctor", "dump", "export", "node", "sim", "soak", "top", "trace", "version":
 		return "kvlease " + args[0]
 	}
 	return "kvlease"

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/bench"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
+)
+
+func TestTheBenchMeasuresOverRealNIXL(t *testing.T) {
+	builtPrograms(t)
+	picture := filepath.Join(t.TempDir(), "bench.svg")
+	code, stdout, stderr := tool(t, nil, "bench", "--block", "4K", "--count", "1,4", "--rounds", "1", "--samples", "2", "--burst", "20", "--json", "--svg", picture)
+	var r bench.Result
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != exitOK {
+		t.Fatalf("code %d, %v\n%s\n%s", code, err, stdout, stderr)
+	}
+	if r.Transport != "nixl" || r.Library == "" || r.Version != version || len(r.Reads) != 2 || len(r.Notifications.Burst) != 2 {
+		t.Errorf("it says %+v", r)
+	}
+	for _, read := range r.Reads {
+		for _, w := range read.Ways {
+			if w.Us.Low <= 0 || w.GBs.Median <= 0 || w.Way != bench.WayCopy && w.FirstUs == nil {
+				t.Errorf("%d x %d: %+v", read.Count, read.Block, w)
+			}
+		}
+	}
+	drawn, err := os.Open(picture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer drawn.Close()
+	for x := xml.NewDecoder(drawn); ; {
+		if _, err := x.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("the picture is no XML: %v", err)
+		}
+	}
+}
+
+// childrenOf are the processes that pid has started and that live.
+func childrenOf(t *testing.T, pid int) []string {
+	t.Helper()
+	var all []string
+	files, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task", "*", "children"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if list, err := os.ReadFile(f); err == nil {
+			all = append(all, strings.Fields(string(list))...)
+		}
+	}
+	return all
+}
+
+func TestCtrlCEndsTheBenchAndItsOwner(t *testing.T) {
+	builtPrograms(t)
+	cmd := exec.Command(os.Args[0], "bench", "--rounds", "1000")
+	cmd.Env = append(os.Environ(), envTool+"=1")
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var owner []string
+	for end := time.Now().Add(standin.Longest); len(owner) == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		owner = childrenOf(t, cmd.Process.Pid)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	err := cmd.Wait()
+	if len(owner) != 1 || cmd.ProcessState.ExitCode() != exitFailed || !strings.Contains(said.String(), "interrupted") {
+		t.Errorf("owner %v, %v\n%s", owner, err, said.String())
+	}
+	for _, pid := range owner {
+		if _, err := os.Stat(filepath.Join("/proc", pid)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("process %s is still there: %v", pid, err)
+		}
+	}
+}
+
+func TestTheBenchRefusesWhatItCannotDo(t *testing.T) {
+	for _, tc := range []struct {
+		name, want string
+		code       int
+		args       []string
+	}{
+		{"no NIXL", "(make deps fetches one; --nixl names one)", exitFailed, []string{"--nixl", "/nonexistent"}},
+		{"a size that is none", `--block has "16Q", wanted: bytes, as 65536, 64K or 1M`, exitUsage, []string{"--block", "16Q"}},
+		{"a size that wraps", `--block has "4294967296M"`, exitUsage, []string{"--block", "4294967296M"}},
+		{"no blocks", "--count has 0, allowed: 1 to 16384", exitUsage, []string{"--count", "0"}},
+		{"keys that are none", "--config needs a JSON object of keys", exitUsage, []string{"--config", "[]"}},
+		{"memory that is not built in", `--memory is "tape", allowed: dram`, exitUsage, []string{"--memory", "tape"}},
+		{"a picture that cannot be written", "the picture cannot be written", exitFailed, []string{"--svg", "/nonexistent/b.svg"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			code, stdout, stderr := tool(t, nil, append([]string{"bench"}, tc.args...)...)
+			if code != tc.code || stdout != "" || !strings.Contains(stderr, tc.want) || strings.Count(stderr, "\n") != 1 {
+				t.Errorf("code %d, want %d with %q in one line\n%s\n%s", code, tc.code, tc.want, stdout, stderr)
+			}
+		})
+	}
+}
