@@ -56,7 +56,7 @@ func (e *emitter) context() {
 	s := e.snap
 	e.put("up", 1)
 	// The hash of the name, whatever the page says: two names of one hash would make every join by it an error.
-	e.put("engine_info", 1, hexHash(wire.EngineHash([]byte(s.Engine))), clean(s.Provider), clean(s.Drive), clean(s.Carrier), strconv.Itoa(s.TP), strconv.Itoa(s.PP), clean(s.Library))
+	e.put("engine_info", 1, wire.HashText(wire.EngineHash([]byte(s.Engine))), clean(s.Provider), clean(s.Drive), clean(s.Carrier), strconv.Itoa(s.TP), strconv.Itoa(s.PP), clean(s.Library))
 	e.seconds("lease_duration_seconds", s.Duration)
 	e.seconds("heartbeat_interval_seconds", s.Interval)
 	e.seconds("lease_extension_seconds", s.Extension)

@@ -7,7 +7,6 @@ package metrics
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
 	"strconv"
@@ -219,11 +218,4 @@ func clean(s string) string {
 		return strconv.Quote(s)
 	}
 	return s
-}
-
-func hexHash(h uint64) string {
-	if h == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%016x", h)
 }

@@ -276,7 +276,7 @@ func TestAHostilePageBreaksNoScrape(t *testing.T) {
 		t.Errorf("up %v", got)
 	}
 	hashes := series(all, "engine_info", "hash")
-	if len(hashes) != 2 || hashes[hexHash(bad.Hash)] != 1 {
+	if len(hashes) != 2 || hashes[wire.HashText(bad.Hash)] != 1 {
 		t.Errorf("hashes of engines %v, want one of the good one and another one", hashes)
 	}
 	for _, f := range all {

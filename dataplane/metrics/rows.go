@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 var readerLabels = []string{"reader", "hash", "kind"}
@@ -20,7 +21,7 @@ func readerOf(r *watch.Reader) reader {
 	case r.Unnamed:
 		return reader{"unnamed", "", "unnamed"}
 	case r.Native || r.Hash != 0:
-		who.kind, who.hash = "native", hexHash(r.Hash)
+		who.kind, who.hash = "native", wire.HashText(r.Hash)
 	}
 	if who.name == "" {
 		who.name = who.hash
@@ -116,7 +117,7 @@ func (e *emitter) remotes() {
 }
 
 func (e *emitter) remote(id string, r *watch.Remote) {
-	hash := hexHash(r.Hash)
+	hash := wire.HashText(r.Hash)
 	e.put("remote_connected", truth(r.State == "connected"), id, hash)
 	e.age("remote_state_age_seconds", r.Since, id, hash, clean(r.State))
 	if r.Handshake > 0 {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"fmt"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/siphash"
@@ -59,6 +60,14 @@ type HelloBody struct {
 // EngineHash names an engine in native messages and on the death wire: SipHash-2-4 of the engine id with a zero key.
 // It is a name, not a secret; what a sender may do hangs on the keys in the entries.
 func EngineHash(id []byte) uint64 { return siphash.Sum64(0, 0, id) }
+
+// HashText is a hash as people and labels have it, sixteen digits; empty for 0, which stands for none.
+func HashText(h uint64) string {
+	if h == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", h)
+}
 
 // ParseNative reads a native message. body is the entries (Entry), or the body of a Hello (ParseHello); it lies in msg.
 // On any other status than OK body is nil and h is not to be used, except BadKind, BadFlags and BadLength, where it tells

@@ -221,3 +221,11 @@ func FuzzNative(f *testing.F) {
 		}
 	})
 }
+
+func TestAHashThatStandsForNoneHasNoText(t *testing.T) {
+	for h, want := range map[uint64]string{0: "", 0xab: "00000000000000ab", 1<<64 - 1: "ffffffffffffffff"} {
+		if got := HashText(h); got != want {
+			t.Errorf("%d is %q, want %q", h, got, want)
+		}
+	}
+}

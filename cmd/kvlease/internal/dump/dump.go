@@ -12,6 +12,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // Config of a dump.
@@ -263,7 +264,7 @@ func (c *Context) read(pid int, s *watch.Snapshot, names *pages.Names) error {
 func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 	now := s.Stepped.Add(s.Age)
 	c := &Context{
-		Context: s.Context, Page: s.Path, Engine: s.Engine, Hash: pages.Hash(s.Hash), Role: s.Role, Rank: s.Rank, TP: s.TP, PP: s.PP,
+		Context: s.Context, Page: s.Path, Engine: s.Engine, Hash: wire.HashText(s.Hash), Role: s.Role, Rank: s.Rank, TP: s.TP, PP: s.PP,
 		Library: s.Library, Drive: s.Drive, Transport: s.Provider, Carrier: s.Carrier, Epoch: hex(s.Epoch), Alive: s.Alive, Poisoned: s.Poisoned,
 		Draining: s.Draining, OpenNs: int64(now.Sub(s.Opened)), PageAgeNs: int64(s.Age), DurationNs: int64(s.Duration), IntervalNs: int64(s.Interval),
 		ExtensionNs: int64(s.Extension), BlockBytes: s.BlockBytes, Freed: map[string]uint64{}, Readers: []Reader{}, Owners: []Owner{}, Ends: []End{}, Leases: []Lease{},
@@ -282,7 +283,7 @@ func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 		if k.Leases == 0 {
 			continue
 		}
-		to := Reader{Name: names.Reader(k), Hash: pages.Hash(k.Hash), Leases: k.Leases, Blocks: k.Blocks, BeatAgeNs: ago(now, k.LastBeat)}
+		to := Reader{Name: names.Reader(k), Hash: wire.HashText(k.Hash), Leases: k.Leases, Blocks: k.Blocks, BeatAgeNs: ago(now, k.LastBeat)}
 		if k.Epoch != 0 {
 			to.Epoch = hex(k.Epoch)
 		}
@@ -295,15 +296,15 @@ func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 	for i := range s.Remotes {
 		k := &s.Remotes[i]
 		c.Owners = append(c.Owners, Owner{
-			Name: k.ID, Hash: pages.Hash(k.Hash), Address: k.Address, State: k.State, Tracked: k.Tracked, Reads: k.Reads, BeatAgeNs: ago(now, k.LastBeat),
+			Name: k.ID, Hash: wire.HashText(k.Hash), Address: k.Address, State: k.State, Tracked: k.Tracked, Reads: k.Reads, BeatAgeNs: ago(now, k.LastBeat),
 			HeardAgeNs: ago(now, k.LastRow), Fails: k.Fails, Bytes: k.Bytes, Unheard: k.Unheard,
 		})
 	}
 	for i := range s.Ends {
 		e := &s.Ends[i]
 		end := End{
-			Number: e.Number, AgoNs: int64(now.Sub(e.At)), Reason: e.Reason, Slot: uint32(e.Lease), Use: uint32(e.Lease>>32) - 1, ID: e.ID, IDHash: pages.Hash(e.IDHash), IDLen: e.IDLen,
-			User: hex(e.User), Reader: names.Reader(&e.Reader), ReaderHash: pages.Hash(e.Reader.Hash), HeldNs: int64(e.Held), Blocks: e.Blocks,
+			Number: e.Number, AgoNs: int64(now.Sub(e.At)), Reason: e.Reason, Slot: uint32(e.Lease), Use: uint32(e.Lease>>32) - 1, ID: e.ID, IDHash: wire.HashText(e.IDHash), IDLen: e.IDLen,
+			User: hex(e.User), Reader: names.Reader(&e.Reader), ReaderHash: wire.HashText(e.Reader.Hash), HeldNs: int64(e.Held), Blocks: e.Blocks,
 		}
 		if s.Role == "host" {
 			end.Reader = ""

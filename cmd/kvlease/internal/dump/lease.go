@@ -64,13 +64,13 @@ func (l *Lease) read(readers map[int]*watch.Reader, names *pages.Names) {
 	if r == nil || l.State == "submitted" || l.State == "ended" {
 		return
 	}
-	l.Reader, l.ReaderHash = names.Reader(r), pages.Hash(r.Hash)
+	l.Reader, l.ReaderHash = names.Reader(r), wire.HashText(r.Hash)
 }
 
 // hash adds that of the id, and may take the id away. Of an id that could not be read there is none.
 func (l *Lease) hash(only bool) {
 	if l.ID != "" {
-		l.IDHash = pages.Hash(wire.EngineHash([]byte(l.ID)))
+		l.IDHash = wire.HashText(wire.EngineHash([]byte(l.ID)))
 	}
 	if only {
 		l.ID = ""

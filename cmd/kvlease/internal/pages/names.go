@@ -79,11 +79,3 @@ func (n *Names) Engine(hash uint64) string {
 	}
 	return fmt.Sprintf("engine %016x", hash)
 }
-
-// Hash is one in digits; empty: there is none.
-func Hash(h uint64) string {
-	if h == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%016x", h)
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // pagesMax bounds the pages that are read: names of files cost others nothing.
@@ -134,7 +135,7 @@ func engineOf(path string, s *watch.Snapshot) *Engine {
 	}
 	now := s.Stepped.Add(s.Age)
 	e := &Engine{
-		Source: path, Name: s.Engine, Hash: pages.Hash(s.Hash), Role: s.Role, Rank: s.Rank, Ranks: s.TP * s.PP, PID: s.PID, Context: s.Context, Library: s.Library,
+		Source: path, Name: s.Engine, Hash: wire.HashText(s.Hash), Role: s.Role, Rank: s.Rank, Ranks: s.TP * s.PP, PID: s.PID, Context: s.Context, Library: s.Library,
 		Drive: s.Drive, Carried: s.Provider, Age: max(0, s.Age), Duration: s.Duration, Interval: s.Interval, Extension: s.Extension,
 		Leases: value("held"), Blocks: value("held_blocks"), Expected: value("expected") + value("group_expected"), Lingers: value("lingering"),
 		Tracked: value("tracker_tracked") + value("group_tracked"), Reads: value("tracker_reading") + value("group_reading"),
@@ -157,7 +158,7 @@ func engineOf(path string, s *watch.Snapshot) *Engine {
 	for i := range s.Readers {
 		r := &s.Readers[i]
 		p := Peer{
-			Name: r.Name, Hash: pages.Hash(r.Hash), Kind: Holds, Leases: r.Leases, Blocks: r.Blocks, Bytes: r.Bytes, Expired: r.Expired,
+			Name: r.Name, Hash: wire.HashText(r.Hash), Kind: Holds, Leases: r.Leases, Blocks: r.Blocks, Bytes: r.Bytes, Expired: r.Expired,
 			Beat: ago(now, r.LastBeat), Oldest: ago(now, r.Oldest), unnamed: r.Unnamed, key: fmt.Sprintf("r%d:%x:%x", r.Row, r.Hash, r.Epoch),
 		}
 		if (r.Unnamed || r.Other) && r.Leases == 0 {
@@ -178,7 +179,7 @@ func engineOf(path string, s *watch.Snapshot) *Engine {
 	for i := range s.Remotes {
 		r := &s.Remotes[i]
 		e.Peers = append(e.Peers, Peer{
-			Name: r.ID, Hash: pages.Hash(r.Hash), Kind: Reads, State: r.State, Leases: r.Tracked, Reads: r.Reads, Beat: ago(now, r.LastBeat), Heard: ago(now, r.LastRow),
+			Name: r.ID, Hash: wire.HashText(r.Hash), Kind: Reads, State: r.State, Leases: r.Tracked, Reads: r.Reads, Beat: ago(now, r.LastBeat), Heard: ago(now, r.LastRow),
 			Since: ago(now, r.Since), Fails: r.Fails, Unheard: r.Unheard, Address: r.Address, key: fmt.Sprintf("e%x", r.Engine), bytes: r.Bytes,
 		})
 	}
