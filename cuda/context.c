@@ -53,7 +53,8 @@ int32_t kvlc_features(int32_t library, int32_t device, kvlc_features_t *out, kvl
 	return st;
 }
 
-int32_t kvlc_retain(int32_t library, int32_t device, kvlc_fault_t *fault)
+/* make: also where there is no context yet. */
+static int32_t retain(int32_t library, int32_t device, int make, kvlc_fault_t *fault)
 {
 	library_t *l = kvlc_library(library);
 	CUdevice d;
@@ -68,7 +69,7 @@ int32_t kvlc_retain(int32_t library, int32_t device, kvlc_fault_t *fault)
 		unsigned flags;
 		int active = 0;
 		st = CALL(l, fault, cuDevicePrimaryCtxGetState, d, &flags, &active);
-		if (st == KVLC_OK && !active)
+		if (st == KVLC_OK && !active && !make)
 			st = KVLC_NO_CONTEXT;
 		CUcontext ctx = NULL;
 		if (st == KVLC_OK)
@@ -81,6 +82,10 @@ int32_t kvlc_retain(int32_t library, int32_t device, kvlc_fault_t *fault)
 	pthread_mutex_unlock(&l->lock);
 	return st;
 }
+
+int32_t kvlc_retain(int32_t library, int32_t device, kvlc_fault_t *fault) { return retain(library, device, 0, fault); }
+
+int32_t kvlc_make(int32_t library, int32_t device, kvlc_fault_t *fault) { return retain(library, device, 1, fault); }
 
 int32_t kvlc_release(int32_t library, int32_t device, kvlc_fault_t *fault)
 {

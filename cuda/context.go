@@ -28,13 +28,24 @@ type Context struct {
 
 // Retain takes a hold of the primary context of a device. ErrUnavailable: the engine has made none; kvlease makes none for it, since a
 // context takes some 100 MiB of the device and would have other flags than the engine's.
-func (d *Driver) Retain(device int) (*Context, error) {
+func (d *Driver) Retain(device int) (*Context, error) { return d.take(device, false) }
+
+// Make is Retain for a process that is its own engine, as a benchmark is: where there is no primary context it makes one.
+func (d *Driver) Make(device int) (*Context, error) { return d.take(device, true) }
+
+func (d *Driver) take(device int, make bool) (*Context, error) {
 	features, err := d.Features(device)
 	if err != nil {
 		return nil, err
 	}
 	var fault C.kvlc_fault_t
-	if err := errorOf(C.kvlc_retain(d.handle, C.int32_t(device), &fault), &fault); err != nil {
+	st := C.int32_t(0)
+	if make {
+		st = C.kvlc_make(d.handle, C.int32_t(device), &fault)
+	} else {
+		st = C.kvlc_retain(d.handle, C.int32_t(device), &fault)
+	}
+	if err := errorOf(st, &fault); err != nil {
 		return nil, fmt.Errorf("device %d: %w", device, err)
 	}
 	return &Context{driver: d, device: C.int32_t(device), features: features}, nil

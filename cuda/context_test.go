@@ -37,6 +37,28 @@ func TestAContextIsNeverMadeBehindTheEnginesBack(t *testing.T) {
 	wants(t, err, ErrInvalid, "device -1")
 }
 
+func TestAProcessThatIsItsOwnEngineMakesItsContext(t *testing.T) {
+	s := newScript(t)
+	d := s.open()
+	c, err := d.Make(1)
+	if err != nil || s.do("active 1") != 1 {
+		t.Fatalf("active %d, %v", s.do("active 1"), err)
+	}
+	again, err := d.Retain(1)
+	if err != nil || s.do("retains 1") != 1 { // of ours one, whoever asked first
+		t.Fatalf("held %d times, %v", s.do("retains 1"), err)
+	}
+	if err := again.Release(); err != nil || s.do("active 1") != 1 {
+		t.Errorf("active %d, %v", s.do("active 1"), err)
+	}
+	if err := c.Release(); err != nil || s.do("active 1") != 0 {
+		t.Errorf("still there: %v", err)
+	}
+	s.do("fail cuDevicePrimaryCtxRetain 1 2")
+	_, err = d.Make(1)
+	wants(t, err, ErrUnavailable, "device 1", "cuDevicePrimaryCtxRetain", "CUDA_ERROR_OUT_OF_MEMORY")
+}
+
 func TestAThreadGetsItsOwnContextBack(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

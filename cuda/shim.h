@@ -86,6 +86,8 @@ int32_t kvlc_pointer(int32_t library, uint64_t addr, kvlc_pointer_t *out, kvlc_f
 /* Keeps the primary context of a device alive, which the engine has made: KVLC_NO_CONTEXT if it has none. Counted: each retain
  * needs its release. A context that the engine makes between our look and our retain is the same one. */
 int32_t kvlc_retain(int32_t library, int32_t device, kvlc_fault_t *fault);
+/* The same for a process that is its own engine: the primary context is made if there is none. */
+int32_t kvlc_make(int32_t library, int32_t device, kvlc_fault_t *fault);
 int32_t kvlc_release(int32_t library, int32_t device, kvlc_fault_t *fault);
 
 /* Makes a retained context current on this thread. *pushed_out: kvlc_leave is due; 0 if it was current already. */
