@@ -7,11 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/bench"
 	"github.com/kvlease/kvlease/cnixl"
+	"github.com/kvlease/kvlease/cuda"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -21,7 +23,8 @@ type benchCmd struct {
 	Rounds  int      `help:"Rounds; a figure is the median of their medians." default:"5"`
 	Samples int      `help:"Samples of each way in a round." default:"9"`
 	Burst   int      `help:"Notifications that are sent at once for a rate." default:"1000"`
-	Memory  string   `help:"Memory of the KV blocks on both sides." default:"dram"`
+	Memory  string   `help:"Memory of the KV blocks on both sides: dram (the host's) or vram (a GPU's)." default:"dram"`
+	Device  []int    `help:"With --memory vram the GPU of P and, after a comma, that of D." default:"0,0"`
 	Nixl    string   `help:"libnixl_capi.so or a folder that holds it; searched for if empty." placeholder:"PATH"`
 	Config  string   `help:"Further keys of the configuration of both contexts, as a JSON object." placeholder:"JSON"`
 	JSON    bool     `help:"Print one JSON object."`
@@ -46,6 +49,7 @@ Blocks are chosen by chance on both sides, and what was read is checked. A figur
   $ kvlease bench --block 64K --count 1,128 --rounds 9
   $ UCX_TLS=tcp kvlease bench --json                    as over a network, on this machine
   $ kvlease bench --svg bench.svg
+  $ kvlease bench --memory vram --device 0,1            from GPU 0 into GPU 1; it has not run on a GPU yet
 
 docs/bench.md says how to read the figures.`
 }
@@ -54,6 +58,14 @@ docs/bench.md says how to read the figures.`
 func (c *benchCmd) config() (bench.Config, error) {
 	cfg := bench.Config{
 		Transport: "nixl", NixlPath: c.Nixl, Memory: c.Memory, Counts: c.Count, Rounds: c.Rounds, Samples: c.Samples, Burst: c.Burst,
+	}
+	switch n := len(c.Device); {
+	case n < 1 || n > 2 || slices.Min(c.Device) < 0:
+		return cfg, fmt.Errorf("--device is %v, wanted: one GPU or two, which count from 0", c.Device)
+	case c.Memory != "vram" && !slices.Equal(c.Device, []int{0, 0}):
+		return cfg, errors.New("--device is for --memory vram")
+	default:
+		cfg.Devices = [2]int{c.Device[0], c.Device[n-1]}
 	}
 	if c.Config != "" {
 		if err := json.Unmarshal([]byte(c.Config), &cfg.Keys); err != nil {
@@ -140,9 +152,10 @@ func (c *benchCmd) Run(w *world) error {
 	return enc.Encode(result)
 }
 
-// noNIXL adds what helps, if NIXL is what is missing.
+// noNIXL adds what helps, if NIXL is what is missing; a driver of GPUs says it itself.
 func noNIXL(err error) error {
-	if errors.Is(err, transport.ErrUnavailable) {
+	var gpu *cuda.Error
+	if errors.Is(err, transport.ErrUnavailable) && !errors.As(err, &gpu) {
 		return fmt.Errorf("%w (make deps fetches one; --nixl names one)", err)
 	}
 	return err

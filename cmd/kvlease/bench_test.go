@@ -105,7 +105,9 @@ func TestTheBenchRefusesWhatItCannotDo(t *testing.T) {
 		{"a size that wraps", `--block has "4294967296M"`, exitUsage, []string{"--block", "4294967296M"}},
 		{"no blocks", "--count has 0, allowed: 1 to 16384", exitUsage, []string{"--count", "0"}},
 		{"keys that are none", "--config needs a JSON object of keys", exitUsage, []string{"--config", "[]"}},
-		{"memory that is not built in", `--memory is "tape", allowed: dram`, exitUsage, []string{"--memory", "tape"}},
+		{"memory that is not built in", `--memory is "tape", allowed: dram, vram`, exitUsage, []string{"--memory", "tape"}},
+		{"a GPU for host memory", "--device is for --memory vram", exitUsage, []string{"--device", "1"}},
+		{"a third GPU", "--device is [0 1 2], wanted: one GPU or two", exitUsage, []string{"--device", "0,1,2", "--memory", "vram"}},
 		{"a picture that cannot be written", "the picture cannot be written", exitFailed, []string{"--svg", "/nonexistent/b.svg"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -114,5 +116,14 @@ func TestTheBenchRefusesWhatItCannotDo(t *testing.T) {
 				t.Errorf("code %d, want %d with %q in one line\n%s\n%s", code, tc.code, tc.want, stdout, stderr)
 			}
 		})
+	}
+}
+
+func TestTheBenchSaysWhatDeviceMemoryLacks(t *testing.T) {
+	builtPrograms(t)
+	t.Setenv("KVLEASE_CUDA", filepath.Join(t.TempDir(), "libcuda.so.1"))
+	code, stdout, stderr := tool(t, nil, "bench", "--memory", "vram", "--device", "0,1")
+	if code != exitFailed || stdout != "" || !strings.Contains(stderr, "libcuda.so.1") || strings.Contains(stderr, "make deps") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("code %d\n%s\n%s", code, stdout, stderr)
 	}
 }

@@ -20,6 +20,7 @@ type Config struct {
 	Transport string
 	NixlPath  string
 	Memory    string   // of both sides, a key of memories
+	Devices   [2]int   // of P and D, if it is a device's
 	Blocks    []uint64 // sizes of a block in bytes
 	Counts    []int    // blocks of a read
 	Rounds    int
@@ -105,12 +106,12 @@ func Run(ctx context.Context, cfg Config, peer *Peer, transports map[string]core
 	defer runtime.UnlockOSThread()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // collected between rounds
 	r := &Result{
-		Date: time.Now().UTC().Format(time.RFC3339), Machine: soak.ThisMachine(), Transport: cfg.Transport, Memory: cfg.Memory,
+		Date: time.Now().UTC().Format(time.RFC3339), Machine: soak.ThisMachine(), Transport: cfg.Transport, Memory: cfg.Memory, Devices: cfg.Devices,
 		Rounds: cfg.Rounds, Samples: cfg.Samples, Burst: cfg.Burst, Keys: cfg.Keys,
 	}
 	defer func() { r.Load = load() }()
 	for i, block := range cfg.Blocks {
-		s := Spec{Transport: cfg.Transport, NixlPath: cfg.NixlPath, Memory: cfg.Memory, Block: block, Blocks: uint32(cfg.most()), Burst: cfg.Burst, Keys: cfg.Keys}
+		s := Spec{Transport: cfg.Transport, NixlPath: cfg.NixlPath, Memory: cfg.Memory, Devices: cfg.Devices, Block: block, Blocks: uint32(cfg.most()), Burst: cfg.Burst, Keys: cfg.Keys}
 		d, err := openReader(ctx, &s, peer, transports)
 		if err == nil && i == 0 {
 			r.Notifications, err = d.notifications(&cfg)

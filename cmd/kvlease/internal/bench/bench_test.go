@@ -235,7 +235,7 @@ func TestCheckNamesTheFlag(t *testing.T) {
 		{"--rounds is 0", func(c *Config) { c.Rounds = 0 }},
 		{"--samples is 1001", func(c *Config) { c.Samples = 1001 }},
 		{"--burst is 100001", func(c *Config) { c.Burst = 100001 }},
-		{`--memory is "tape", allowed: dram`, func(c *Config) { c.Memory = "tape" }},
+		{`--memory is "tape", allowed: dram, vram`, func(c *Config) { c.Memory = "tape" }},
 	} {
 		c := small()
 		if err := c.Check(); err != nil {

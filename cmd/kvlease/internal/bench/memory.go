@@ -23,7 +23,7 @@ type memory interface {
 }
 
 // memories opens each kind, with room for bytes, and as much again to copy from if other.
-var memories = map[string]func(bytes uint64, other bool) (memory, error){"dram": openDRAM}
+var memories = map[string]func(bytes uint64, other bool, device int) (memory, error){"dram": openDRAM, "vram": openVRAM}
 
 // Memories names the kinds that are built in.
 func Memories() string {
@@ -36,18 +36,18 @@ func Memories() string {
 }
 
 // openMemory opens one kind by its name.
-func openMemory(kind string, bytes uint64, other bool) (memory, error) {
+func openMemory(kind string, bytes uint64, other bool, device int) (memory, error) {
 	open := memories[kind]
 	if open == nil {
 		return nil, fmt.Errorf("no memory %q: %s", kind, Memories())
 	}
-	return open(bytes, other)
+	return open(bytes, other, device)
 }
 
 // dram is host memory: mapped and touched before anything is timed, and never Go's, since NIXL registers it.
 type dram struct{ own, other []byte }
 
-func openDRAM(bytes uint64, other bool) (memory, error) {
+func openDRAM(bytes uint64, other bool, _ int) (memory, error) {
 	m := &dram{}
 	for _, part := range []struct {
 		to   *[]byte

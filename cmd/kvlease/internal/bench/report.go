@@ -20,7 +20,8 @@ type Result struct {
 	Library       string        `json:"library,omitempty"` // of NIXL, with its version
 	UCXTLS        string        `json:"ucx_tls,omitempty"` // as the environment says it; empty: UCX chooses
 	Memory        string        `json:"memory"`
-	Load          float64       `json:"load"` // of the last minute, at the end
+	Devices       [2]int        `json:"devices"` // of P and D, if the memory is a device's
+	Load          float64       `json:"load"`    // of the last minute, at the end
 	Rounds        int           `json:"rounds"`
 	Samples       int           `json:"samples"`
 	Burst         int           `json:"burst"`
@@ -89,6 +90,9 @@ func (r *Result) where() string {
 		s += ", UCX_TLS=" + r.UCXTLS
 	}
 	s += "; memory " + r.Memory
+	if r.Memory != "dram" {
+		s += fmt.Sprintf(" of device %d, read into device %d", r.Devices[0], r.Devices[1])
+	}
 	if len(r.Keys) > 0 {
 		if keys, err := json.Marshal(r.Keys); err == nil {
 			s += "; " + string(keys)

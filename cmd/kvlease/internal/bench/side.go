@@ -18,7 +18,8 @@ type Spec struct {
 	Transport string `json:"transport"`
 	NixlPath  string `json:"nixl_path,omitempty"`
 	Memory    string `json:"memory"`
-	Block     uint64 `json:"block"` // bytes
+	Devices   [2]int `json:"devices"` // of P and D
+	Block     uint64 `json:"block"`   // bytes
 	Blocks    uint32 `json:"blocks"`
 	Burst     int    `json:"burst"`
 
@@ -72,7 +73,11 @@ func openSide(name string, spec *Spec, transports map[string]core.OpenTransport)
 	if err != nil {
 		return nil, err
 	}
-	if s.mem, err = openMemory(spec.Memory, spec.bytes(), name == "D"); err != nil {
+	device, other := spec.Devices[0], false
+	if name == "D" {
+		device, other = spec.Devices[1], true
+	}
+	if s.mem, err = openMemory(spec.Memory, spec.bytes(), other, device); err != nil {
 		return nil, err
 	}
 	mem, err := core.NewMemory(cfg.Sizes())
