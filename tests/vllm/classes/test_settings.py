@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import prometheus_client
 import stage
 from stage import PREFILL, answer, nixl, prompt, until
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector, MultiKVConnectorStats
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import metadata
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
@@ -170,6 +171,20 @@ class Statistics(unittest.TestCase):
         self.assertEqual(a.data["transfer_duration"], [0.5])
         self.assertEqual(b.data["kvlease"]["kvlease_reads"], {"ok": 2, "stale": 1})
 
+    def test_inside_a_multi_connector_vllm_joins_them_with_its_own_class(self):
+        whole = None
+        for n in (3, 4):
+            part = stats.Stats()
+            part.data["kvlease"] = {"kvlease_leases_held": n, "kvlease_healthy": n - 3, "kvlease_reads": {"ok": n}}
+            part.record_kv_expired_req()
+            sent = MultiKVConnectorStats(data={NixlConnector.__name__: part}).to_dict()
+            got = MultiConnector.build_kv_connector_stats(stage.msgspec.msgpack.decode(stage.msgspec.msgpack.encode(sent)))
+            whole = got if whole is None else whole.aggregate(got)
+        whole.reduce()
+        data = whole[NixlConnector.__name__].data
+        self.assertEqual(data["num_kv_expired_reqs"], [1, 1])
+        self.assertEqual(NixlConnector.build_kv_connector_stats(data).data["kvlease"], {"kvlease_leases_held": 7, "kvlease_healthy": 0, "kvlease_reads": {"ok": 7}})
+
     def test_they_reach_prometheus(self):
         for collector in list(prometheus_client.REGISTRY._collector_to_names):
             prometheus_client.REGISTRY.unregister(collector)
@@ -196,7 +211,7 @@ class Statistics(unittest.TestCase):
             if told := getattr(engine, "stats", None):
                 total = total.aggregate(NixlConnector.build_kv_connector_stats(data=told))
         total.reduce()
-        prom.observe(total.data)
+        prom.observe(total.to_dict())
         self.assertGreaterEqual(seen("kvlease_leases_freed_total", reason="completed"), 0)
         self.assertIsNotNone(seen("kvlease_healthy"))
         self.assertIsNotNone(seen("vllm:nixl_num_failed_transfers_total") if seen("vllm:nixl_num_failed_transfers_total") is not None else 0)

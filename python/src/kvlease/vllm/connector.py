@@ -74,7 +74,7 @@ class NixlConnector(NixlBaseConnector):
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:
-        return Stats(data=data) if data is not None else Stats()
+        return Stats.from_dict(data) if data is not None else Stats()
 
     @classmethod
     def build_prom_metrics(cls, *args: Any) -> PromMetrics:

@@ -60,7 +60,17 @@ METRICS = HOST + RANK
 
 
 class Stats(NixlKVConnectorStats):
-    """vLLM's lists, and under `kvlease` {name: value} and {name: {label value: count}}. Counters are what came since the last one."""
+    """vLLM's lists, and under `kvlease` {name: value} and {name: {label value: count}}. Counters are what came since the last one.
+
+    To another process ours go as a list, too (to_dict): inside a MultiConnector vLLM joins what it gets there with its own class, which
+    knows lists only."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Stats:
+        return cls(data={**data, OURS: joined(data)})
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.data, OURS: [self.data[OURS]]}
 
     def reset(self) -> None:
         super().reset()
@@ -94,6 +104,14 @@ def merge(into: dict[str, Any], other: dict[str, Any]) -> None:
             into[name] = min(into[name], value)
         else:
             into[name] += value
+
+
+def joined(data: dict[str, Any]) -> dict[str, Any]:
+    """What is ours of a dictionary that to_dict has made, or of several that vLLM has joined."""
+    out: dict[str, Any] = {}
+    for part in data.get(OURS, ()):
+        merge(out, part)
+    return out
 
 
 class Source:
@@ -174,7 +192,7 @@ class PromMetrics(NixlPromMetrics):
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         super().observe(transfer_stats_data, engine_idx)
         values = self.per_engine_labelvalues[engine_idx]
-        for name, value in transfer_stats_data.get(OURS, {}).items():
+        for name, value in joined(transfer_stats_data).items():
             for extra, n in value.items() if isinstance(value, dict) else ((None, value),):
                 child = self._child(name, values, extra)
                 child.inc(n) if self._ours[name][0].kind == "counter" else child.set(n)
