@@ -266,6 +266,7 @@ class Bench:
 
 SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "memory", "sites", "scrape"]
 INSIDE = ["passes", "engines"]  # inside vLLM, with what `make deps-vllm` installs
+TABLES = {"vllm": INSIDE, "seeing": ["sites", "scrape"]}  # of bench/README.md, beside the one of all
 
 
 def main():
@@ -301,7 +302,7 @@ def main():
     if not a.quick:
         result.save(a.save)
     if a.readme:
-        result.put_into_readme("vllm" if set(chosen) <= set(INSIDE) else "table")
+        result.put_into_readme(next((table for table, sections in TABLES.items() if set(chosen) <= set(sections)), "table"))
 
 
 if __name__ == "__main__":
