@@ -118,7 +118,8 @@ func (d *reader) notify(way string, n int) (float64, error) {
 	return float64(a.At[n-1]-start) / 1000, nil
 }
 
-// askStepping asks P for what may need steps of ours until it comes: a burst is more than one step sends.
+// askStepping asks P for what may need steps of ours until it comes: a burst is more than one step sends. The raw agent is polled as often,
+// so that what comes next finds both in the same state: NIXL has a thread for each agent, and its posts wait for that thread.
 func (d *reader) askStepping(r request) (a answer, err error) {
 	got := make(chan struct{})
 	go func() {
@@ -135,5 +136,7 @@ func (d *reader) askStepping(r request) (a answer, err error) {
 			<-got
 			return a, err
 		}
+		d.raw.Poll(d.in)
+		d.in.Reset()
 	}
 }
