@@ -192,6 +192,9 @@ func (p *Plane) Work() uint64 {
 	return p.Counters.Records + p.Counters.NotifsReceived + p.out.total + p.told()
 }
 
+// Traffic is Work without renewals: they come as regularly as the clock ticks, and nothing follows them.
+func (p *Plane) Traffic() uint64 { return p.Work() - p.Counters.BatchesReceived }
+
 func (p *Plane) told() uint64 {
 	if p.link == nil {
 		return 0

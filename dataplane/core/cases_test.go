@@ -114,7 +114,7 @@ func TestAnIdleContextTakesAMessageAtItsNextWake(t *testing.T) {
 	p.period(l.now)
 	for end := l.now.Add(60 * time.Second); l.now < end; { // P does nothing but look
 		wake := p.period(l.now)
-		if wake > pumpHeld { // shows C66.1
+		if wake > pumpStill { // shows C66.1
 			t.Fatalf("the pump sleeps for %v while a lease is held", wake)
 		}
 		l.now = l.now.Add(wake)

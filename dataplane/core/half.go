@@ -12,6 +12,8 @@ type half interface {
 	Pending() bool
 	// Work counts what has been done so far; it stands still while the context only waits.
 	Work() uint64
+	// Traffic is what of Work is mostly followed by more.
+	Traffic() uint64
 	// Backlog is the number of notifications that are known to have arrived and are not applied.
 	Backlog() uint64
 	// Alive counts what would need further steps.

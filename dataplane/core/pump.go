@@ -13,10 +13,13 @@ import (
 
 // Periods of the pump.
 const (
-	pumpBusy     = time.Millisecond       // while there was work in the last pumpBusySpan, or a read is in flight
-	pumpBusySpan = 100 * time.Millisecond //
-	pumpHeld     = 10 * time.Millisecond  // while anything is held or tracked by a context with a transport, which announces nothing
-	pumpIdle     = 50 * time.Millisecond  // otherwise: 20 wakes a second
+	pumpBusy     = time.Millisecond // while there was traffic in the last pumpBusySpan, or a read is in flight
+	pumpBusySpan = 100 * time.Millisecond
+	pumpHeld     = 10 * time.Millisecond // while anything is held or tracked by a context with a transport, which announces nothing
+	pumpStill    = 20 * time.Millisecond // the same, after pumpStillSpan without traffic
+	pumpIdle     = 50 * time.Millisecond // otherwise: 20 wakes a second
+
+	pumpStillSpan = time.Second
 )
 
 // A source is something beside the producers' rings that may have work for a step: a carrier of the stream between a host
@@ -39,11 +42,11 @@ type pump struct {
 
 // pumpState is under the core's lock.
 type pumpState struct {
-	counters PumpCounters
-	class    priority
-	ended    clock.Instant // when the turn before ended
-	work     uint64
-	workAt   clock.Instant
+	counters  PumpCounters
+	class     priority
+	ended     clock.Instant // when the turn before ended
+	traffic   uint64
+	trafficAt clock.Instant
 }
 
 // PumpCounters tell what the pump has done. They only grow, but for the greatest ones, which ResetPump starts anew.
@@ -169,16 +172,19 @@ func (p *pump) slept(now clock.Instant, asked time.Duration, woken bool) {
 // period is the longest sleep for what there is to do.
 func (p *pump) period(now clock.Instant) time.Duration {
 	c := p.core
-	if work := c.half().Work(); work != p.work {
-		p.work, p.workAt = work, now
+	if traffic := c.half().Traffic(); traffic != p.traffic {
+		p.traffic, p.trafficAt = traffic, now
 	}
 	switch {
-	case p.workAt != 0 && now.Sub(p.workAt) < pumpBusySpan, c.reading():
+	case p.trafficAt != 0 && now.Sub(p.trafficAt) < pumpBusySpan, c.reading():
 		return pumpBusy
 	case atomic.LoadUint32(&c.mem.Control.Held) == 0:
 		p.counters.TurnsIdle++
-	case c.hosted == nil: // what ranks report wakes their host
+	case c.hosted != nil: // what ranks report wakes their host
+	case now.Sub(p.trafficAt) < pumpStillSpan:
 		return pumpHeld
+	default:
+		return pumpStill
 	}
 	return pumpIdle
 }

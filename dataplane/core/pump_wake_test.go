@@ -3,6 +3,7 @@ package core
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -227,25 +228,43 @@ func TestTheDepthOfASleepIsItsShareOfAnInterval(t *testing.T) {
 	}
 }
 
-// Arrivals at a transport are not announced; a host's ranks wake it.
+// Arrivals at a transport are not announced; a host's ranks wake it. Renewals, which come all the time, are no traffic.
 func TestAPumpLooksForArrivalsOnlyWhereTheyCome(t *testing.T) {
 	f := newFleet(t, stream.KindProcess)
 	p := f.open("P", 2, 1)
 	for _, tc := range []struct {
-		name string
-		core *Core
-		want time.Duration
-	}{{"host", p.core, pumpIdle}, {"rank", p.ranks[0].core, pumpHeld}} {
+		name               string
+		core               *Core
+		traffic, soon, now time.Duration
+	}{{"host", p.core, pumpBusy, pumpIdle, pumpIdle}, {"rank", p.ranks[0].core, pumpBusy, pumpHeld, pumpStill}} {
 		pump := pump{core: tc.core}
-		pump.period(f.now())
-		pump.counters.TurnsIdle = 0
+		at := func(after time.Duration) time.Duration { return pump.period(f.now().Add(after)) }
+		pump.traffic = tc.core.half().Traffic() + 1
 		atomic.StoreUint32(&tc.core.mem.Control.Held, 1)
-		if got := pump.period(f.now().Add(time.Minute)); got != tc.want || pump.counters.TurnsIdle != 0 {
-			t.Errorf("a %s that holds something: %v, %d turns idle, want %v", tc.name, got, pump.counters.TurnsIdle, tc.want)
+		got := []time.Duration{at(0), at(pumpBusySpan), at(pumpStillSpan)}
+		if want := []time.Duration{tc.traffic, tc.soon, tc.now}; !slices.Equal(got, want) || pump.counters.TurnsIdle != 0 {
+			t.Errorf("a %s that holds something, as traffic comes, %v and %v later: %v, want %v; %d turns idle", tc.name, pumpBusySpan, pumpStillSpan, got, want, pump.counters.TurnsIdle)
 		}
 		atomic.StoreUint32(&tc.core.mem.Control.Held, 0)
-		if got := pump.period(f.now().Add(time.Minute)); got != pumpIdle || pump.counters.TurnsIdle != 1 {
+		if got := at(pumpStillSpan); got != pumpIdle || pump.counters.TurnsIdle != 1 {
 			t.Errorf("a %s that holds nothing: %v, %d turns idle, want %v", tc.name, got, pump.counters.TurnsIdle, pumpIdle)
 		}
+	}
+}
+
+func TestRenewalsDoNotKeepAPumpAwake(t *testing.T) {
+	l := newLab(t, `{}`)
+	_, remote := l.grant("r1", 7, blocks(0, 8))
+	l.track(remote, "d-r1", 70)
+	l.run(time.Second, pumpHeld)
+	pump := pump{core: l.p.core}
+	renewed := l.p.stat("batches_received")
+	for end := l.now.Add(2 * l.p.core.cfg.Interval()); l.now < end; l.step(pumpHeld) {
+		if period := pump.period(l.now); period == pumpBusy && end.Sub(l.now) < l.p.core.cfg.Interval() {
+			t.Fatalf("it sleeps for %v although only renewals come", period)
+		}
+	}
+	if l.p.stat("batches_received") == renewed {
+		t.Error("no renewal has come: nothing is shown")
 	}
 }

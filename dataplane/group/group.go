@@ -274,6 +274,9 @@ func (g *Group) Work() uint64 {
 	return g.sources.Counters.Records + g.Counters.Received + g.Counters.Sent + g.out.Total()
 }
 
+// Traffic is Work: renewals come to the ranks.
+func (g *Group) Traffic() uint64 { return g.Work() }
+
 // NextDue is when a step has something to do without anything new arriving; clock.Never: nothing.
 func (g *Group) NextDue(now clock.Instant) clock.Instant {
 	if g.ends.N+g.news.N+g.engineNews.N > 0 || g.rankNews != 0 || g.pressure != 0 {
