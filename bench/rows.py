@@ -152,6 +152,6 @@ def inside():
               ("no connector", "no leases", "none")]
     for key, words, unit, goal in (("cpu", "share of a core", "%", {"limit": 2.0, "target": "≤ 2 %"}), ("switches", "voluntary context switches", "/s", {})):
         peers = [(project, what, f"idle-{kind}.{key}.100", NS) for project, what, kind in beside]
-        out.append(Row("engines", f"idle P that holds 100 leases, whole process: {words}", f"idle-pump.{key}.100", unit=unit, peers=peers, **goal))
-        out.append(Row("engines", f"of it more than without connector and leases: {words}", f"idle-pump.{key}.100", unit=unit, less=f"idle-none.{key}.100"))
+        out.append(Row("engines", f"idle P that holds 100 leases, whole process: {words}", f"idle-pump.{key}.100", unit=unit, peers=peers))
+        out.append(Row("engines", f"of it more than without connector and leases: {words}", f"idle-pump.{key}.100", unit=unit, less=f"idle-none.{key}.100", **goal))
     return out
