@@ -195,6 +195,7 @@ class Statistics(unittest.TestCase):
         prom = NixlConnector.build_prom_metrics(p.config, metric_types(), labels, values)
         seen = lambda name, **more: prometheus_client.REGISTRY.get_sample_value(name, {"model_name": "tiny", "engine": "0", **more})  # noqa: E731
         self.assertEqual(seen("kvlease_reads_total", outcome="ok"), 0, "there from the start")
+        self.assertEqual((seen("kvlease_healthy"), seen("kvlease_leases_held")), (1, 0), "nothing is wrong with an engine that has made no pass yet")
         for engine in (p, d):
             for ctx in (engine.side, engine.ranks[0].connector.connector_worker):
                 ctx._source._next = 0
@@ -212,9 +213,13 @@ class Statistics(unittest.TestCase):
                 total = total.aggregate(NixlConnector.build_kv_connector_stats(data=told))
         total.reduce()
         prom.observe(total.to_dict())
-        self.assertGreaterEqual(seen("kvlease_leases_freed_total", reason="completed"), 0)
-        self.assertIsNotNone(seen("kvlease_healthy"))
-        self.assertIsNotNone(seen("vllm:nixl_num_failed_transfers_total") if seen("vllm:nixl_num_failed_transfers_total") is not None else 0)
+        self.assertEqual((seen("kvlease_leases_freed_total", reason="completed"), seen("kvlease_leases_freed_total", reason="expired")), (1, 0))
+        self.assertEqual(seen("kvlease_reads_total", outcome="ok"), 1)
+        self.assertEqual((seen("kvlease_healthy"), seen("kvlease_leases_held"), seen("vllm:nixl_num_failed_transfers_total")), (1, 0, 0))
+        part = stats.Stats()
+        part.data["kvlease"] = {"kvlease_healthy": 0}
+        prom.observe(part.to_dict())
+        self.assertEqual(seen("kvlease_healthy"), 0)
 
     def test_what_a_context_says_goes_to_the_log_with_its_level(self):
         class Context:

@@ -184,7 +184,9 @@ class PromMetrics(NixlPromMetrics):
             self._ours[m.name] = m, cls(name=m.name, documentation=m.text, labelnames=labels)
             for values in per_engine_labelvalues.values():
                 for extra in m.values or (None,):
-                    self._child(m.name, values, extra)  # there from the start, at 0
+                    child = self._child(m.name, values, extra)  # there from the start, at 0
+                    if m.kind == "min":  # nothing is wrong yet: contexts report with passes, and an idle engine makes none
+                        child.set(1)
 
     def _child(self, name: str, values: list[object], extra: str | None) -> Any:
         return self._ours[name][1].labels(*values, *([extra] if extra is not None else []))
