@@ -24,7 +24,8 @@ type Row struct {
 	Panels []Panel
 }
 
-const only = `engine=~"$engine"`
+// only chooses series. What vLLM's own exporter shows under the same names has no role, and an engine's number for its name.
+const only = `engine=~"$engine", role!=""`
 
 func one(expr, legend string) []Query { return []Query{{expr, legend}} }
 
@@ -49,8 +50,8 @@ func quantiles(metric string, qs ...float64) (list []Query) {
 // named gives readers of ours the name of their engine, which an owner knows by its hash only.
 func named(metric, agg string) []Query {
 	return []Query{
-		{fmt.Sprintf(`%s by (engine, reader_engine) (kvlease_%s{%s, kind="native"} * on (hash) group_left (reader_engine) label_replace(max by (engine, hash) (kvlease_engine_info), "reader_engine", "$1", "engine", "(.+)"))`, agg, metric, only), "{{engine}}: {{reader_engine}}"},
-		{fmt.Sprintf(`%s by (engine, reader) (kvlease_%s{%s} unless on (hash) kvlease_engine_info)`, agg, metric, only), "{{engine}}: {{reader}}"},
+		{fmt.Sprintf(`%s by (engine, reader_engine) (kvlease_%s{%s, kind="native"} * on (hash) group_left (reader_engine) label_replace(max by (engine, hash) (kvlease_engine_info{role!=""}), "reader_engine", "$1", "engine", "(.+)"))`, agg, metric, only), "{{engine}}: {{reader_engine}}"},
+		{fmt.Sprintf(`%s by (engine, reader) (kvlease_%s{%s} unless on (hash) kvlease_engine_info{role!=""})`, agg, metric, only), "{{engine}}: {{reader}}"},
 	}
 }
 
@@ -74,7 +75,7 @@ var Rows = []Row{
 		{Title: "Messages", Unit: "ops", Queries: []Query{{sum("engine", "heartbeat_messages_sent_total"), "{{engine}} sent"}, {sum("engine", "heartbeat_messages_received_total"), "{{engine}} received"}}},
 		{Title: "Time left when renewed", Unit: "s", Text: "The lower, the closer blocks are to being lost.", Queries: quantiles("deadline_slack_seconds", 0.01, 0.5)},
 		{Title: "Least time left by reader", Unit: "s", Queries: named("reader_least_slack_seconds", "min")},
-		{Title: "Last heartbeat of each reader", Unit: "s", Queries: named("reader_beat_age_seconds", "min")},
+		{Title: "Last heartbeat of each reader", Unit: "s", Queries: named("reader_beat_age_seconds", "max")},
 		{Title: "Heartbeats late", Unit: "s", Queries: quantiles("heartbeat_lateness_seconds", 0.5, 0.99)},
 		{Title: "From a dead reader's last heartbeat to its blocks free", Unit: "s", Queries: quantiles("reclaim_seconds", 0.5, 0.99)},
 		{Title: "Bytes that a peer has not taken in", Unit: "bytes", Queries: one(`max by (engine) (kvlease_unheard_bytes_max{`+only+`})`, "{{engine}}")},
@@ -89,7 +90,7 @@ var Rows = []Row{
 		{Title: "Connections by state", Queries: one(`sum by (engine, state) (kvlease_engines{`+only+`})`, "{{engine}} {{state}}")},
 		{Title: "Handshakes by state", Queries: one(`sum by (engine, state) (kvlease_handshake_engines{`+only+`})`, "{{engine}} {{state}}")},
 		{Title: "Time to a connection", Unit: "s", Queries: quantiles("handshake_seconds", 0.5, 0.99)},
-		{Title: "Last sign of each owner", Unit: "s", Queries: one(`min by (engine, remote) (kvlease_remote_row_age_seconds{`+only+`})`, "{{engine}}: {{remote}}")},
+		{Title: "Last sign of each owner", Unit: "s", Queries: one(`max by (engine, remote) (kvlease_remote_row_age_seconds{`+only+`})`, "{{engine}}: {{remote}}")},
 	}},
 	{"Trouble", []Panel{
 		{Title: "Not healthy", Number: true, Queries: one(`count(kvlease_healthy{`+only+`} == 0) or vector(0)`, "")},
@@ -103,6 +104,7 @@ var Rows = []Row{
 		{Title: "Blocks aside", Text: "Reads whose bytes may still land, and transfers that do not end.", Queries: []Query{{`sum by (engine) (kvlease_reads_aside{` + only + `})`, "{{engine}} reads"}, {`sum by (engine) (kvlease_transfers_quarantined{` + only + `})`, "{{engine}} in quarantine"}, {`sum by (engine) (kvlease_transfers_abandoned{` + only + `})`, "{{engine}} for ever"}}},
 		{Title: "Messages", Unit: "ops", Queries: []Query{{sum("engine", "send_failures_total"), "{{engine}} refused"}, {sum("engine", "messages_given_up_total"), "{{engine}} given up"}, {sum("engine", "malformed_messages_total"), "{{engine}} unreadable"}}},
 		{Title: "Tables full, of ten minutes", Queries: one(`sum by (engine, table) (increase(kvlease_tables_full_total{`+only+`}[10m]))`, "{{engine}} {{table}}")},
+		{Title: "Hooks refused, of ten minutes", Text: "Each answered KVL_ERR_FULL and did nothing.", Queries: one(`sum by (engine, why) (increase(kvlease_submissions_refused_total{`+only+`}[10m]))`, "{{engine}} {{why}}")},
 		{Title: "Submission ring", Unit: "bytes", Queries: quantiles("ring_depth_bytes", 0.5, 0.99)},
 		{Title: "From a hook to the step", Unit: "s", Queries: quantiles("submission_seconds", 0.5, 0.99)},
 		{Title: "Heap of the core", Unit: "bytes", Queries: one(`max by (engine, role, rank) (kvlease_heap_bytes{`+only+`})`, "{{engine}} {{role}} {{rank}}")},
@@ -137,9 +139,9 @@ func Dashboard() ([]byte, error) {
 	variable := func(name, label, kind string, query any) object {
 		return object{"name": name, "label": label, "type": kind, "query": query}
 	}
-	engine := variable("engine", "Engine", "query", object{"query": "label_values(kvlease_up, engine)", "refId": "engine"})
+	engine := variable("engine", "Engine", "query", object{"query": "label_values(kvlease_up{role!=\"\"}, engine)", "refId": "engine"})
 	engine["datasource"], engine["refresh"], engine["multi"], engine["includeAll"], engine["allValue"] = source, 2, true, true, ".*"
-	engine["definition"], engine["sort"], engine["current"] = "label_values(kvlease_up, engine)", 1, object{"text": "All", "value": "$__all"}
+	engine["definition"], engine["sort"], engine["current"] = "label_values(kvlease_up{role!=\"\"}, engine)", 1, object{"text": "All", "value": "$__all"}
 	out, err := json.MarshalIndent(object{
 		"title": "kvlease", "uid": "kvlease", "tags": []string{"kvlease"}, "schemaVersion": 38, "editable": true, "graphTooltip": 1, "refresh": "15s",
 		"time": object{"from": "now-1h", "to": "now"}, "panels": panels,

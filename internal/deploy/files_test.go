@@ -130,6 +130,31 @@ func TestExpressionsNameMetricsThatExist(t *testing.T) {
 	}
 }
 
+// TestExpressionsPassByTheExporterOfVLLM: its series have the same names and no role.
+func TestExpressionsPassByTheExporterOfVLLM(t *testing.T) {
+	selector, found := regexp.MustCompile(`kvlease_[a-z0-9_]+(\{[^}]*\})?`), 0
+	look := func(where, expr string) {
+		for _, s := range selector.FindAllString(expr, -1) {
+			if found++; !strings.Contains(s, `role!=""`) && !strings.HasPrefix(s, "kvlease_pages{") { // those are a machine's
+				t.Errorf("%s: %s takes series without a role, too", where, s)
+			}
+		}
+	}
+	for _, r := range rules(t) {
+		look(r.Alert, r.Expr)
+	}
+	for _, row := range Rows {
+		for _, p := range row.Panels {
+			for _, q := range p.Queries {
+				look(p.Title, q.Expr)
+			}
+		}
+	}
+	if found < len(rules(t)) {
+		t.Errorf("%d selectors were found", found)
+	}
+}
+
 func TestPromtoolTakesTheFiles(t *testing.T) {
 	promtool := program(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"check", "config", "prometheus.yml"}} {

@@ -78,6 +78,7 @@ var calm = map[string][]want{
 	"Refused reads, of ten minutes":                          {{0, 0, "D stale", "none came late"}},
 	"Blocks aside":                                           {{0, 0, "D", "all reads end"}, {0, 0, "D", "all reads end"}, {0, 0, "D", "all reads end"}},
 	"Tables full, of ten minutes":                            {{0, 0, "P index", "there is room"}},
+	"Hooks refused, of ten minutes":                          {{0, 0, "P ring_full", "there is room"}},
 	"Submission ring":                                        {{1, 1 << 20, "P", "a grant is some 100 bytes"}, {1, 1 << 20, "P", "the same"}},
 	"From a hook to the step":                                {{0, 1, "P", "the same pass"}, {0, 1, "P", "the same pass"}},
 	"Heap of the core":                                       {{1 << 20, 4 << 30, "P", "megabytes"}},
