@@ -4,18 +4,22 @@ import (
 	"runtime/metrics"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
 // sideEvery is how often the values beside the step are shown.
 const sideEvery = 500 * time.Millisecond
 
-// pageSide shows what is not the step's: the side channel's counters lie behind locks that a step must not wait for.
+// pageSide shows what is not the step's: the side channel's counters lie behind locks that a step must not wait for, and no step tells that
+// the context is poisoned.
 //
 // Threads: a goroutine of its own. It allocates nothing once it runs.
 type pageSide struct {
 	list  pageList
+	of    *record.Control
 	from  *sideChannel // nil: role rank
+	state stateGauges
 	stats sideStats
 	run   goStats
 	stop  chan struct{}
@@ -23,8 +27,9 @@ type pageSide struct {
 	out   []uint64
 }
 
-func newPageSide(s *sideChannel) *pageSide {
-	p := &pageSide{from: s, stop: make(chan struct{}), done: make(chan struct{})}
+func newPageSide(s *sideChannel, of *record.Control) *pageSide {
+	p := &pageSide{of: of, from: s, stop: make(chan struct{}), done: make(chan struct{})}
+	p.list.add("", &p.state, watch.Gauge)
 	p.list.add("go_", &p.run.values, watch.Counter)
 	if s == nil {
 		return p
@@ -71,6 +76,7 @@ func (p *pageSide) halt() {
 }
 
 func (p *pageSide) show(out *watch.Writer) {
+	p.state.read(p.of)
 	p.run.read()
 	if p.from != nil {
 		p.stats.read(p.from)

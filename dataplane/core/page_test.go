@@ -33,7 +33,10 @@ func shown(t *testing.T, c *Core) *watch.Snapshot {
 	c.mu.Lock()
 	c.show(c.now)
 	c.mu.Unlock()
-	c.page.side.show(c.page.out) // its goroutine does the same twice a second
+	side := c.page.side // its goroutine shows the same twice a second: one after the other
+	side.halt()
+	side.stop, side.done = make(chan struct{}), make(chan struct{})
+	side.start(c.page.out)
 	if err := p.Read(s); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +111,7 @@ func TestEachValueOfThePageHasANameOfItsOwn(t *testing.T) {
 
 // helpSources are the structs whose fields are the values, each with the prefix of their names.
 var helpSources = []struct{ prefix, file, name string }{
-	{"", "core/stats.go", "ownGauges"}, {"", "core/stats.go", "planeGauges"}, {"", "core/stats.go", "rankGauges"}, {"pump_", "core/stats.go", "pumpGauges"},
+	{"", "core/stats.go", "ownGauges"}, {"", "core/stats.go", "stateGauges"}, {"", "core/stats.go", "planeGauges"}, {"", "core/stats.go", "rankGauges"}, {"pump_", "core/stats.go", "pumpGauges"},
 	{"", "plane.go", "Counters"}, {"lease_", "lease/outcome.go", "Counters"},
 	{"beat_", "heartbeat/counters.go", "Counters"}, {"tracker_", "heartbeat/counters.go", "Gauges"},
 	{"read_", "read/watch.go", "Counters"}, {"reads_", "read/watch.go", "Gauges"},

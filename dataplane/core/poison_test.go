@@ -3,14 +3,17 @@ package core
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/metrics"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
 // faulty is a transport whose Poll breaks on demand, as a bug in the core would.
@@ -91,6 +94,64 @@ func TestAPanicInAStepFencesEveryRowBeforeAnythingIsToldAndStopsTheCore(t *testi
 	}
 	if failed := l.d.take(record.EvReadFailed); len(failed) != 1 || failed[0].Status != record.ReadStale {
 		t.Errorf("outcome: %+v, left %+v", failed, l.d.evs)
+	}
+}
+
+// Nobody steps a broken context: what is beside the step must say that it is broken, or no alert would.
+func TestABrokenContextSaysSoOnItsPageWithoutAnotherStep(t *testing.T) {
+	for name, breaks := range map[string]func(*testing.T, *lab){
+		"a panic in a step": func(t *testing.T, l *lab) {
+			l.p.core.plane.WrapTransport(&faulty{Transport: l.p.core.tr, broken: true})
+			if err := l.p.core.Step(); !errors.Is(err, ErrPoisoned) {
+				t.Fatalf("step = %v, want ErrPoisoned", err)
+			}
+		},
+		"kvl_fence_all": func(_ *testing.T, l *lab) { // as it does it
+			l.p.core.leases.FenceAll()
+			atomic.StoreUint64(&l.p.core.mem.Control.PoisonNs, uint64(l.now))
+			atomic.StoreUint32(&l.p.core.mem.Control.Poisoned, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, `{}`)
+			l.run(time.Second, 30*time.Millisecond)
+			p, err := l.p.core.Page()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			exporter := metrics.NewExporter(l.p.core.Page)
+			defer exporter.Close()
+			var s watch.Snapshot
+			says := func(poisoned, healthy uint64) bool {
+				t.Helper()
+				if err := p.Read(&s); err != nil {
+					t.Fatal(err)
+				}
+				broken, _ := s.Value("poisoned", "")
+				well, _ := s.Value("healthy", "")
+				return s.Poisoned == (poisoned == 1) && broken == poisoned && well == healthy
+			}
+			if !says(0, 1) {
+				t.Fatalf("before it breaks: %+v", s.Head)
+			}
+			breaks(t, l)
+			at := s.Published
+			eventually(t, "the page says that the context is broken", func() bool { return says(1, 0) })
+			if s.Published != at {
+				t.Errorf("a step has written the page: %d, then %d", at, s.Published)
+			}
+			text, err := exporter.Text()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, metric := range []string{"kvlease_poisoned", "kvlease_healthy"} {
+				want := map[string]string{"kvlease_poisoned": "1", "kvlease_healthy": "0"}[metric]
+				if line := regexp.MustCompile(`(?m)^` + metric + `\{.*\} (.*)$`).FindSubmatch(text); line == nil || string(line[1]) != want {
+					t.Errorf("%s is %q, want %s", metric, line, want)
+				}
+			}
+		})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/internal/stats"
 	"github.com/kvlease/kvlease/dataplane/read"
+	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
@@ -40,6 +41,7 @@ func (c *Core) counters() map[string]any {
 // gauges are what stands now. Those of a part that the role does not have are 0, and not shown.
 type gauges struct {
 	own     ownGauges
+	state   stateGauges
 	plane   planeGauges
 	rank    rankGauges
 	pump    pumpGauges
@@ -55,7 +57,6 @@ type ownGauges struct {
 	Held              int    // leases
 	HeldBlocks        uint64 // under them
 	Alive             int    // leases, requests, reads and messages that need further steps
-	Poisoned          int    // 1: the core broke, or kvl_fence_all was called
 	Healthy           int    // 0: poisoned, or all engines that are known have been failing for a lease duration
 	KvLeaseDurationMs int64  // in effect
 	IntervalMs        int64  // between two heartbeats of a request
@@ -66,6 +67,15 @@ type ownGauges struct {
 	StatsPageFailed   uint64 // writes of the stats page that failed: no room, or somebody has cut the file
 	LogLost           uint64 // records of the log that found no place: nobody takes them, or too seldom
 	LogLeftOut        uint64 // records of the log that came more often than its rate allows
+}
+
+// stateGauges are those that change although nobody steps: the page shows them beside the step.
+type stateGauges struct {
+	Poisoned int // 1: the core broke, or kvl_fence_all was called
+}
+
+func (s *stateGauges) read(c *record.Control) {
+	s.Poisoned = min(1, int(atomic.LoadUint32(&c.Poisoned)))
 }
 
 // planeGauges are those of a context with an agent.
@@ -124,7 +134,7 @@ func (c *Core) gather(g *gauges, walk *engineWalk) {
 		g.pump.Class = int(c.pump.class)
 	}
 	own.KvLeaseDurationMs, own.IntervalMs, own.ExtensionMs = c.cfg.Duration.Milliseconds(), c.cfg.Interval().Milliseconds(), c.cfg.Extension().Milliseconds()
-	own.Poisoned = min(1, int(atomic.LoadUint32(&c.mem.Control.Poisoned)))
+	g.state.read(c.mem.Control)
 	own.Healthy = g.healthy()
 	own.StatsPageHidden, own.StatsPageFailed = 0, 0
 	if c.pageErr != nil {
@@ -141,7 +151,7 @@ func (c *Core) gather(g *gauges, walk *engineWalk) {
 // healthy is 0 if the context is poisoned, or if it knows engines and all of them have been failing for a lease duration; else 1.
 func (g *gauges) healthy() int {
 	known := g.tracker.Idle + g.tracker.Loading + g.tracker.Connected + g.tracker.Broken + g.group.Engines
-	if g.own.Poisoned != 0 || known > 0 && g.tracker.FailingLong+g.group.FailingLong == known {
+	if g.state.Poisoned != 0 || known > 0 && g.tracker.FailingLong+g.group.FailingLong == known {
 		return 0
 	}
 	return 1
@@ -157,6 +167,7 @@ func (c *Core) stepCounters() map[string]any {
 	c.gather(&g, nil)
 	all := map[string]any{}
 	flatten(all, "", g.own)
+	flatten(all, "", g.state)
 	if c.hosted != nil {
 		flatten(all, "", c.hosted.group.Counters)
 		flatten(all, "group_", g.group)

@@ -260,7 +260,27 @@ func (p *Page) Read(s *Snapshot) error {
 			return err
 		}
 	}
+	s.settle()
 	return nil
+}
+
+// settle lets a context be poisoned as soon as one of the two says so: the last step, or what is written beside it, since a broken context
+// does not step. Its health is then what the step would have said.
+func (s *Snapshot) settle() {
+	if v, _ := s.Value("poisoned", ""); v != 0 {
+		s.Poisoned = true
+	}
+	if !s.Poisoned {
+		return
+	}
+	for i := range s.Values {
+		switch v := &s.Values[i]; v.Name {
+		case "poisoned":
+			v.V = 1
+		case "healthy":
+			v.V = 0
+		}
+	}
 }
 
 func (p *Page) readSide(s *Snapshot) error {

@@ -17,6 +17,36 @@ import (
 	"github.com/kvlease/kvlease/internal/require"
 )
 
+// What is beside the step is newer once no step comes, and the step's flag is newer until it is written again.
+func TestAPageIsPoisonedAsSoonAsTheStepOrWhatIsBesideItSaysSo(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		step    bool
+		side    uint64
+		healthy uint64
+	}{{"neither", false, 0, 1}, {"the step", true, 0, 0}, {"beside it", false, 1, 0}, {"both", true, 1, 0}} {
+		t.Run(tc.name, func(t *testing.T) {
+			sp := spec(require.Shm(t))
+			sp.Step, sp.Side = append(sp.Step, Desc{Name: "healthy", Kind: Gauge}), append(sp.Side, Desc{Name: "poisoned", Kind: Gauge})
+			w := newPage(t, sp)
+			w.Values()[len(sp.Step)-1] = 1
+			w.PutSide([]uint64{99, tc.side})
+			if !w.Publish(&Live{Stepped: 1000, Poisoned: tc.step}) {
+				t.Fatal("it could not be written")
+			}
+			s := readPage(t, w.Path())
+			poisoned, _ := s.Value("poisoned", "")
+			healthy, _ := s.Value("healthy", "")
+			if s.Poisoned != (tc.healthy == 0) || poisoned != 1-tc.healthy || healthy != tc.healthy {
+				t.Errorf("poisoned %v, %d; healthy %d", s.Poisoned, poisoned, healthy)
+			}
+			if side, _ := s.Value("side", ""); side != 99 {
+				t.Errorf("side is %d", side)
+			}
+		})
+	}
+}
+
 func TestAPageSaysWhatWasPutIntoIt(t *testing.T) {
 	dir := require.Shm(t)
 	w := newPage(t, spec(dir))
