@@ -211,7 +211,7 @@ func TestC18LateMessagesReviveNothing(t *testing.T) {
 		r.want(r.done("a", "D", 1), Late)
 		r.want(r.t.Release(r.entry(a), engineD, r.now), Late)
 		r.wantCount("late heartbeats", r.c.LateRenew, i+1) // shows C18.2
-		r.wantCount("late completions", r.c.LateDone, i+1)
+		r.wantCount("completions repeated by who had completed", r.c.LateDoneRepeated, i+1)
 		r.wantCount("late releases", r.c.LateRelease, i+1)
 	}
 	r.wantEmpty()

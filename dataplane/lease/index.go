@@ -95,7 +95,11 @@ func (x *index) remove(i int) {
 // gravesMax is how many freed ids are remembered, so that late messages are told from unknown ones.
 const gravesMax = 65536
 
-// graves remembers the last tags added: those of the ids freed. The word counts how often a tag is in the ring.
+// completerMask are the bits of a grave's word that name who completed it; those below it hold any count up to gravesMax.
+const completerMask = ^uint64(1<<24 - 1)
+
+// graves remembers the last tags added: those of the ids freed. The low bits of the
+// word count how often a tag is in the ring; the others are of who completed it, if it is there once and that was its only reader.
 type graves struct {
 	index index
 	ring  []uint64
@@ -113,19 +117,34 @@ func (g *graves) clear() {
 func (g *graves) add(tag uint64) {
 	if old := g.ring[g.next]; old != 0 {
 		if i := g.index.find(old); i >= 0 {
-			if g.index.entries[i].word--; g.index.entries[i].word == 0 {
+			if g.index.entries[i].word--; g.index.entries[i].word&^completerMask == 0 {
 				g.index.remove(i)
 			}
 		}
 	}
 	g.ring[g.next] = 0
 	if i := g.index.find(tag); i >= 0 {
-		g.index.entries[i].word++
+		g.index.entries[i].word = g.index.entries[i].word&^completerMask + 1 // whose completion comes now cannot be told
 	} else if !g.index.insert(tag, 1) {
 		return // forgotten: its late messages count as unknown
 	}
 	g.ring[g.next] = tag
 	g.next = (g.next + 1) % len(g.ring)
+}
+
+// complete notes who ended the use that was added last.
+func (g *graves) complete(tag, who uint64) {
+	if i := g.index.find(tag); i >= 0 && g.index.entries[i].word == 1 {
+		g.index.entries[i].word |= who & completerMask
+	}
+}
+
+// completer gives those bits of who completed a tag; 0: it is not known, or was not one reader alone.
+func (g *graves) completer(tag uint64) uint64 {
+	if i := g.index.find(tag); i >= 0 {
+		return g.index.entries[i].word & completerMask
+	}
+	return 0
 }
 
 func (g *graves) has(tag uint64) bool { return g.index.find(tag) >= 0 }

@@ -127,7 +127,7 @@ func (t *Table) Complete(e Entry, r Reader, n uint16, now clock.Instant) Outcome
 	case Kept:
 		t.nameEarly(e.Slot, k, &p, now)
 	default:
-		return count(o, &t.Counters.LateDone, &t.Counters.UnknownDone)
+		return count(o, &t.Counters.LateDoneNative, &t.Counters.UnknownDone)
 	}
 	return t.report(e.Slot, k, reader{who: p.who, rank: r.Rank, n: uint32(n)}, o, now)
 }

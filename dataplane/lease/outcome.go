@@ -27,7 +27,10 @@ type Counters struct {
 	Kept                   uint64 // messages kept early
 	Repeated               uint64
 
-	LateRenew, LateDone, LateRelease          uint64
+	LateRenew, LateRelease                    uint64
+	LateDone                                  uint64 // stock completions of a lease that had ended: what was read may have been another's
+	LateDoneNative                            uint64 // completions of readers of ours after the end: their fence has shown it to them
+	LateDoneRepeated                          uint64 // stock completions by the only reader of a lease, which had completed it before
 	UnknownRenew, UnknownDone, UnknownRelease uint64
 	BadKey                                    uint64
 	Malformed                                 uint64

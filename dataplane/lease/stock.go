@@ -158,6 +158,10 @@ func (t *Table) CompleteID(id []byte, agent []byte, n uint32, now clock.Instant)
 	tag := t.tag(id)
 	i := t.index.find(tag)
 	if i < 0 {
+		if by := t.graves.completer(tag); by != 0 && by == t.stockParty(agent).who&completerMask {
+			t.Counters.LateDoneRepeated++
+			return Late
+		}
 		return t.missing(tag, &t.Counters.LateDone, &t.Counters.UnknownDone)
 	}
 	s := uint32(t.index.entries[i].word & slotMask)
@@ -183,7 +187,12 @@ func (t *Table) CompleteID(id []byte, agent []byte, n uint32, now clock.Instant)
 		t.Counters.StockEndRefused++
 		return Refused
 	}
-	return t.report(s, k, reader{who: p.who, n: n, stock: true}, o, now)
+	only := k.set() == 0
+	o = t.report(s, k, reader{who: p.who, n: n, stock: true}, o, now)
+	if o == Ended && only { // another reader may have read after this end: its completion counts as late, and where there were several each one's does
+		t.graves.complete(tag, p.who)
+	}
+	return o
 }
 
 // attributeStock counts a slot that nobody has named before for a stock agent.

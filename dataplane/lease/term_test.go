@@ -71,11 +71,72 @@ func TestL2AFreedLeaseNeverComesBack(t *testing.T) {
 	r.want(r.t.Release(r.entry(a), engineD, r.now), Late)
 	r.wantEmpty()
 	r.wantCount("late heartbeats", r.c.LateRenew, 2)
-	r.wantCount("late completions", r.c.LateDone, 2)
+	r.wantCount("late native completions", r.c.LateDoneNative, 1)
+	r.wantCount("completions repeated by who had completed", r.c.LateDoneRepeated, 1)
+	r.wantCount("late reads of stock readers", r.c.LateDone, 0)
 	r.wantCount("late releases", r.c.LateRelease, 1)
 	if r.t.hot[a.Slot()] != (hot{}) {
 		t.Errorf("late messages left %+v in the slot", r.t.hot[a.Slot()])
 	}
+}
+
+func TestOnlyAStockReaderThatMayHaveReadAfterTheEndCountsAsALateRead(t *testing.T) {
+	completed := func(t *testing.T) *rig {
+		r := newRig(t, 4)
+		a := r.grant("a")
+		r.want(r.done("a", "D.0", 1), Ended)
+		r.wantEnded(record.FreedCompleted, a)
+		return r
+	}
+	t.Run("a reader of ours has a fence", func(t *testing.T) {
+		r := newRig(t, 4)
+		a := r.grant("a")
+		r.run(at(30.2))
+		r.wantEnded(record.FreedExpired, a)
+		r.want(r.t.Complete(r.entry(a), engineD, 1, r.now), Late)
+		r.wantCount("late native completions", r.c.LateDoneNative, 1)
+		r.wantCount("late reads of stock readers", r.c.LateDone, 0)
+	})
+	t.Run("the one that completed it says so again", func(t *testing.T) {
+		r := completed(t)
+		r.want(r.done("a", "D.0", 1), Late)
+		r.wantCount("completions repeated", r.c.LateDoneRepeated, 1)
+		r.wantCount("late reads of stock readers", r.c.LateDone, 0)
+	})
+	t.Run("after an expiry", func(t *testing.T) {
+		r := newRig(t, 4)
+		a := r.grant("a")
+		r.run(at(30.2))
+		r.wantEnded(record.FreedExpired, a)
+		r.want(r.done("a", "D.0", 1), Late)
+		r.wantCount("late reads of stock readers", r.c.LateDone, 1)
+		r.wantCount("completions repeated", r.c.LateDoneRepeated, 0)
+	})
+	t.Run("another one after the first has completed it", func(t *testing.T) {
+		r := completed(t)
+		r.want(r.done("a", "E.0", 1), Late)
+		r.wantCount("late reads of stock readers", r.c.LateDone, 1)
+		r.wantCount("completions repeated", r.c.LateDoneRepeated, 0)
+	})
+	t.Run("its second lease of the id has expired", func(t *testing.T) {
+		r := completed(t)
+		b := r.grant("a")
+		r.run(at(30.2))
+		r.wantEnded(record.FreedExpired, b)
+		r.want(r.done("a", "D.0", 1), Late)
+		r.wantCount("late reads of stock readers", r.c.LateDone, 1)
+	})
+	t.Run("its first lease of the id had expired", func(t *testing.T) {
+		r := newRig(t, 4)
+		a := r.grant("a")
+		r.run(at(30.2))
+		r.wantEnded(record.FreedExpired, a)
+		b := r.grant("a")
+		r.want(r.done("a", "D.0", 1), Ended)
+		r.wantEnded(record.FreedCompleted, b)
+		r.want(r.done("a", "D.0", 1), Late)
+		r.wantCount("late reads of stock readers", r.c.LateDone, 1)
+	})
 }
 
 func TestL2LateMessagesAreToldFromUnknownOnesForTheLast65536Ids(t *testing.T) {

@@ -188,7 +188,7 @@ var table = []metric{
 	counter("transfer_failures_total", ofRanks, "Transfers that the transport reported as failed.", "read_failures"),
 	counter("transfers_late_total", ofRanks, "Transfers that ended after their outcome was told.", "read_late_ends"),
 	counter("stock_reads_refused_total", ofRanks, "Reads from stock engines outside the time guard: they could not be trusted, and were not.", "beat_guard_refused"),
-	counter("late_stock_reads_total", ofRanks, "Completions after the lease had ended: a stock reader may have read blocks of another request.", "lease_late_done"),
+	counter("late_stock_reads_total", ofRanks, "Completions of stock readers after the lease had ended: each may have read blocks of another request.", "lease_late_done"),
 	gauge("reads_aside", ofRanks, "Reads that are over and whose local blocks are not given back, since bytes may still land in them.", "reads_blocks_held"),
 	gauge("transfers_quarantined", ofRanks, "Transfers in quarantine after an error (quarantine_error_wait).", "reads_aside"),
 	gauge("transfers_unended", ofRanks, "Transfers whose outcome is long told, and of which the transport says neither error nor done.", "reads_held"),

@@ -49,7 +49,7 @@ RANK = (
     Metric("kvlease_heartbeat_bytes_sent", "counter", ("beat_beat_bytes",), "Bytes of these messages."),
     Metric("kvlease_heartbeats_applied", "counter", ("beats_applied",), "Renewals of leases of this rank."),
     Metric("kvlease_heartbeats_unknown", "counter", ("lease_unknown_renew", "lease_late_renew"), "Renewals of leases that are not held."),
-    Metric("kvlease_late_stock_reads", "counter", ("lease_late_done",), "Completions after the lease had ended: a stock reader may have read blocks of another request."),
+    Metric("kvlease_late_stock_reads", "counter", ("lease_late_done",), "Completions of stock readers after the lease had ended: each may have read blocks of another request."),
     Metric("kvlease_malformed_messages", "counter", ("malformed_native", "malformed_stock", "unknown_kinds"), "Notifications that could not be read."),
     Metric("kvlease_send_failures", "counter", ("beat_send_failed",), "Notifications that the transport refused."),
     Metric("kvlease_heals", "counter", ("beat_heals",), "Connections that were made anew."),
