@@ -26,9 +26,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	code := m.Run()
-	if fakeDir != "" {
-		_ = os.RemoveAll(fakeDir)
-	}
+	built.Remove()
 	os.Exit(code)
 }
 

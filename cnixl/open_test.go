@@ -48,7 +48,7 @@ func TestAConfigurationThatCannotBeIsRefused(t *testing.T) {
 }
 
 func TestASymbolThatIsMissingIsNamed(t *testing.T) {
-	path, err := fakePath()
+	path, err := built.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func TestTheEnvironmentIsSetForUCX(t *testing.T) {
 }
 
 func TestUCXLeavesSignalsAloneFromTheMomentInWhichItIsLoaded(t *testing.T) {
-	path, err := fakePath()
+	path, err := built.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,25 +2,14 @@ package cnixl
 
 import (
 	"fmt"
-	"os"
-	"sync"
 	"testing"
 
 	"github.com/kvlease/kvlease/cnixl/fake"
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/internal/fakelib"
 )
 
-// fakeDir is removed by TestMain.
-var fakeDir string
-
-// fakePath builds the fake once per process.
-var fakePath = sync.OnceValues(func() (string, error) {
-	var err error
-	if fakeDir, err = os.MkdirTemp("", "kvlease-fake"); err != nil {
-		return "", err
-	}
-	return fake.Build(fakeDir, "libfakenixl.so")
-})
+var built = fakelib.Once{Build: func(dir string) (string, error) { return fake.Build(dir, "libfakenixl.so") }}
 
 // script gives the fake commands; a test ends with a clean script.
 type script struct {
@@ -30,7 +19,7 @@ type script struct {
 
 func newScript(t *testing.T) *script {
 	t.Helper()
-	path, err := fakePath()
+	path, err := built.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

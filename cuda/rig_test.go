@@ -3,29 +3,17 @@ package cuda
 import (
 	"fmt"
 	"os"
-	"sync"
 	"testing"
 
 	"github.com/kvlease/kvlease/cuda/fakecuda"
+	"github.com/kvlease/kvlease/internal/fakelib"
 )
 
-// fakeDir is removed by TestMain.
-var fakeDir string
-
-// fakePath builds the fake once per process.
-var fakePath = sync.OnceValues(func() (string, error) {
-	var err error
-	if fakeDir, err = os.MkdirTemp("", "kvlease-fakecuda"); err != nil {
-		return "", err
-	}
-	return fakecuda.Build(fakeDir, "libfakecuda.so")
-})
+var built = fakelib.Once{Build: func(dir string) (string, error) { return fakecuda.Build(dir, "libfakecuda.so") }}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if fakeDir != "" {
-		_ = os.RemoveAll(fakeDir)
-	}
+	built.Remove()
 	os.Exit(code)
 }
 
@@ -37,7 +25,7 @@ type script struct {
 
 func newScript(t testing.TB) *script {
 	t.Helper()
-	path, err := fakePath()
+	path, err := built.Path()
 	if err != nil {
 		t.Fatal(err)
 	}

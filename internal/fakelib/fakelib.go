@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"unsafe"
 )
 
@@ -45,6 +46,33 @@ func Build(out string, sources []string, flags ...string) error {
 		return fmt.Errorf("%s: %w\n%s", cc, err, text)
 	}
 	return nil
+}
+
+// Once is a fake that all tests of a process share: built for the first that asks, gone with Remove, which is TestMain's.
+type Once struct {
+	Build func(dir string) (path string, err error)
+
+	once sync.Once
+	dir  string
+	path string
+	err  error
+}
+
+// Path is where the fake lies.
+func (o *Once) Path() (string, error) {
+	o.once.Do(func() {
+		if o.dir, o.err = os.MkdirTemp("", "kvlease-fake"); o.err == nil {
+			o.path, o.err = o.Build(o.dir)
+		}
+	})
+	return o.path, o.err
+}
+
+// Remove removes what was built. A process that has opened the fake keeps it.
+func (o *Once) Remove() {
+	if o.dir != "" {
+		_ = os.RemoveAll(o.dir)
+	}
 }
 
 // Control gives the library at path a command, through its function named symbol, and returns its answer. A negative one is

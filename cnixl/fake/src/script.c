@@ -13,25 +13,13 @@
  *   quiet                returns whether UCX would have left signals alone when the library was loaded
  *   reset                forgets every command and counter
  */
+#include "../../../internal/fakelib/script.h"
 #include "fake.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-enum { CALLS = 64, FAILS = 64 };
-static struct {
-	char name[NAME];
-	int count;
-	bool closed;
-} calls[CALLS];
-static struct {
-	char name[NAME];
-	int left, status;
-} fails[FAILS];
 static bool stub, quiet;
 
 /* UCX reads its environment as it is loaded. */
@@ -39,20 +27,6 @@ __attribute__((constructor)) static void look_around(void)
 {
 	const char *signals = getenv("UCX_DEBUG_SIGNO");
 	quiet = signals != NULL && strcmp(signals, "0") == 0;
-}
-
-static int *count_of(const char *call, bool **closed)
-{
-	for (int i = 0; i < CALLS; i++) {
-		if (calls[i].name[0] == 0)
-			snprintf(calls[i].name, sizeof calls[i].name, "%s", call);
-		if (strcmp(calls[i].name, call) == 0) {
-			if (closed != NULL)
-				*closed = &calls[i].closed;
-			return &calls[i].count;
-		}
-	}
-	abort();
 }
 
 static int land_released(bool move)
@@ -75,23 +49,11 @@ static int command(const char *line)
 	char word[32] = "", a[NAME] = "", b[NAME] = "", c[32] = "";
 	if (sscanf(line, "%31s %255s %255s %31s", word, a, b, c) < 1)
 		return 0;
-	if (strcmp(word, "fail") == 0) {
-		for (int i = 0; i < FAILS; i++) {
-			if (fails[i].left > 0)
-				continue;
-			snprintf(fails[i].name, sizeof fails[i].name, "%s", a);
-			fails[i].left = atoi(b);
-			fails[i].status = atoi(c);
-			return 0;
-		}
-		return -1;
-	}
-	if (strcmp(word, "count") == 0)
-		return *count_of(a, NULL);
+	int answer;
+	if (script_common(word, a, b, c, &answer))
+		return answer;
 	if (strcmp(word, "gate") == 0) {
-		bool *closed;
-		count_of(a, &closed);
-		*closed = atoi(b) != 0;
+		script_call(a)->closed = atoi(b) != 0;
 		return 0;
 	}
 	if (strcmp(word, "stub") == 0) {
@@ -100,8 +62,7 @@ static int command(const char *line)
 	}
 	if (strcmp(word, "reset") == 0) {
 		land_released(false);
-		memset(calls, 0, sizeof calls);
-		memset(fails, 0, sizeof fails);
+		script_forget();
 		stub = false;
 		return 0;
 	}
@@ -136,18 +97,8 @@ static int command(const char *line)
 
 static void read_environment(void)
 {
-	static bool done;
-	if (done)
-		return;
-	done = true;
-	const char *script = getenv("KVL_FAKE_NIXL");
-	char line[512];
-	while (script != NULL && *script != 0) {
-		size_t n = strcspn(script, ";");
-		snprintf(line, sizeof line, "%.*s", (int)n, script);
-		command(line);
-		script += n + (script[n] == ';');
-	}
+	if (script_begin())
+		script_read("KVL_FAKE_NIXL", command);
 }
 
 int kvl_fake_control(const char *line);
@@ -162,14 +113,9 @@ int kvl_fake_control(const char *line)
 
 int enter(const char *call)
 {
-	int st = OK;
 	pthread_mutex_lock(&lock);
 	read_environment();
-	++*count_of(call, NULL);
-	for (int i = 0; i < FAILS; i++) {
-		if (fails[i].left > 0 && strcmp(fails[i].name, call) == 0 && --fails[i].left == 0)
-			st = fails[i].status;
-	}
+	int st = script_enter(call);
 	pthread_mutex_unlock(&lock);
 	return st;
 }
@@ -177,10 +123,8 @@ int enter(const char *call)
 void gate(const char *call)
 {
 	for (int ms = 0; ms < 20000; ms++) {
-		bool *closed;
 		pthread_mutex_lock(&lock);
-		count_of(call, &closed);
-		bool wait = *closed;
+		bool wait = script_call(call)->closed;
 		pthread_mutex_unlock(&lock);
 		if (!wait)
 			return;

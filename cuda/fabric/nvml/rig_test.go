@@ -5,21 +5,19 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/kvlease/kvlease/cuda/fabric"
 	"github.com/kvlease/kvlease/cuda/fabric/machine"
 	"github.com/kvlease/kvlease/cuda/fakenvml"
+	"github.com/kvlease/kvlease/internal/fakelib"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
 // envLook makes the test binary a process that looks at a machine with the library it names, and says what it found: a library can be
 // used once in the life of a process.
 const envLook = "KVLEASE_TEST_LOOK"
-
-var fakeDir string
 
 func TestMain(m *testing.M) {
 	if library := os.Getenv(envLook); library != "" {
@@ -31,17 +29,11 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	code := m.Run()
-	os.RemoveAll(fakeDir)
+	built.Remove()
 	os.Exit(code)
 }
 
-var fakePath = sync.OnceValues(func() (string, error) {
-	var err error
-	if fakeDir, err = os.MkdirTemp("", "kvlease-nvml"); err != nil {
-		return "", err
-	}
-	return fakenvml.Build(fakeDir, "libfakenvml.so")
-})
+var built = fakelib.Once{Build: func(dir string) (string, error) { return fakenvml.Build(dir, "libfakenvml.so") }}
 
 // lab is the fake that answers for the GPUs of a machine.
 type lab struct {
@@ -52,7 +44,7 @@ type lab struct {
 
 func newLab(t *testing.T, name string) *lab {
 	t.Helper()
-	library, err := fakePath()
+	library, err := built.Path()
 	require.Compiled(t, err)
 	m, err := machine.Load(name)
 	if err != nil {

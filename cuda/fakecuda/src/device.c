@@ -60,6 +60,12 @@ int current(context_t **out)
 	return st;
 }
 
+int enter_context(const char *call, context_t **out)
+{
+	SCRIPTED(call);
+	return current(out);
+}
+
 API int cuInit(unsigned flags);
 API int cuInit(unsigned flags)
 {
@@ -195,9 +201,8 @@ API int cuCtxPopCurrent_v2(context_t **out)
 API int cuCtxGetFlags(unsigned *out);
 API int cuCtxGetFlags(unsigned *out)
 {
-	SCRIPTED("cuCtxGetFlags");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuCtxGetFlags", &ctx);
 	if (st == SUCCESS)
 		*out = ctx->flags;
 	return st;
@@ -206,9 +211,8 @@ API int cuCtxGetFlags(unsigned *out)
 API int cuCtxSetFlags(unsigned flags);
 API int cuCtxSetFlags(unsigned flags)
 {
-	SCRIPTED("cuCtxSetFlags");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuCtxSetFlags", &ctx);
 	if (st == SUCCESS)
 		ctx->flags = flags;
 	return st;

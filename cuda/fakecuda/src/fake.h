@@ -62,6 +62,8 @@ int driver_version(void);
 
 /* The current context, if it can be used: SUCCESS, or what the driver would answer. Takes the lock. */
 int current(context_t **out);
+/* The same for a call of which the script has its say first. */
+int enter_context(const char *call, context_t **out);
 
 /* Under the lock. */
 int allocate(int device, int kind, uint64_t bytes, uint64_t piece, context_t *context, uint64_t *out);

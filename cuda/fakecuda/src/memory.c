@@ -100,9 +100,8 @@ void reset_memory(void)
 API int cuMemAlloc_v2(uint64_t *out, size_t bytes);
 API int cuMemAlloc_v2(uint64_t *out, size_t bytes)
 {
-	SCRIPTED("cuMemAlloc");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuMemAlloc", &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);
@@ -114,9 +113,8 @@ API int cuMemAlloc_v2(uint64_t *out, size_t bytes)
 API int cuMemFree_v2(uint64_t addr);
 API int cuMemFree_v2(uint64_t addr)
 {
-	SCRIPTED("cuMemFree");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuMemFree", &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);
@@ -202,9 +200,8 @@ API int cuMemRelease(uint64_t handle)
 API int cuMemGetHandleForAddressRange(void *handle, uint64_t addr, size_t bytes, int type, unsigned long long flags);
 API int cuMemGetHandleForAddressRange(void *handle, uint64_t addr, size_t bytes, int type, unsigned long long flags)
 {
-	SCRIPTED("cuMemGetHandleForAddressRange");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuMemGetHandleForAddressRange", &ctx);
 	if (st != SUCCESS)
 		return st;
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -229,9 +226,8 @@ API int cuMemGetHandleForAddressRange(void *handle, uint64_t addr, size_t bytes,
 API int cuFlushGPUDirectRDMAWrites(int target, int scope);
 API int cuFlushGPUDirectRDMAWrites(int target, int scope)
 {
-	SCRIPTED("cuFlushGPUDirectRDMAWrites");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuFlushGPUDirectRDMAWrites", &ctx);
 	if (st != SUCCESS)
 		return st;
 	if (target != 0 || (scope != 100 && scope != 200))

@@ -98,9 +98,8 @@ API int cuPointerGetAttribute(void *out, int which, uint64_t addr)
 API int cuPointerSetAttribute(const void *value, int which, uint64_t addr);
 API int cuPointerSetAttribute(const void *value, int which, uint64_t addr)
 {
-	SCRIPTED("cuPointerSetAttribute");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuPointerSetAttribute", &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);

@@ -29,38 +29,16 @@
  *   waits                     returns how many streams wait for an event that was held when they were told to
  *   reset                     as it was when it was loaded
  */
+#include "../../../internal/fakelib/script.h"
 #include "fake.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-enum { CALLS = 96, FAILS = 64, NAME = 64, MISSING = 8, VERSION = 12080 };
-static struct {
-	char name[NAME];
-	int count, slow;
-	bool closed;
-} calls[CALLS];
-static struct {
-	char name[NAME];
-	int left, code;
-} fails[FAILS];
+enum { NAME = 64, MISSING = 8, VERSION = 12080 };
 static char missing[MISSING][NAME];
 static int missing_n, version = VERSION;
-
-static int call_of(const char *call)
-{
-	for (int i = 0; i < CALLS; i++) {
-		if (calls[i].name[0] == 0)
-			snprintf(calls[i].name, sizeof calls[i].name, "%s", call);
-		if (strcmp(calls[i].name, call) == 0)
-			return i;
-	}
-	abort();
-}
 
 /* H200-like: a card with GPUDirect RDMA, dma-buf and ordered writes. */
 static void reset_devices(void)
@@ -150,8 +128,7 @@ static int of_address(const char *word, uint64_t addr, const char *b, const char
 
 static void reset(void)
 {
-	memset(calls, 0, sizeof calls);
-	memset(fails, 0, sizeof fails);
+	script_forget();
 	missing_n = 0;
 	version = VERSION;
 	reset_work();
@@ -164,23 +141,13 @@ static int command(const char *line)
 	char word[16] = "", a[NAME] = "", b[NAME] = "", c[NAME] = "", e[NAME] = "";
 	if (sscanf(line, "%15s %63s %63s %63s %63s", word, a, b, c, e) < 1)
 		return 0;
-	if (strcmp(word, "fail") == 0) {
-		for (int i = 0; i < FAILS; i++) {
-			if (fails[i].left > 0)
-				continue;
-			snprintf(fails[i].name, sizeof fails[i].name, "%s", a);
-			fails[i].left = atoi(b);
-			fails[i].code = atoi(c);
-			return 0;
-		}
-		return -1;
-	}
-	if (strcmp(word, "count") == 0)
-		return calls[call_of(a)].count;
+	int answer;
+	if (script_common(word, a, b, c, &answer))
+		return answer;
 	if (strcmp(word, "gate") == 0) {
-		calls[call_of(a)].closed = atoi(b) != 0;
+		script_call(a)->closed = atoi(b) != 0;
 	} else if (strcmp(word, "slow") == 0) {
-		calls[call_of(a)].slow = atoi(b);
+		script_call(a)->slow_ms = atoi(b);
 	} else if (strcmp(word, "version") == 0) {
 		version = atoi(a);
 	} else if (strcmp(word, "missing") == 0 && missing_n < MISSING) {
@@ -213,19 +180,10 @@ static int command(const char *line)
 
 static void read_environment(void)
 {
-	static bool done;
-	if (done)
+	if (!script_begin())
 		return;
-	done = true;
 	reset();
-	const char *script = getenv("KVL_FAKE_CUDA");
-	char line[512];
-	while (script != NULL && *script != 0) {
-		size_t n = strcspn(script, ";");
-		snprintf(line, sizeof line, "%.*s", (int)n, script);
-		command(line);
-		script += n + (script[n] == ';');
-	}
+	script_read("KVL_FAKE_CUDA", command);
 }
 
 API int kvl_fake_cuda_control(const char *line);
@@ -245,16 +203,10 @@ static void sleep_ms(int ms)
 
 int enter(const char *call)
 {
-	int st = SUCCESS;
 	pthread_mutex_lock(&lock);
 	read_environment();
-	int at = call_of(call), slow = calls[at].slow;
-	calls[at].count++;
-	for (int i = 0; i < FAILS; i++) {
-		if (fails[i].left > 0 && strcmp(fails[i].name, call) == 0 && --fails[i].left == 0)
-			st = fails[i].code;
-	}
-	for (int ms = 0; calls[at].closed && ms < 20000; ms++) {
+	int st = script_enter(call), slow = script_call(call)->slow_ms;
+	for (int ms = 0; script_call(call)->closed && ms < 20000; ms++) {
 		pthread_mutex_unlock(&lock);
 		sleep_ms(1);
 		pthread_mutex_lock(&lock);

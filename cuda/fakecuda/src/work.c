@@ -101,9 +101,8 @@ static bool is_event(const event_t *e)
 API int cuStreamCreate(stream_t **out, unsigned flags);
 API int cuStreamCreate(stream_t **out, unsigned flags)
 {
-	SCRIPTED("cuStreamCreate");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuStreamCreate", &ctx);
 	if (st != SUCCESS)
 		return st;
 	stream_t *s = calloc(1, sizeof *s);
@@ -125,9 +124,8 @@ API int cuStreamCreate(stream_t **out, unsigned flags)
 API int cuStreamDestroy_v2(stream_t *s);
 API int cuStreamDestroy_v2(stream_t *s)
 {
-	SCRIPTED("cuStreamDestroy");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuStreamDestroy", &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);
@@ -147,9 +145,8 @@ API int cuStreamDestroy_v2(stream_t *s)
 API int cuStreamWaitEvent(stream_t *s, event_t *e, unsigned flags);
 API int cuStreamWaitEvent(stream_t *s, event_t *e, unsigned flags)
 {
-	SCRIPTED("cuStreamWaitEvent");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuStreamWaitEvent", &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);
@@ -166,9 +163,8 @@ API int cuStreamWaitEvent(stream_t *s, event_t *e, unsigned flags)
 API int cuEventCreate(event_t **out, unsigned flags);
 API int cuEventCreate(event_t **out, unsigned flags)
 {
-	SCRIPTED("cuEventCreate");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuEventCreate", &ctx);
 	if (st != SUCCESS)
 		return st;
 	event_t *e = calloc(1, sizeof *e);
@@ -189,9 +185,8 @@ API int cuEventCreate(event_t **out, unsigned flags)
 API int cuEventDestroy_v2(event_t *e);
 API int cuEventDestroy_v2(event_t *e)
 {
-	SCRIPTED("cuEventDestroy");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuEventDestroy", &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);
@@ -211,9 +206,8 @@ API int cuEventDestroy_v2(event_t *e)
 API int cuEventRecord(event_t *e, stream_t *s);
 API int cuEventRecord(event_t *e, stream_t *s)
 {
-	SCRIPTED("cuEventRecord");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuEventRecord", &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);
@@ -228,9 +222,8 @@ API int cuEventRecord(event_t *e, stream_t *s)
 API int cuEventQuery(event_t *e);
 API int cuEventQuery(event_t *e)
 {
-	SCRIPTED("cuEventQuery");
 	context_t *ctx;
-	int st = current(&ctx);
+	int st = enter_context("cuEventQuery", &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);

@@ -14,11 +14,8 @@
  *   count CALL               returns how often CALL was entered
  *   reset                    forgets every command and counter
  */
+#include "../../../internal/fakelib/script.h"
 #include "fake.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 gpu_t gpus[GPUS];
@@ -28,34 +25,12 @@ int cuda = 12040;
 event_t events[EVENTS];
 int event_count;
 
-enum { CALLS = 64, FAILS = 64 };
-static struct {
-	char name[NAME];
-	int count;
-} calls[CALLS];
-static struct {
-	char name[NAME];
-	int left, status;
-} fails[FAILS];
-
-static int *count_of(const char *call)
-{
-	for (int i = 0; i < CALLS; i++) {
-		if (calls[i].name[0] == 0)
-			snprintf(calls[i].name, sizeof calls[i].name, "%s", call);
-		if (strcmp(calls[i].name, call) == 0)
-			return &calls[i].count;
-	}
-	abort();
-}
-
 static void forget(void)
 {
 	memset(gpus, 0, sizeof gpus);
 	gpu_count = 0;
 	event_count = 0;
-	memset(calls, 0, sizeof calls);
-	memset(fails, 0, sizeof fails);
+	script_forget();
 	snprintf(driver, sizeof driver, "550.54.15");
 	cuda = 12040;
 }
@@ -117,19 +92,9 @@ static int command(const char *line)
 		cuda = atoi(b);
 		return 0;
 	}
-	if (strcmp(word, "fail") == 0) {
-		for (int i = 0; i < FAILS; i++) {
-			if (fails[i].left > 0)
-				continue;
-			snprintf(fails[i].name, sizeof fails[i].name, "%s", a);
-			fails[i].left = atoi(b);
-			fails[i].status = atoi(c);
-			return 0;
-		}
-		return -1;
-	}
-	if (strcmp(word, "count") == 0)
-		return *count_of(a);
+	int answer;
+	if (script_common(word, a, b, c, &answer))
+		return answer;
 	if (strcmp(word, "reset") == 0) {
 		forget();
 		return 0;
@@ -146,19 +111,8 @@ static int command(const char *line)
 
 static void read_environment(void)
 {
-	static bool done;
-	if (done)
-		return;
-	done = true;
-	const char *script = getenv("KVL_FAKE_NVML");
-	char line[512];
-	while (script != NULL && *script != 0) {
-		size_t n = strcspn(script, ";");
-		snprintf(line, sizeof line, "%.*s", (int)n, script);
-		if (command(line) < 0)
-			fprintf(stderr, "KVL_FAKE_NVML: \"%s\" is not understood\n", line);
-		script += n + (script[n] == ';');
-	}
+	if (script_begin())
+		script_read("KVL_FAKE_NVML", command);
 }
 
 int kvl_fake_nvml_control(const char *line);
@@ -173,14 +127,9 @@ int kvl_fake_nvml_control(const char *line)
 
 int enter(const char *call)
 {
-	int st = OK;
 	pthread_mutex_lock(&lock);
 	read_environment();
-	++*count_of(call);
-	for (int i = 0; i < FAILS; i++) {
-		if (fails[i].left > 0 && strcmp(fails[i].name, call) == 0 && --fails[i].left == 0)
-			st = fails[i].status;
-	}
+	int st = script_enter(call);
 	pthread_mutex_unlock(&lock);
 	return st;
 }

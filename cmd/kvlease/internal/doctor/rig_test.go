@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,24 +15,17 @@ import (
 	"github.com/kvlease/kvlease/cuda"
 	"github.com/kvlease/kvlease/cuda/fabric/machine"
 	"github.com/kvlease/kvlease/cuda/fakenvml"
+	"github.com/kvlease/kvlease/internal/fakelib"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
-var fakeDir string
-
 func TestMain(m *testing.M) {
 	code := m.Run()
-	os.RemoveAll(fakeDir)
+	built.Remove()
 	os.Exit(code)
 }
 
-var fakePath = sync.OnceValues(func() (string, error) {
-	var err error
-	if fakeDir, err = os.MkdirTemp("", "kvlease-nvml"); err != nil {
-		return "", err
-	}
-	return fakenvml.Build(fakeDir, "libfakenvml.so")
-})
+var built = fakelib.Once{Build: func(dir string) (string, error) { return fakenvml.Build(dir, "libfakenvml.so") }}
 
 // rig is a machine in a folder on which all is well, and what its process says of itself.
 type rig struct {
@@ -44,7 +36,7 @@ type rig struct {
 
 func newRig(t *testing.T, name string) *rig {
 	t.Helper()
-	library, err := fakePath()
+	library, err := built.Path()
 	require.Compiled(t, err)
 	m, err := machine.Load(name)
 	if err != nil {
