@@ -193,14 +193,29 @@ func (r *rig) trackFixed(e uint64, o *owner, slot uint32, end clock.Instant) rec
 	return h
 }
 
+// trackUntil tracks the lease of one id whose end is given, or that heartbeats renew if it is 0.
+func (r *rig) trackUntil(e uint64, o *owner, end clock.Instant) record.Handle {
+	if end != 0 {
+		return r.trackFixed(e, o, 1, end)
+	}
+	return r.trackStock(e, "f-1")
+}
+
+// timed is an owner that is connected and whose clock is known, which fixed leases need.
+func (r *rig) timed(stock bool) (o *owner, e uint64) {
+	r.t.Helper()
+	o = r.owner("P", stock)
+	e = r.connect(o)
+	must(r.t, r.k.SetOffset(e, known(sec(0))))
+	r.step(sec(0.1))
+	return o, e
+}
+
 // interval 5, margin 2.51: the last moment at which a lease that ends at 100 may be used is 97.49, less 20 ms of drift.
 func TestAFixedLeaseIsOverWhenTheConvertedEndLessErrorAndMarginHasCome(t *testing.T) {
 	for _, stock := range []bool{false, true} {
 		r := newRig(t, nil)
-		o := r.owner("P", stock)
-		e := r.connect(o)
-		must(t, r.k.SetOffset(e, known(sec(0))))
-		r.step(sec(0.1))
+		o, e := r.timed(stock)
 		a, b, c := r.trackFixed(e, o, 1, sec(100)), r.trackFixed(e, o, 2, sec(100)), r.trackFixed(e, o, 3, sec(100))
 		r.run(sec(90), 500*time.Millisecond)
 		for _, what := range []string{"renew", "HB"} {
@@ -281,10 +296,7 @@ func TestTheEndOfAFixedLeaseIsTheEarliestThatItCanBe(t *testing.T) {
 func TestAReadUnderAFixedLeaseThatOutlivesItIsUnprovenFromAStockOwnerAndProvenByTheFenceFromOurs(t *testing.T) {
 	for _, stock := range []bool{false, true} {
 		r := newRig(t, nil)
-		o := r.owner("P", stock)
-		e := r.connect(o)
-		must(t, r.k.SetOffset(e, known(sec(0))))
-		r.step(sec(0.1))
+		o, e := r.timed(stock)
 		a := r.trackFixed(e, o, 1, sec(20))
 		r.run(sec(16), 500*time.Millisecond)
 		r.d.HoldReads(true)

@@ -25,16 +25,8 @@ func TestARequestOfAnotherLeaseUnderAStockIdThatIsInUseIsNotRead(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t, nil)
-			o := r.owner("P", true)
-			e := r.connect(o)
-			must(t, r.k.SetOffset(e, known(sec(0))))
-			r.step(sec(0.1))
-			track := func(end clock.Instant) record.Handle {
-				if end != 0 {
-					return r.trackFixed(e, o, 1, end)
-				}
-				return r.trackStock(e, "f-1")
-			}
+			o, e := r.timed(true)
+			track := func(end clock.Instant) record.Handle { return r.trackUntil(e, o, end) }
 			a := track(tc.first)
 			r.run(sec(3), time.Second)
 			b := track(tc.second)
@@ -80,16 +72,8 @@ func TestAStockIdForWhichAMessageIsOwedIsTakenOverByItsNextLease(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t, nil)
-			o := r.owner("P", true)
-			e := r.connect(o)
-			must(t, r.k.SetOffset(e, known(sec(0))))
-			r.step(sec(0.1))
-			track := func(end clock.Instant) record.Handle {
-				if end != 0 {
-					return r.trackFixed(e, o, 1, end)
-				}
-				return r.trackStock(e, "f-1")
-			}
+			o, e := r.timed(true)
+			track := func(end clock.Instant) record.Handle { return r.trackUntil(e, o, end) }
 			a := track(tc.first)
 			r.run(sec(2), time.Second)
 			for range 100 {
@@ -126,10 +110,7 @@ func TestADrainOrASleepTellsNobodyTwiceThatItsLeaseIsGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, nil)
-			o := r.owner("P", true)
-			e := r.connect(o)
-			must(t, r.k.SetOffset(e, known(sec(0))))
-			r.step(sec(0.1))
+			o, e := r.timed(true)
 			over, a := r.trackFixed(e, o, 2, sec(3)), r.trackFixed(e, o, 1, sec(100))
 			other := r.trackStock(e, "f-1")
 			r.run(sec(2), time.Second)

@@ -126,10 +126,7 @@ func TestWhatGoesWrongForAReaderIsSaidWithEngineAndRequest(t *testing.T) {
 			r.run(sec(20), pass)
 		}},
 		{kind: log.LeaseOver, request: "f-1", do: func(r *rig) {
-			o := r.owner("P", false)
-			e := r.connect(o)
-			must(r.t, r.k.SetOffset(e, known(sec(0))))
-			r.step(sec(0.1))
+			o, e := r.timed(false)
 			r.trackFixed(e, o, 1, sec(10))
 			r.run(sec(12), pass)
 		}},

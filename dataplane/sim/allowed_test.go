@@ -49,17 +49,7 @@ actions:
 `},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c, err := ParseCase("case", []byte(tc.text))
-			if err != nil {
-				t.Fatal(err)
-			}
-			res, err := Run(c.Schedule, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, v := range res.Violations {
-				t.Error(v)
-			}
+			wantUnbroken(t, tc.text)
 		})
 	}
 }

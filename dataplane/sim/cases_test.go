@@ -15,20 +15,47 @@ func TestEveryCaseComesOutRight(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			out, err := c.Run(Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, v := range out.Result.Violations {
-				t.Errorf("seed %d: %v", out.Seed, v)
-			}
-			for _, f := range out.Findings {
-				if !f.OK {
-					t.Errorf("%s:%d: seed %d: %s: at %v: %s", file, f.Expectation.Line(), out.Seed, f.Expectation, f.At, f.Got)
-				}
-			}
+			wantRight(t, file, c)
 		})
 	}
+}
+
+// wantRight runs a case: no rule is broken, and what it expects is so.
+func wantRight(t *testing.T, file string, c *Case) {
+	t.Helper()
+	out, err := c.Run(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range out.Result.Violations {
+		t.Errorf("seed %d: %v", out.Seed, v)
+	}
+	for _, f := range out.Findings {
+		if !f.OK {
+			t.Errorf("%s:%d: seed %d: %s: at %v: %s", file, f.Expectation.Line(), out.Seed, f.Expectation, f.At, f.Got)
+		}
+	}
+}
+
+// wantUnbroken runs the schedule of a case: no rule is broken.
+func wantUnbroken(t *testing.T, text string) {
+	t.Helper()
+	res, err := Run(parsedCase(t, text).Schedule, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range res.Violations {
+		t.Error(v)
+	}
+}
+
+func parsedCase(t *testing.T, text string) *Case {
+	t.Helper()
+	c, err := ParseCase("case", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // An expectation that holds whatever happens shows nothing. So each file is run again with one thing less, and each expectation

@@ -32,29 +32,14 @@ expect:
 			act: "  - {at: 24s, engine: P, rank: 1, do: lose_rank}", by: "38s"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c, err := ParseCase("case", fmt.Appendf(nil, text, tc.carrier, tc.rank, tc.stop, tc.act, tc.by))
-			if err != nil {
-				t.Fatal(err)
-			}
-			out, err := c.Run(Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, v := range out.Result.Violations {
-				t.Error(v)
-			}
-			for _, f := range out.Findings {
-				if !f.OK {
-					t.Errorf("%s: at %v: %s", f.Expectation, f.At, f.Got)
-				}
-			}
+			wantRight(t, "case", parsedCase(t, fmt.Sprintf(text, tc.carrier, tc.rank, tc.stop, tc.act, tc.by)))
 		})
 	}
 }
 
 // Its time is up before the ranks go on, and blocks are read, written over and given out again meanwhile.
 func TestNobodyIsHandedBlocksOfABrokenHostThatWereGivenOutAgain(t *testing.T) {
-	c, err := ParseCase("case", []byte(`
+	wantUnbroken(t, `
 span: 60s
 engines:
   - {id: P, host: true, tp: 2, lease: 12s}
@@ -67,15 +52,5 @@ actions:
   - {at: 30s, engine: D, do: hold_read, for: 3s}
   - {at: 30s, engine: D, do: read, req: a, blocks: 4}
   - {at: 35s, engine: D, do: read, req: a, blocks: 4}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := Run(c.Schedule, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, v := range res.Violations {
-		t.Error(v)
-	}
+`)
 }

@@ -106,18 +106,9 @@ func TestEveryAlertHasItsRunbook(t *testing.T) {
 	}
 }
 
-func TestExpressionsNameMetricsThatExist(t *testing.T) {
-	names := map[string]bool{}
-	for _, n := range metrics.Names() {
-		names[n] = true
-	}
-	look := func(where, expr string) {
-		for _, n := range regexp.MustCompile(`kvlease_[a-z0-9_]+`).FindAllString(expr, -1) {
-			if !names[n] && !names[strings.TrimSuffix(n, "_bucket")] && !names[strings.TrimSuffix(n, "_count")] {
-				t.Errorf("%s: there is no metric %s", where, n)
-			}
-		}
-	}
+// expressions has every expression of alerts and dashboard looked at, with the name of what it is of.
+func expressions(t *testing.T, look func(where, expr string)) {
+	t.Helper()
 	for _, r := range rules(t) {
 		look(r.Alert, r.Expr)
 	}
@@ -130,6 +121,21 @@ func TestExpressionsNameMetricsThatExist(t *testing.T) {
 	}
 }
 
+func TestExpressionsNameMetricsThatExist(t *testing.T) {
+	names := map[string]bool{}
+	for _, n := range metrics.Names() {
+		names[n] = true
+	}
+	look := func(where, expr string) {
+		for _, n := range regexp.MustCompile(`kvlease_[a-z0-9_]+`).FindAllString(expr, -1) {
+			if !names[n] && !names[strings.TrimSuffix(n, "_bucket")] && !names[strings.TrimSuffix(n, "_count")] {
+				t.Errorf("%s: there is no metric %s", where, n)
+			}
+		}
+	}
+	expressions(t, look)
+}
+
 // TestExpressionsPassByTheExporterOfVLLM: its series have the same names and no role.
 func TestExpressionsPassByTheExporterOfVLLM(t *testing.T) {
 	selector, found := regexp.MustCompile(`kvlease_[a-z0-9_]+(\{[^}]*\})?`), 0
@@ -140,16 +146,7 @@ func TestExpressionsPassByTheExporterOfVLLM(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range rules(t) {
-		look(r.Alert, r.Expr)
-	}
-	for _, row := range Rows {
-		for _, p := range row.Panels {
-			for _, q := range p.Queries {
-				look(p.Title, q.Expr)
-			}
-		}
-	}
+	expressions(t, look)
 	if found < len(rules(t)) {
 		t.Errorf("%d selectors were found", found)
 	}
