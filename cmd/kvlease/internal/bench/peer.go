@@ -1,3 +1,5 @@
+//lint:file-ignore ST1005 errors begin with P, which is a name
+
 package bench
 
 import (
