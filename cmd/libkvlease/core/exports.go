@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/kvlease/kvlease/cuda/devices"
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
@@ -61,7 +62,7 @@ func kvlgo_open(args *C.kvl_core_args_t, handle *C.int64_t, errText *C.char, err
 	if err != nil {
 		return fail(err, errText, errCap)
 	}
-	c.UseDevices(openDevices)
+	c.UseDevices(devices.Machine{}.Open)
 	*handle = C.int64_t(put(c))
 	return C.KVL_OK
 }

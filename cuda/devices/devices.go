@@ -1,6 +1,9 @@
-package main
+// Package devices gives the core's view of device memory over the CUDA driver: what the C core, the bench and the demo hand to
+// core.UseDevices.
+package devices
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,22 +17,30 @@ import (
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
-// devices is the CUDA driver as the core asks it.
-type devices struct{ driver *cuda.Driver }
+// Machine says where a machine is seen. The zero value is this one.
+type Machine struct {
+	Sys, Proc, Dev string // roots; /sys, /proc and /dev if empty
+}
 
-// openDevices opens the driver of this process.
-func openDevices() (core.Devices, error) {
+// Open opens the driver of this process (cuda.Open): a core.OpenDevices. An error is cuda's.
+func (m Machine) Open() (core.Devices, error) {
 	d, err := cuda.Open("")
 	if err != nil {
 		return nil, err
 	}
-	return devices{d}, nil
+	return devices{d, Machine{cmp.Or(m.Sys, "/sys"), cmp.Or(m.Proc, "/proc"), cmp.Or(m.Dev, "/dev")}}, nil
+}
+
+// devices is the driver as the core asks it.
+type devices struct {
+	driver *cuda.Driver
+	here   Machine
 }
 
 // Hold looks at the machine for what the driver does not tell, and has the regions held.
 func (d devices) Hold(regions []core.Region) (core.Held, error) {
 	list := make([]cuda.Region, 0, len(regions))
-	m := cuda.Machine{BAR1Free: map[int]uint64{}, NoNIC: !slices.ContainsFunc(rdma.Look(here.sys, here.dev), usable), Peermem: peerMemory()}
+	m := cuda.Machine{BAR1Free: map[int]uint64{}, NoNIC: !slices.ContainsFunc(rdma.Look(d.here.Sys, d.here.Dev), usable), Peermem: d.here.peerMemory()}
 	for _, r := range regions {
 		device := int(r.Device)
 		list = append(list, cuda.Region{Addr: r.Addr, Bytes: r.Bytes, Device: device, Name: r.Name})
@@ -49,17 +60,14 @@ func (d devices) Hold(regions []core.Region) (core.Held, error) {
 	return held{h}, nil
 }
 
-// here is where this machine is seen. Tests have another.
-var here = struct{ sys, proc, dev string }{"/sys", "/proc", "/dev"}
-
 func usable(n rdma.NIC) bool { return n.Usable() }
 
 // peerMemory reports whether a kernel module is loaded over which NICs pin device memory.
-func peerMemory() bool {
+func (m Machine) peerMemory() bool {
 	var u unix.Utsname
 	_ = unix.Uname(&u)
-	m := rdma.LookGPUMemory(here.sys, here.proc, strings.TrimRight(string(u.Release[:]), "\x00"))
-	return m.Module != ""
+	ways := rdma.LookGPUMemory(m.Sys, m.Proc, strings.TrimRight(string(u.Release[:]), "\x00"))
+	return ways.Module != ""
 }
 
 type held struct{ *cuda.Hold }

@@ -1,4 +1,4 @@
-package main
+package devices
 
 import (
 	"errors"
@@ -20,9 +20,15 @@ import (
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
+const (
+	kvBlocks   = 64
+	kvBlockLen = 4096
+)
+
 // gpus is a machine with two GPUs, of which nothing is real, and an engine that has begun with the first.
 type gpus struct {
 	t                *testing.T
+	machine          Machine
 	cuda, nvml, nixl string
 }
 
@@ -52,12 +58,11 @@ func newGPUs(t *testing.T) *gpus {
 		t.Fatal(err)
 	}
 	shape.Peer = ""
-	root, was := t.TempDir(), here
+	root := t.TempDir()
 	if err := shape.Build(root); err != nil {
 		t.Fatal(err)
 	}
-	here.sys, here.proc, here.dev = root+"/sys", root+"/proc", root+"/dev"
-	t.Cleanup(func() { here = was })
+	g.machine = Machine{Sys: root + "/sys", Proc: root + "/proc", Dev: root + "/dev"}
 	return g
 }
 
@@ -114,7 +119,7 @@ func (g *gpus) open(drive string) *core.Core {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	c.UseDevices(openDevices)
+	c.UseDevices(g.machine.Open)
 	g.t.Cleanup(func() { _ = c.Close(time.Second) })
 	return c
 }
@@ -297,8 +302,8 @@ func TestWhatCannotBeRegisteredOfADeviceIsRefusedBeforeNIXLSeesIt(t *testing.T) 
 	if n, err := fakenixl.Control(g.nixl, "count register_mem"); err != nil || n != 0 {
 		t.Errorf("NIXL was asked %d times, %v", n, err)
 	}
-	here.sys = t.TempDir() // a machine without NICs, whose reads take other ways
-	if err := c.Register(g.cache("device")); err != nil {
+	g.machine.Sys = t.TempDir() // a machine without NICs, whose reads take other ways
+	if err := g.open("inline").Register(g.cache("device")); err != nil {
 		t.Errorf("without NICs: %v", err)
 	}
 }
