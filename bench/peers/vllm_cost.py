@@ -45,8 +45,8 @@ owners = {n: holding(n) for n in sizes}
 
 
 def beats(owner, n, each):
-    """A message's ids in random order, each of them as often as chance has it, in messages of `each`."""
-    named = chance.choices(ids[:n], k=MESSAGE)
+    """Different ids in random order, in messages of `each`; with fewer than a message takes, each as often as chance has it."""
+    named = chance.sample(ids[:n], k=MESSAGE) if n >= MESSAGE else chance.choices(ids[:n], k=MESSAGE)
     owner.nixl_wrapper.inbox = {"D": [("HB:" + ",".join(named[i : i + each])).encode() for i in range(0, MESSAGE, each)]}
     return timed(owner._get_new_notifs)
 
