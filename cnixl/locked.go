@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -49,7 +48,12 @@ func mib(n uint64) float64 { return float64(n) / (1 << 20) }
 // locksOfThisProcess looks at the machine. What cannot be read does not stand in the way: the kernel has the last word.
 func locksOfThisProcess() *lockable {
 	l := &lockable{limit: unix.RLIM_INFINITY}
-	l.devices = devices(usable("/sys", "/dev"), getenv("UCX_TLS"), getenv("UCX_NET_DEVICES"))
+	takes := rdma.Takes(getenv("UCX_TLS"), getenv("UCX_NET_DEVICES"))
+	for _, nic := range usable("/sys", "/dev") {
+		if takes(nic) {
+			l.devices++
+		}
+	}
 	var r unix.Rlimit
 	if l.devices == 0 || unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) != nil {
 		return l
@@ -92,43 +96,4 @@ func (l *lockable) read(lines *bufio.Scanner) {
 			l.exempt = caps&capIPCLock != 0
 		}
 	}
-}
-
-// devices counts the NICs that UCX registers memory with, by what the user tells it.
-func devices(nics []string, tls, named string) int {
-	names, not := listOf(tls)
-	has := func(name string) bool { return slices.Contains(names, name) }
-	verbs := slices.ContainsFunc(names, func(name string) bool {
-		base, _, _ := strings.Cut(strings.TrimPrefix(name, `\`), "_")
-		return base == "ib" || base == "rc" || base == "dc" || base == "ud" || name == "all"
-	})
-	switch {
-	case not && (has("ib") || has("rc") && has("dc") && has("ud")):
-		return 0
-	case !not && len(names) > 0 && !verbs:
-		return 0
-	}
-	names, not = listOf(named)
-	all := len(names) == 0 || !not && has("all")
-	n := 0
-	for _, nic := range nics {
-		if all || not != slices.ContainsFunc(names, func(name string) bool {
-			device, _, _ := strings.Cut(name, ":")
-			return device == nic
-		}) {
-			n++
-		}
-	}
-	return n
-}
-
-// listOf reads a list as UCX does: what is named, or, behind ^, all but what is named.
-func listOf(text string) (names []string, not bool) {
-	text, not = strings.CutPrefix(strings.TrimSpace(text), "^")
-	for name := range strings.SplitSeq(text, ",") {
-		if name = strings.TrimSpace(name); name != "" {
-			names = append(names, name)
-		}
-	}
-	return names, not
 }

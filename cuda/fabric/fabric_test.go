@@ -163,6 +163,23 @@ func TestWhatTheUserHasSetStays(t *testing.T) {
 	}
 }
 
+func TestNICsAreNoMatterWhereTheUserTakesOtherWays(t *testing.T) {
+	h := made(t, "two-and-eight").look()
+	for tls, want := range map[string][]string{
+		"tcp,cuda_copy": nil, // NICs alone would leave UCX nothing
+		"^ib":           nil,
+		"rc,cuda_copy":  {"UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1", "UCX_MAX_RMA_RAILS=4"},
+	} {
+		if diff := cmp.Diff(want, settingsOf(h, 0, func(name string) (string, bool) { return tls, name == "UCX_TLS" })); diff != "" {
+			t.Errorf("UCX_TLS=%s (-want +got):\n%s", tls, diff)
+		}
+	}
+	got := settingsOf(h, 0, func(name string) (string, bool) { return "mlx5_0:1", name == "UCX_NET_DEVICES" })
+	if slices.Contains(got, "UCX_MAX_RMA_RAILS=4") {
+		t.Errorf("%q: the user leaves one port", got)
+	}
+}
+
 func TestANICThatThisProcessCannotUseIsNotChosen(t *testing.T) {
 	for _, tc := range []struct {
 		name string

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
 
 // Setting is an environment variable that UCX reads when it is loaded, for the process of one rank.
@@ -27,15 +29,16 @@ func (h *Host) Settings(gpu int, c Choice, env func(string) (string, bool)) []Se
 		s.Users, s.IsSet = env(name)
 		list = append(list, s)
 	}
-	if len(c.NICs) == 0 {
+	if tls, set := env("UCX_TLS"); len(c.NICs) == 0 || set && !rdma.Verbs(tls) { // without transports over NICs, NICs alone would leave nothing
 		return nil
 	}
 	usable := h.usable()
+	_, narrowed := env("UCX_NET_DEVICES") // by the user, who knows how many ports that leaves
 	if len(c.NICs) < len(usable) {
 		add("UCX_NET_DEVICES", strings.Join(h.ports(c.NICs), ","), "of %d NICs these are GPU %d's: %s. Without it UCX also takes %s",
 			len(usable), gpu, c.Why, h.others(c, usable))
 	}
-	if ports := len(h.ports(c.NICs)); ports > nixlRails {
+	if ports := len(h.ports(c.NICs)); ports > nixlRails && !narrowed {
 		add("UCX_MAX_RMA_RAILS", strconv.Itoa(ports), "one read may use all %d ports of GPU %d at once; NIXL says %d unless this is set", ports, gpu, nixlRails)
 	}
 	if h.GPUMemory.Any() {

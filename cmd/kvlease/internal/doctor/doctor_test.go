@@ -73,6 +73,14 @@ func TestEachHarmIsNamedWithItsRemedy(t *testing.T) {
 		{"little locked memory and the right to lock", "eight-by-eight", func(r *rig) { r.limits("65536", "65536", "1048576", "0"); r.status("0000000000004000", "0-15") }, "locked memory", Pass, "CAP_IPC_LOCK", ""},
 		{"little locked memory without NICs", "no-nic", func(r *rig) { r.limits("65536", "65536", "1048576", "0") }, "locked memory", Pass, "no RDMA NIC", ""},
 		{"limits that cannot be read", "no-nic", func(r *rig) { r.remove("proc/self/limits") }, "open files", Skip, "no such file", ""},
+		{"little locked memory with one NIC for UCX", "eight-by-eight", func(r *rig) {
+			r.limits("8388608", "65536", "1048576", "0")
+			r.environ("UCX_NET_DEVICES=mlx5_3:1")
+		}, "locked memory", Fail, "8.0MB, with 1 RDMA NIC", ""},
+		{"little locked memory where UCX uses no NIC", "eight-by-eight", func(r *rig) {
+			r.limits("8388608", "65536", "1048576", "0")
+			r.environ("UCX_TLS=tcp")
+		}, "locked memory", Pass, "no RDMA NIC", ""},
 		{"limits without the line", "no-nic", func(r *rig) { r.put("proc/self/limits", "Limit Soft Hard") }, "locked memory", Skip, "Max locked memory", ""},
 		{"few descriptors", "no-nic", func(r *rig) { r.limits("0", "1024", "4096", "0") }, "open files", Warn, "4,096, the hard limit", "65536"},
 		{"very few descriptors", "no-nic", func(r *rig) { r.limits("0", "256", "256", "0") }, "open files", Fail, "256", "nofile=65536"},
@@ -212,7 +220,7 @@ func TestEachHarmToGPUsAndNICsIsNamedWithItsRemedy(t *testing.T) {
 		{"a device for no NIC", "eight-by-eight", func(r *rig) { r.devices(cuda.Features{PCI: "0000:01:00.0"}) }, "device 0", Fail, "no GPUDirect RDMA", "consumer cards"},
 		{"a device by dma-buf alone", "grace-hopper", func(r *rig) { r.devices(cuda.Features{DMABuf: true, FlushHost: true}) }, "device 0", Warn, "no GPUDirect RDMA, no GPUDirect RDMA of VMM memory, dma-buf", "expandable_segments"},
 		{"a device whose reads cannot be proven", "eight-by-eight", func(r *rig) { r.devices(cuda.Features{RDMA: true, RDMAWithVMM: true}) }, "device 0", Fail, "ordered for nobody", "host memory"},
-		{"a device without dma-buf, and no module", "grace-hopper", func(r *rig) { r.devices(cuda.Features{RDMA: true, FlushHost: true}) }, "device 0", Fail, "no dma-buf", "nvidia-peermem"},
+		{"a device without dma-buf, and no module", "grace-hopper", func(r *rig) { r.devices(cuda.Features{RDMA: true, FlushHost: true}) }, "device 0", Fail, "no dma-buf", "nvidia_peermem"},
 		{"a device that gives no mapped memory", "eight-by-eight", func(r *rig) { r.devices(cuda.Features{RDMA: true, Ordering: cuda.OrderingAll}) }, "device 0", Warn, "no GPUDirect RDMA of VMM", "expandable_segments"},
 		{"GPUs without NICs", "no-nic", func(*rig) {}, "NICs", Warn, "no RDMA device", "modprobe mlx5_ib"},
 		{"a NIC that is down", "grace-hopper", func(*rig) {}, "mlx5_1", Warn, "port 1 down, Disabled, Ethernet", "subnet manager"},
@@ -228,7 +236,8 @@ func TestEachHarmToGPUsAndNICsIsNamedWithItsRemedy(t *testing.T) {
 		{"a setting that is worse than ours", "eight-by-eight", func(r *rig) { r.environ("UCX_NET_DEVICES=mlx5_1:1") }, "GPU 0's NIC", Warn, "UCX_NET_DEVICES is mlx5_1:1", "UCX_NET_DEVICES=mlx5_0:1"},
 		{"the same setting where it is right", "eight-by-eight", func(r *rig) { r.environ("UCX_NET_DEVICES=mlx5_1:1") }, "GPU 1's NIC", Pass, "mlx5_1", ""},
 		{"a device that is not there", "eight-by-eight", func(r *rig) { r.environ("UCX_NET_DEVICES=mlx5_0:1,mlx5_77:1") }, "UCX_NET_DEVICES", Warn, "mlx5_77", "unset"},
-		{"transports without verbs", "eight-by-eight", func(r *rig) { r.environ("UCX_TLS=tcp,sm,self") }, "UCX_TLS", Warn, "tcp", "add rc"},
+		{"transports without verbs", "eight-by-eight", func(r *rig) { r.environ("UCX_TLS=tcp,sm,self") }, "UCX_TLS", Warn, "tcp", "have rc among them"},
+		{"all but those with verbs", "eight-by-eight", func(r *rig) { r.environ("UCX_TLS=^ib") }, "UCX_TLS", Warn, "^ib", "have rc among them"},
 		{"transports with verbs", "eight-by-eight", func(r *rig) { r.environ("UCX_TLS=rc_x,cuda_copy") }, "UCX_TLS", "none", "", ""},
 		{"GPUDirect switched off", "eight-by-eight", func(r *rig) { r.environ("UCX_IB_GPU_DIRECT_RDMA=no") }, "UCX_IB_GPU_DIRECT_RDMA", Warn, "no", "unset"},
 		{"handlers of UCX's", "no-nic", func(r *rig) { r.environ("UCX_HANDLE_ERRORS=bt,freeze") }, "UCX_HANDLE_ERRORS", Warn, "bt,freeze", "unset"},

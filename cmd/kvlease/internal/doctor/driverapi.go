@@ -66,16 +66,10 @@ func (s *System) device(name string, f cuda.Features) Result {
 		cuda.OrderingAll: "NICs' writes are ordered for all devices"}[f.Ordering]
 	r := Result{Name: name, State: Pass, Value: strings.Join([]string{f.PCI, yes(f.RDMA, "GPUDirect RDMA"), yes(f.RDMAWithVMM, "GPUDirect RDMA of VMM memory"),
 		yes(f.DMABuf, "dma-buf"), order, yes(f.FlushHost, "flush from the host")}, ", ")}
+	refusal := f.Refusal(s.fabric().GPUMemory.Module != "")
 	switch {
-	case !f.RDMA && !f.DMABuf:
-		r.State, r.Why = Fail, "no NIC may reach this device's memory, neither by peer memory nor by dma-buf"
-		r.Fix = "consumer cards have neither; else load nvidia-peermem, or use NVIDIA's open kernel modules"
-	case f.Ordering == cuda.OrderingNone && !f.FlushHost:
-		r.State, r.Why = Fail, "what a NIC has written cannot be made visible to the device: a read into it cannot be proven"
-		r.Fix = "read into host memory, or use a device of a later generation"
-	case s.fabric().GPUMemory.Module == "" && !f.DMABuf:
-		r.State, r.Why = Fail, "there is no peer memory module here, and this device gives no dma-buf"
-		r.Fix = "modprobe nvidia-peermem, or NVIDIA's open kernel modules on Linux 5.12 or later"
+	case refusal != nil:
+		r.State, r.Why, r.Fix = Fail, refusal.Cause, refusal.Fix
 	case !f.RDMAWithVMM:
 		r.State, r.Why = Warn, "a KV cache that is mapped by cuMemMap (PyTorch's expandable_segments, vLLM's sleep mode) cannot be registered"
 		r.Fix = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or a later driver"

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
 
 // limit is a resource limit of a process; noLimit stands for unlimited.
@@ -87,9 +88,11 @@ func lockedMemory(_ context.Context, s *System) []Result {
 	if err != nil {
 		return unread(name, fmt.Errorf("CapEff of the process: %w", err))
 	}
-	usable := 0
+	tls, _ := s.Env("UCX_TLS")
+	named, _ := s.Env("UCX_NET_DEVICES")
+	usable, takes := 0, rdma.Takes(tls, named)
 	for _, n := range s.fabric().NICs {
-		if n.Usable() {
+		if n.Usable() && takes(n.Name) {
 			usable++
 		}
 	}
@@ -99,7 +102,7 @@ func lockedMemory(_ context.Context, s *System) []Result {
 	case caps&capIPCLock != 0:
 		return one(name, Pass, size(l.soft)+", not applied: the process has CAP_IPC_LOCK")
 	case usable == 0:
-		return one(name, Pass, size(l.soft)+", and no RDMA NIC here that would lock any")
+		return one(name, Pass, size(l.soft)+", and no RDMA NIC that UCX would use here, which would lock any")
 	}
 	state := Warn
 	if l.soft < lockEnough {

@@ -180,8 +180,8 @@ func (s *System) harm(key, value string) (why, fix string) {
 		}
 	case "UCX_TLS":
 		usable := slices.ContainsFunc(h.NICs, func(n rdma.NIC) bool { return n.Usable() })
-		if usable && value != "" && !strings.HasPrefix(value, "^") && !slices.ContainsFunc(list, isVerbs) {
-			return "no transport over the RDMA NICs is among them", "unset " + key + ", or add rc"
+		if usable && !rdma.Verbs(value) {
+			return "it leaves no transport over the RDMA NICs", "unset " + key + ", or have rc among them"
 		}
 	case "UCX_IB_GPU_DIRECT_RDMA":
 		if len(h.GPUs) > 0 && (value == "n" || value == "no" || value == "0") {
@@ -193,11 +193,4 @@ func (s *System) harm(key, value string) (why, fix string) {
 		}
 	}
 	return "", ""
-}
-
-// isVerbs tells whether a name in UCX_TLS stands for a transport over RDMA NICs.
-func isVerbs(name string) bool {
-	name = strings.TrimPrefix(name, `\`)
-	base, _, _ := strings.Cut(name, "_")
-	return name == "all" || slices.Contains([]string{"ib", "rc", "dc", "ud"}, base)
 }
