@@ -118,7 +118,7 @@ test-python: wheel | $(BUILD)/test ## the wheel installed and tested, with every
 		[ -x $$venv/bin/python ] || $$python -m venv $$venv; \
 		$$venv/bin/python -m pip install --quiet --disable-pip-version-check -r python/tests/requirements.txt; \
 		$$venv/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(BUILT)/python/*.whl; \
-		env -u KVLEASE_CORE -u KVLEASE_LIB -u PYTHONPATH $$venv/bin/python -X dev -m pytest -q -p no:cacheprovider python/tests || failed="$$failed $$python"; \
+		env -u KVLEASE_CORE -u KVLEASE_LIB -u PYTHONPATH KVLEASE_BUILD=$(BUILT) $$venv/bin/python -X dev -m pytest -q -p no:cacheprovider python/tests || failed="$$failed $$python"; \
 	done; [ -z "$$failed" ] || { echo "test-python: failed with$$failed"; exit 1; }) 2>&1 | tee $(BUILD)/test/python.log
 
 .deps/python/.installed: python/requirements.txt

@@ -129,6 +129,37 @@ int kvp_seconds(PyObject *o, const char *name, uint64_t *out)
 	return 0;
 }
 
+/* An object that has no cuda_event, or one of 0: torch makes an event with its first record, and 0 would mean that nothing is waited for. */
+static KVP_COLD int no_event(PyObject *o, PyObject *handle)
+{
+	if (handle != NULL) {
+		PyErr_Format(PyExc_ValueError, "ready_event: %R was never recorded", o);
+		return -1;
+	}
+	if (!PyErr_ExceptionMatches(PyExc_AttributeError))
+		return -1;
+	PyErr_Clear();
+	return wrong_type(o, "ready_event", "an int, or an object with cuda_event");
+}
+
+int kvp_ready_event(PyObject *o, uint64_t *out, PyObject **keep)
+{
+	PyObject *handle;
+	int rc;
+	*keep = NULL;
+	if (o == NULL || o == Py_None)
+		return 0;
+	if (PyIndex_Check(o))
+		return kvp_u64(o, "ready_event", out);
+	handle = PyObject_GetAttrString(o, "cuda_event");
+	rc = handle != NULL ? kvp_u64(handle, "ready_event.cuda_event", out) : no_event(o, NULL);
+	if (rc == 0 && *out == 0)
+		rc = no_event(o, handle);
+	Py_XDECREF(handle);
+	*keep = rc == 0 ? o : NULL;
+	return rc;
+}
+
 int kvp_bytes_slow(PyObject *o, const char *name, kvl_bytes_t *out)
 {
 	Py_ssize_t n;

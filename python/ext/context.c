@@ -85,6 +85,8 @@ static PyObject *close_context(PyObject *o, uint64_t timeout_ns)
 	if (st != KVL_OK)
 		self->open = self->closing;
 	self->closing = NULL;
+	if (self->open == NULL)
+		Py_CLEAR(self->ready); /* nobody asks any more */
 	if (interrupted)
 		return NULL;
 	if (st != KVL_OK)
@@ -135,6 +137,7 @@ static void context_dealloc(PyObject *self)
 	if (((kvp_context_t *)self)->open != NULL)
 		drop(((kvp_context_t *)self)->open);
 	PyMem_Free(((kvp_context_t *)self)->scratch);
+	Py_XDECREF(((kvp_context_t *)self)->ready);
 	release(self);
 	Py_DECREF(type);
 }
@@ -182,6 +185,18 @@ static PyObject *context_pause(PyObject *self, PyObject *seconds)
 	Py_RETURN_NONE;
 }
 
+void kvp_context_fired(kvp_context_t *c, kvl_lease_t lease)
+{
+	PyObject *type, *value, *traceback, *key;
+	if (KVP_LIKELY(c->ready == NULL) || PyDict_Size(c->ready) == 0)
+		return;
+	PyErr_Fetch(&type, &value, &traceback);
+	if ((key = PyLong_FromUnsignedLongLong(lease)) == NULL || PyDict_DelItem(c->ready, key) != 0)
+		PyErr_Clear(); /* it has none, or there is no memory for asking: kept longer is safe */
+	Py_XDECREF(key);
+	PyErr_Restore(type, value, traceback);
+}
+
 /* What is allocated here may set off a collection, and with it Python code: the context is looked up anew for each part. */
 static PyObject *context_poll(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
@@ -213,6 +228,8 @@ static PyObject *context_poll(PyObject *self, PyObject *const *args, Py_ssize_t 
 				Py_DECREF(list);
 				return NULL;
 			}
+			if (events[i].kind == KVL_EV_FREED)
+				kvp_context_fired((kvp_context_t *)self, events[i].handle);
 		}
 		if ((uint32_t)got < want)
 			break;

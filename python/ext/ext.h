@@ -90,6 +90,10 @@ static inline int kvp_u32(PyObject *o, const char *name, uint32_t *out)
 	return 0;
 }
 
+/* A CUDA event: its handle as an int, or an object that has it in cuda_event, as torch.cuda.Event, then also in *keep (borrowed). None and a
+ * NULL object leave what is in *out. 0, or -1 with an exception. */
+int kvp_ready_event(PyObject *o, uint64_t *out, PyObject **keep);
+
 /* An item of a group of block ids. */
 int kvp_id_slow(PyObject *o, const char *what, Py_ssize_t group, Py_ssize_t i, uint32_t *out) KVP_COLD;
 
@@ -153,7 +157,11 @@ typedef struct kvp_context {
 	kvl_ctx_t *closing; /* while kvl_close runs */
 	uint32_t inside; /* calls that run without the GIL */
 	void *scratch;   /* KVL_DELTA_MAX bytes for delta_take, once asked for */
+	PyObject *ready; /* dict: objects of ready events by their lease, as long as the library may ask for them; NULL: never any */
 } kvp_context_t;
+
+/* Lets go of the object behind a lease's ready event, if there is one. May run Python code. */
+void kvp_context_fired(kvp_context_t *c, kvl_lease_t lease);
 
 extern PyType_Spec kvp_context_spec;
 PyObject *kvp_raise_closed(PyObject *self, const kvp_context_t *c) KVP_COLD;
@@ -198,8 +206,9 @@ PyObject *kvp_context_producer(PyObject *self, PyObject *none);
 typedef struct kvp_grant {
 	kvl_grant_t grant;
 	kvp_groups_t groups;
+	PyObject *event; /* borrowed: the object that a ready event was taken of; NULL: none, or a number */
 } kvp_grant_t;
-/* args: id, groups, tokens, ttl, expected, user, fixed. */
+/* args: id, groups, tokens, ttl, expected, user, fixed, ready_event. */
 int kvp_grant_args(PyObject *const *args, kvp_grant_t *out);
 void kvp_grant_free(kvp_grant_t *g);
 

@@ -17,7 +17,7 @@ PyObject *kvp_context_params(PyObject *self, PyObject *const *args, Py_ssize_t n
 	int32_t st;
 	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_u64(a[0], "lease", &lease) != 0)
 		return NULL;
-	if (kvp_grant_args((PyObject *[]){a[1], a[2], a[3], a[4], NULL, NULL, a[5]}, &g) != 0)
+	if (kvp_grant_args((PyObject *[]){a[1], a[2], a[3], a[4], NULL, NULL, a[5], NULL}, &g) != 0)
 		return NULL;
 	if ((c = ((kvp_context_t *)self)->open) == NULL) {
 		kvp_grant_free(&g);
@@ -36,6 +36,8 @@ PyObject *kvp_context_params(PyObject *self, PyObject *const *args, Py_ssize_t n
 	if (buf != near)
 		PyMem_Free(buf);
 	kvp_grant_free(&g);
+	if (result != NULL)
+		kvp_context_fired((kvp_context_t *)self, lease);
 	return result;
 }
 
@@ -52,6 +54,7 @@ PyObject *kvp_context_params_key(PyObject *self, PyObject *o)
 		return kvp_raise_closed(self, (kvp_context_t *)self);
 	if ((st = kvl_params_key(c, lease, buf, sizeof buf, &len)) != KVL_OK)
 		return kvp_raise(kvp_module_of(self), st);
+	kvp_context_fired((kvp_context_t *)self, lease);
 	return PyUnicode_DecodeUTF8(buf, (Py_ssize_t)len, NULL);
 }
 

@@ -81,7 +81,8 @@ int kvp_grant_args(PyObject *const *args, kvp_grant_t *out)
 	out->grant = (kvl_grant_t){.size = sizeof out->grant};
 	if (kvp_bytes(args[0], "id", &out->grant.id) != 0 || kvp_u32(args[2], "tokens", &out->grant.tokens) != 0 ||
 	    kvp_seconds(args[3], "ttl", &out->grant.ttl_ns) != 0 || kvp_u64(args[4], "expected", &out->grant.expected) != 0 ||
-	    kvp_u64(args[5], "user", &out->grant.user) != 0 || kvp_truth(args[6], "fixed", &fixed) != 0)
+	    kvp_u64(args[5], "user", &out->grant.user) != 0 || kvp_truth(args[6], "fixed", &fixed) != 0 ||
+	    kvp_ready_event(args[7], &out->grant.ready_event, &out->event) != 0)
 		return -1;
 	out->grant.flags = fixed ? KVL_GRANT_FIXED : 0;
 	if (kvp_groups(args[1], "groups", &out->groups) != 0)
@@ -93,17 +94,43 @@ int kvp_grant_args(PyObject *const *args, kvp_grant_t *out)
 
 void kvp_grant_free(kvp_grant_t *g) { kvp_groups_free(&g->groups); }
 
+/* A grant behind an event that is an object: whoever drops it would destroy the event while steps ask for it, and its handle may become
+ * another's, which has fired. So it is kept, or there is no grant. */
+static PyObject *grant_behind(PyObject *self, const kvp_grant_t *g)
+{
+	kvp_context_t *c = ((kvp_producer_t *)self)->context;
+	kvl_lease_t lease = 0;
+	PyObject *key;
+	kvl_producer_t *p;
+	int32_t st;
+	if (c->ready == NULL && (c->ready = PyDict_New()) == NULL)
+		return NULL;
+	if ((p = opened(self)) == NULL)
+		return NULL;
+	if ((st = kvl_grant(p, &g->grant, &lease)) != KVL_OK)
+		return kvp_raise(kvp_module_of(self), st);
+	if ((key = PyLong_FromUnsignedLongLong(lease)) == NULL || PyDict_SetItem(c->ready, key, g->event) != 0) {
+		(void)kvl_cancel(p, lease);
+		Py_CLEAR(key);
+	}
+	return key;
+}
+
 static PyObject *hook_grant(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
-	static const kvp_signature_t s = {"grant", 2, 7, {"id", "groups", "tokens", "ttl", "expected", "user", "fixed"}};
+	static const kvp_signature_t s = {"grant", 2, 8, {"id", "groups", "tokens", "ttl", "expected", "user", "fixed", "ready_event"}};
 	kvl_lease_t lease = 0;
 	kvl_producer_t *p;
-	PyObject *a[7], *result;
+	PyObject *a[8], *result;
 	kvp_grant_t g;
 	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_grant_args(a, &g) != 0)
 		return NULL;
-	p = opened(self);
-	result = p != NULL ? handle(self, kvl_grant(p, &g.grant, &lease), &lease) : NULL;
+	if (g.event != NULL) {
+		result = grant_behind(self, &g);
+	} else {
+		p = opened(self);
+		result = p != NULL ? handle(self, kvl_grant(p, &g.grant, &lease), &lease) : NULL;
+	}
 	kvp_grant_free(&g);
 	return result;
 }
@@ -215,7 +242,9 @@ static PyObject *get_context(PyObject *self, void *none)
 static PyMethodDef methods[] = {
 	{"expect", hook_expect, METH_O, "expect($self, id, /)\n--\n\nkvl_expect: the lease."},
 	FAST("grant", hook_grant,
-	     "grant($self, id, groups, tokens=0, ttl=0.0, expected=0, user=0, fixed=False)\n--\n\nkvl_grant: the lease."),
+	     "grant($self, id, groups, tokens=0, ttl=0.0, expected=0, user=0, fixed=False, ready_event=None)\n--\n\n"
+	     "kvl_grant: the lease. ready_event: a CUDA event behind the last write into the blocks, an int or an object with\n"
+	     "cuda_event as torch.cuda.Event; params raises Busy until it has fired."),
 	{"cancel", hook_cancel, METH_O, "cancel($self, lease, /)\n--\n\nkvl_cancel."},
 	{"revoke", hook_revoke, METH_O, "revoke($self, lease, /)\n--\n\nkvl_revoke."},
 	{"pressure", hook_pressure, METH_O, "pressure($self, blocks, /)\n--\n\nkvl_pressure."},

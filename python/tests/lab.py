@@ -34,12 +34,12 @@ class Cache:
 
 
 class Engine:
-    """One context with registered memory, and what it has told."""
+    """One context with registered memory, and what it has told. cache: its memory if it is none of the host's."""
 
-    def __init__(self, name, **config):
+    def __init__(self, name, cache=None, **config):
         self.id = unique(name)
         self.context = kvlease.Context({"engine_id": self.id, "transport": "loopback", **config})
-        self.cache = Cache()
+        self.cache = cache or Cache()
         self.events = []
         self.context.register([self.cache.region()])
         self.producer = self.context.producer()

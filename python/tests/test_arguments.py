@@ -22,7 +22,7 @@ def engine():
 # Calls of a producer, complete with arguments that would be taken.
 HOOKS = {
     "expect": ["id"],
-    "grant": ["id", [[1]], 0, 0.0, 0, 0, False],
+    "grant": ["id", [[1]], 0, 0.0, 0, 0, False, None],
     "cancel": [1 << 32],
     "revoke": [1 << 32],
     "pressure": [1],
@@ -121,7 +121,7 @@ def test_keywords_find_their_places(engine):
         engine.producer.grant("id", user=1)
     with pytest.raises(TypeError, match="'usr'"):
         engine.producer.grant("id", [[1]], usr=1)
-    with pytest.raises(TypeError, match="at most 7"):
+    with pytest.raises(TypeError, match="at most 8"):
         engine.producer.grant(*range(9))
 
 

@@ -1,7 +1,7 @@
 """What the package offers. Statuses are exceptions, handles are ints, spans are seconds, block ids go in groups."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, SupportsFloat, SupportsIndex, TypeAlias, final
+from typing import Any, Final, Protocol, SupportsFloat, SupportsIndex, TypeAlias, final
 
 from ._region import Region as Region
 from .errors import (Busy as Busy, Closed as Closed, ConfigError as ConfigError, Error as Error, Forked as Forked, Full as Full,
@@ -18,6 +18,12 @@ __all__ = [
 _Ids: TypeAlias = Sequence[SupportsIndex] | Any
 # One entry a group: its ids, or (ids, first) where first is the position of ids[0] within the request, in blocks.
 _Groups: TypeAlias = Sequence[_Ids | tuple[_Ids, SupportsIndex]]
+
+class _CudaEvent(Protocol):
+    """An event of CUDA's as an object: torch.cuda.Event."""
+
+    @property
+    def cuda_event(self) -> SupportsIndex: ...
 
 ID_MAX: Final = 1024
 DELTA_MAX: Final = 65536
@@ -163,7 +169,8 @@ class Producer:
     def context(self) -> Context: ...
     def expect(self, id: str | bytes, /) -> int: ...
     def grant(self, id: str | bytes, groups: _Groups, tokens: SupportsIndex = 0, ttl: SupportsFloat = 0.0,
-              expected: SupportsIndex = 0, user: SupportsIndex = 0, fixed: bool = False) -> int: ...
+              expected: SupportsIndex = 0, user: SupportsIndex = 0, fixed: bool = False,
+              ready_event: SupportsIndex | _CudaEvent | None = None) -> int: ...
     def cancel(self, lease: SupportsIndex, /) -> None: ...
     def revoke(self, lease: SupportsIndex, /) -> None: ...
     def pressure(self, blocks: SupportsIndex, /) -> None: ...
