@@ -16,6 +16,9 @@ typedef uint64_t CUmemGenericAllocationHandle;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUevent_st *CUevent;
 typedef struct CUstream_st *CUstream;
+typedef struct {
+	char reserved[64];
+} CUipcMemHandle;
 
 /* CUresult: those that the shim decides on. errors.go has the others. */
 enum {
@@ -62,6 +65,7 @@ enum { CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX = 0, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER = 100 };
 enum { CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1 };
+enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
 enum { CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1 };
 enum { CU_GET_PROC_ADDRESS_SUCCESS = 0 };
 
@@ -94,6 +98,10 @@ typedef CUresult (*cuGetProcAddress_t)(const char *symbol, void **at, int versio
 	X(cuMemcpyHtoD, 3020, (CUdeviceptr, const void *, size_t)) \
 	X(cuMemcpyDtoH, 3020, (void *, CUdeviceptr, size_t)) \
 	X(cuMemsetD8, 3020, (CUdeviceptr, unsigned char, size_t)) \
+	X(cuMemcpyDtoDAsync, 3020, (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
+	X(cuIpcGetMemHandle, 4010, (CUipcMemHandle *, CUdeviceptr)) \
+	X(cuIpcOpenMemHandle, 11000, (CUdeviceptr *, CUipcMemHandle, unsigned flags)) \
+	X(cuIpcCloseMemHandle, 4010, (CUdeviceptr)) \
 	X(cuStreamCreate, 2000, (CUstream *, unsigned flags)) \
 	X(cuStreamDestroy, 4000, (CUstream)) \
 	X(cuStreamWaitEvent, 3020, (CUstream, CUevent, unsigned flags)) \

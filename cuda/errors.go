@@ -59,6 +59,9 @@ var reasonsAt = map[at]reason{
 	{"cuPointerGetAttribute", 1}:           {"the driver does not know the address, or not this attribute of it", "register memory that is allocated and mapped"},
 	{"cuFlushGPUDirectRDMAWrites", 801}:    {"the device has no flush from the host", "reads into its memory cannot be proven: use a device whose writes are ordered"},
 	{"cuEventQuery", 400}:                  {"that is no event, or it was destroyed", "keep an event until its grant has been served"},
+	{"cuIpcOpenMemHandle", 201}:            {"the memory belongs to this very process, or no context is current", "use its own address here"},
+	{"cuIpcOpenMemHandle", 217}:            {"the two devices cannot reach each other's memory", "read from a device that can (nvidia-smi topo -p2p r)"},
+	{"cuIpcOpenMemHandle", 400}:            {"the process that owns the memory is gone, or the handle is none", "meet the owner again"},
 	{"cuDriverGetVersion", 34}:             {"this is the toolkit's stub without a driver behind it", "name the driver's own library by KVLEASE_CUDA, and keep .../lib64/stubs out of LD_LIBRARY_PATH"},
 }
 

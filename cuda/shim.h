@@ -71,6 +71,8 @@ typedef struct {
 /* Opens file, asks its version and looks up every symbol, then calls cuInit, which makes no context. version_out as
  * cuDriverGetVersion has it. The same file opened twice is one library; it stays for the life of the process. */
 int32_t kvlc_library_open(const char *file, int32_t *library_out, int32_t *version_out, kvlc_fault_t *fault, char *text, size_t text_cap);
+/* The same for a library that somebody else has loaded into this process, without cuInit; KVLC_NO_LIBRARY: nobody has. */
+int32_t kvlc_library_loaded(const char *file, int32_t *library_out, int32_t *version_out, kvlc_fault_t *fault);
 int kvlc_library_file(int32_t library, char *out, size_t cap);
 int kvlc_getenv(const char *name, char *out, size_t cap);
 /* The i-th name that is looked up, or NULL past the end. */
@@ -109,6 +111,21 @@ int32_t kvlc_free(int32_t library, int32_t device, uint64_t addr, kvlc_fault_t *
 int32_t kvlc_copy_in(int32_t library, int32_t device, uint64_t to, const void *from, uint64_t bytes, kvlc_fault_t *fault);
 int32_t kvlc_copy_out(int32_t library, int32_t device, void *to, uint64_t from, uint64_t bytes, kvlc_fault_t *fault);
 int32_t kvlc_fill(int32_t library, int32_t device, uint64_t addr, uint8_t value, uint64_t bytes, kvlc_fault_t *fault);
+
+/* A handle by which another process of this machine opens the allocation at addr, and where it begins there. */
+typedef struct {
+	char bytes[64]; /* CUipcMemHandle */
+} kvlc_shared_t;
+int32_t kvlc_share(int32_t library, int32_t device, uint64_t addr, kvlc_shared_t *out, kvlc_fault_t *fault);
+int32_t kvlc_open_shared(int32_t library, int32_t device, const kvlc_shared_t *handle, uint64_t *base_out, kvlc_fault_t *fault);
+int32_t kvlc_close_shared(int32_t library, int32_t device, uint64_t base, kvlc_fault_t *fault);
+
+typedef struct {
+	uint64_t to, from, bytes;
+} kvlc_copy_t;
+/* Puts n copies between device addresses into a stream, and event behind them. *begun_out: how many were begun, also after an error. */
+int32_t kvlc_copies(int32_t library, int32_t device, uint64_t stream, const kvlc_copy_t *list, uint32_t n, uint64_t event, uint32_t *begun_out,
+                    kvlc_fault_t *fault);
 
 int32_t kvlc_stream(int32_t library, int32_t device, uint64_t *stream_out, kvlc_fault_t *fault);
 int32_t kvlc_stream_end(int32_t library, int32_t device, uint64_t stream, kvlc_fault_t *fault);

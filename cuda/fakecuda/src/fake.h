@@ -39,6 +39,7 @@ typedef struct {
 	int attributes[ATTRIBUTES];
 	uint64_t base, limit, used; /* addresses of its memory; bytes */
 	uint8_t *shadow;            /* the same memory, for the API alone: at base nobody may touch it */
+	int fd;                     /* of both, for other processes */
 } device_t;
 
 typedef struct allocation {
@@ -48,6 +49,9 @@ typedef struct allocation {
 	int device, kind;
 	bool rdma, sync;
 	context_t *context;
+	uint8_t *shadow; /* at base, for the API alone */
+	int opened;      /* of another process's memory: how often; 0: it is our own */
+	uint64_t file, offset; /* and where it is: an inode */
 } allocation_t;
 
 extern pthread_mutex_t lock;
@@ -67,12 +71,15 @@ int enter_context(const char *call, context_t **out);
 
 /* Under the lock. */
 int allocate(int device, int kind, uint64_t bytes, uint64_t piece, context_t *context, uint64_t *out);
+void insert_allocation(allocation_t *a);
 allocation_t *find_allocation(uint64_t addr);
 uint8_t *shadow_of(uint64_t addr, uint64_t bytes);
 void reset_memory(void);
 void reset_work(void);
-/* Work of the device is held until it is let go. launch: fills memory behind what is held. */
+void close_opened(allocation_t *a);
+/* Work of the device is held until it is let go, or takes its time. launch: fills memory behind what there is. */
 void hold_work(bool on);
+void work_takes(int ms);
 int launch(uint64_t addr, uint64_t bytes, int value);
 int waits_held(void);
 void make_primary(int device);

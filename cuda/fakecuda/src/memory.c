@@ -25,12 +25,23 @@ static bool open_arena(device_t *d)
 		return false;
 	uint64_t base = ((uint64_t)(uintptr_t)at + MAPPED - 1) & ~(uint64_t)(MAPPED - 1);
 	bool ok = mmap((void *)(uintptr_t)base, ARENA, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) != MAP_FAILED;
-	close(fd);
 	if (ok) {
 		d->base = base;
 		d->shadow = shadow;
+		d->fd = fd;
+	} else {
+		close(fd);
 	}
 	return ok;
+}
+
+void insert_allocation(allocation_t *a)
+{
+	allocation_t **before = &allocations;
+	while (*before != NULL && (*before)->base < a->base)
+		before = &(*before)->next;
+	a->next = *before;
+	*before = a;
 }
 
 int allocate(int device, int kind, uint64_t bytes, uint64_t piece, context_t *context, uint64_t *out)
@@ -41,9 +52,7 @@ int allocate(int device, int kind, uint64_t bytes, uint64_t piece, context_t *co
 	if (bytes > d->limit - d->used || !open_arena(d))
 		return OUT_OF_MEMORY;
 	uint64_t grain = kind == KIND_VMM ? MAPPED : GRAIN, at = d->base;
-	allocation_t **before = &allocations;
-	for (; *before != NULL; before = &(*before)->next) { /* by address, so that a gap is seen */
-		allocation_t *a = *before;
+	for (allocation_t *a = allocations; a != NULL; a = a->next) { /* by address, so that a gap is seen */
 		if (a->base >= at + bytes)
 			break;
 		if (a->base + a->bytes > at && a->device == device)
@@ -54,9 +63,9 @@ int allocate(int device, int kind, uint64_t bytes, uint64_t piece, context_t *co
 	allocation_t *a = calloc(1, sizeof *a);
 	if (a == NULL)
 		return OUT_OF_MEMORY;
-	*a = (allocation_t){.next = *before, .base = at, .bytes = bytes, .piece = piece != 0 ? piece : bytes, .device = device, .kind = kind,
-	                    .rdma = kind != KIND_HOST && kind != KIND_MANAGED, .context = context};
-	*before = a;
+	*a = (allocation_t){.base = at, .bytes = bytes, .piece = piece != 0 ? piece : bytes, .device = device, .kind = kind,
+	                    .rdma = kind != KIND_HOST && kind != KIND_MANAGED, .context = context, .shadow = d->shadow + (at - d->base)};
+	insert_allocation(a);
 	d->used += bytes;
 	*out = at;
 	return SUCCESS;
@@ -81,7 +90,7 @@ uint8_t *shadow_of(uint64_t addr, uint64_t bytes)
 	allocation_t *a = find_allocation(addr);
 	if (a == NULL || bytes > a->base + a->bytes - addr || !mapped(a, addr) || (bytes > 0 && !mapped(a, addr + bytes - 1)))
 		return NULL;
-	return devices[a->device].shadow + (addr - devices[a->device].base);
+	return a->shadow + (addr - a->base);
 }
 
 void reset_memory(void)
@@ -89,6 +98,8 @@ void reset_memory(void)
 	while (allocations != NULL) {
 		allocation_t *a = allocations;
 		allocations = a->next;
+		if (a->opened > 0)
+			close_opened(a);
 		free(a);
 	}
 	for (int i = 0; i < DEVICES; i++) {
@@ -121,7 +132,7 @@ API int cuMemFree_v2(uint64_t addr)
 	st = INVALID_VALUE;
 	for (allocation_t **at = &allocations; *at != NULL; at = &(*at)->next) {
 		allocation_t *a = *at;
-		if (a->base != addr)
+		if (a->base != addr || a->opened > 0)
 			continue;
 		*at = a->next;
 		devices[a->device].used -= a->bytes;

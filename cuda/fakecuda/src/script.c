@@ -25,6 +25,7 @@
  *   synced ADDR               returns whether SYNC_MEMOPS is set
  *   byte ADDR                 returns a byte of device memory
  *   hold 1|0                  work of the devices stands still; 0: all that was held is done
+ *   work MS                   work of the devices takes so long from now on
  *   launch ADDR BYTES VALUE   a kernel that fills memory
  *   waits                     returns how many streams wait for an event that was held when they were told to
  *   reset                     as it was when it was loaded
@@ -164,6 +165,8 @@ static int command(const char *line)
 		return st == SUCCESS ? (int)((at - devices[dev].base) / GRAIN) : -1;
 	} else if (strcmp(word, "hold") == 0) {
 		hold_work(atoi(a) != 0);
+	} else if (strcmp(word, "work") == 0) {
+		work_takes(atoi(a));
 	} else if (strcmp(word, "current") == 0) {
 		return current_device();
 	} else if (strcmp(word, "waits") == 0) {

@@ -1,61 +1,95 @@
-/* Streams, events and kernels. Work is done at once, or, while the script holds it, when it is let go, in order of its launch. */
+/* Streams, events and the work of the devices: copies and kernels. Work is done at once, or a time after it was given if the script says so, or,
+ * while the script holds it, when it is let go: always in order of its launch, over all streams, and by the call that looks. */
 #include "fake.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { LAUNCHES = 64 };
+/* A stream or an event. */
+typedef struct handle {
+	struct handle *next;
+	uint64_t after; /* of an event: the last work that it stands for */
+} handle_t;
 
-typedef struct stream {
-	struct stream *next;
-	int device;
-} stream_t;
+typedef struct work {
+	struct work *next;
+	uint64_t to, from, bytes; /* addresses; from 0: the bytes become value */
+	int value;
+	int64_t due_ns; /* CLOCK_MONOTONIC */
+} work_t;
 
-typedef struct event {
-	struct event *next;
-	bool pending;
-} event_t;
-
-static stream_t *streams;
-static event_t *events;
+static handle_t *streams, *events;
 static bool holding;
 static int waits;
-static struct {
-	uint64_t addr, bytes;
-	int value;
-} held[LAUNCHES];
-static int held_n;
+static int64_t takes_ns;             /* how long work takes */
+static work_t *first, **last = &first;
+static uint64_t given, done;         /* how much work there was, and how much of it is done */
 
-static bool fill(uint64_t addr, uint64_t bytes, int value)
+static int64_t now_ns(void)
 {
-	uint8_t *at = shadow_of(addr, bytes);
-	if (at != NULL)
-		memset(at, value, bytes);
-	return at != NULL;
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Memory that is gone by then is left alone: a driver would stop the context. */
+static void perform(const work_t *w)
+{
+	uint8_t *to = shadow_of(w->to, w->bytes);
+	const uint8_t *from = w->from != 0 ? shadow_of(w->from, w->bytes) : NULL;
+	if (to != NULL && from != NULL)
+		memmove(to, from, w->bytes);
+	else if (to != NULL && w->from == 0)
+		memset(to, w->value, w->bytes);
+}
+
+/* Does what is due. all: whatever is there. */
+static void settle(bool all)
+{
+	int64_t now = takes_ns > 0 ? now_ns() : INT64_MAX;
+	while (first != NULL && (all || (!holding && first->due_ns <= now))) {
+		work_t *w = first;
+		perform(w);
+		first = w->next;
+		if (first == NULL)
+			last = &first;
+		free(w);
+		done++;
+	}
+}
+
+/* Puts work behind what there is; of 0 bytes it marks a place only. */
+static int give(uint64_t to, uint64_t from, uint64_t bytes, int value)
+{
+	if (bytes > 0 && (shadow_of(to, bytes) == NULL || (from != 0 && shadow_of(from, bytes) == NULL)))
+		return INVALID_VALUE;
+	work_t *w = calloc(1, sizeof *w);
+	if (w == NULL)
+		return OUT_OF_MEMORY;
+	*w = (work_t){.to = to, .from = from, .bytes = bytes, .value = value, .due_ns = takes_ns > 0 ? now_ns() + takes_ns : 0};
+	*last = w;
+	last = &w->next;
+	given++;
+	settle(false);
+	return SUCCESS;
 }
 
 int launch(uint64_t addr, uint64_t bytes, int value)
 {
-	if (!holding)
-		return fill(addr, bytes, value) ? 0 : -1;
-	if (held_n == LAUNCHES)
-		return -1;
-	held[held_n].addr = addr;
-	held[held_n].bytes = bytes;
-	held[held_n++].value = value;
-	return 0;
+	return give(addr, 0, bytes, value) == SUCCESS ? 0 : -1;
 }
 
 void hold_work(bool on)
 {
 	holding = on;
-	if (on)
-		return;
-	for (int i = 0; i < held_n; i++)
-		fill(held[i].addr, held[i].bytes, held[i].value);
-	held_n = 0;
-	for (event_t *e = events; e != NULL; e = e->next)
-		e->pending = false;
+	if (!on)
+		settle(true);
+}
+
+void work_takes(int ms)
+{
+	takes_ns = (int64_t)ms * 1000000;
 }
 
 int waits_held(void)
@@ -63,171 +97,164 @@ int waits_held(void)
 	return waits;
 }
 
+static void forget_all(handle_t **list)
+{
+	while (*list != NULL) {
+		handle_t *h = *list;
+		*list = h->next;
+		free(h);
+	}
+}
+
 void reset_work(void)
 {
 	holding = false;
-	held_n = waits = 0;
-	while (streams != NULL) {
-		stream_t *s = streams;
-		streams = s->next;
-		free(s);
-	}
-	while (events != NULL) {
-		event_t *e = events;
-		events = e->next;
-		free(e);
-	}
+	waits = 0;
+	takes_ns = 0;
+	settle(true); /* so that nothing is written later */
+	forget_all(&streams);
+	forget_all(&events);
 }
 
-/* The driver takes any handle for one; the fake tells whether it is. */
-static bool is_stream(const stream_t *s)
+/* The driver takes any handle for one; the fake tells whether it is. The place of its link, NULL if it is none. */
+static handle_t **link_of(handle_t **list, const handle_t *h)
 {
-	for (const stream_t *at = streams; at != NULL; at = at->next) {
-		if (at == s)
-			return true;
+	for (; *list != NULL; list = &(*list)->next) {
+		if (*list == h)
+			return list;
 	}
-	return s == NULL; /* the default stream */
+	return NULL;
 }
 
-static bool is_event(const event_t *e)
+static bool is_stream(const handle_t *s)
 {
-	for (const event_t *at = events; at != NULL; at = at->next) {
-		if (at == e)
-			return true;
-	}
-	return false;
+	return s == NULL /* the default one */ || link_of(&streams, s) != NULL;
 }
 
-API int cuStreamCreate(stream_t **out, unsigned flags);
-API int cuStreamCreate(stream_t **out, unsigned flags)
+static bool is_event(const handle_t *e)
+{
+	return link_of(&events, e) != NULL;
+}
+
+static int create(const char *call, handle_t **list, bool flags_ok, handle_t **out)
 {
 	context_t *ctx;
-	int st = enter_context("cuStreamCreate", &ctx);
+	int st = enter_context(call, &ctx);
 	if (st != SUCCESS)
 		return st;
-	stream_t *s = calloc(1, sizeof *s);
-	if (s == NULL)
-		return OUT_OF_MEMORY;
-	if (flags > 1) {
-		free(s);
+	if (!flags_ok)
 		return INVALID_VALUE;
-	}
+	handle_t *h = calloc(1, sizeof *h);
+	if (h == NULL)
+		return OUT_OF_MEMORY;
 	pthread_mutex_lock(&lock);
-	s->device = ctx->device;
-	s->next = streams;
-	streams = s;
+	h->next = *list;
+	*list = h;
 	pthread_mutex_unlock(&lock);
-	*out = s;
+	*out = h;
 	return SUCCESS;
 }
 
-API int cuStreamDestroy_v2(stream_t *s);
-API int cuStreamDestroy_v2(stream_t *s)
+static int destroy(const char *call, handle_t **list, handle_t *h)
 {
 	context_t *ctx;
-	int st = enter_context("cuStreamDestroy", &ctx);
+	int st = enter_context(call, &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);
-	st = INVALID_HANDLE;
-	for (stream_t **at = &streams; *at != NULL; at = &(*at)->next) {
-		if (*at != s)
-			continue;
-		*at = s->next;
-		free(s);
-		st = SUCCESS;
-		break;
+	handle_t **at = link_of(list, h);
+	if (at != NULL) {
+		*at = h->next;
+		free(h);
 	}
 	pthread_mutex_unlock(&lock);
-	return st;
+	return at != NULL ? SUCCESS : INVALID_HANDLE;
 }
 
-API int cuStreamWaitEvent(stream_t *s, event_t *e, unsigned flags);
-API int cuStreamWaitEvent(stream_t *s, event_t *e, unsigned flags)
+API int cuStreamCreate(handle_t **out, unsigned flags);
+API int cuStreamCreate(handle_t **out, unsigned flags)
+{
+	return create("cuStreamCreate", &streams, flags <= 1, out);
+}
+
+API int cuStreamDestroy_v2(handle_t *s);
+API int cuStreamDestroy_v2(handle_t *s)
+{
+	return destroy("cuStreamDestroy", &streams, s);
+}
+
+API int cuEventCreate(handle_t **out, unsigned flags);
+API int cuEventCreate(handle_t **out, unsigned flags)
+{
+	return create("cuEventCreate", &events, (flags & ~7u) == 0, out);
+}
+
+API int cuEventDestroy_v2(handle_t *e);
+API int cuEventDestroy_v2(handle_t *e)
+{
+	return destroy("cuEventDestroy", &events, e);
+}
+
+API int cuStreamWaitEvent(handle_t *s, handle_t *e, unsigned flags);
+API int cuStreamWaitEvent(handle_t *s, handle_t *e, unsigned flags)
 {
 	context_t *ctx;
 	int st = enter_context("cuStreamWaitEvent", &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);
+	settle(false);
 	if (!is_stream(s) || !is_event(e))
 		st = INVALID_HANDLE;
 	else if (flags != 0)
 		st = INVALID_VALUE;
 	else
-		waits += e->pending;
+		waits += e->after > done;
 	pthread_mutex_unlock(&lock);
 	return st;
 }
 
-API int cuEventCreate(event_t **out, unsigned flags);
-API int cuEventCreate(event_t **out, unsigned flags)
-{
-	context_t *ctx;
-	int st = enter_context("cuEventCreate", &ctx);
-	if (st != SUCCESS)
-		return st;
-	event_t *e = calloc(1, sizeof *e);
-	if (e == NULL)
-		return OUT_OF_MEMORY;
-	if (flags & ~7u) {
-		free(e);
-		return INVALID_VALUE;
-	}
-	pthread_mutex_lock(&lock);
-	e->next = events;
-	events = e;
-	pthread_mutex_unlock(&lock);
-	*out = e;
-	return SUCCESS;
-}
-
-API int cuEventDestroy_v2(event_t *e);
-API int cuEventDestroy_v2(event_t *e)
-{
-	context_t *ctx;
-	int st = enter_context("cuEventDestroy", &ctx);
-	if (st != SUCCESS)
-		return st;
-	pthread_mutex_lock(&lock);
-	st = INVALID_HANDLE;
-	for (event_t **at = &events; *at != NULL; at = &(*at)->next) {
-		if (*at != e)
-			continue;
-		*at = e->next;
-		free(e);
-		st = SUCCESS;
-		break;
-	}
-	pthread_mutex_unlock(&lock);
-	return st;
-}
-
-API int cuEventRecord(event_t *e, stream_t *s);
-API int cuEventRecord(event_t *e, stream_t *s)
+API int cuEventRecord(handle_t *e, handle_t *s);
+API int cuEventRecord(handle_t *e, handle_t *s)
 {
 	context_t *ctx;
 	int st = enter_context("cuEventRecord", &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);
-	if (is_event(e) && is_stream(s))
-		e->pending = holding;
-	else
+	if (!is_event(e) || !is_stream(s))
 		st = INVALID_HANDLE;
+	else
+		st = give(0, 0, 0, 0);
+	if (st == SUCCESS)
+		e->after = given;
 	pthread_mutex_unlock(&lock);
 	return st;
 }
 
-API int cuEventQuery(event_t *e);
-API int cuEventQuery(event_t *e)
+API int cuEventQuery(handle_t *e);
+API int cuEventQuery(handle_t *e)
 {
 	context_t *ctx;
 	int st = enter_context("cuEventQuery", &ctx);
 	if (st != SUCCESS)
 		return st;
 	pthread_mutex_lock(&lock);
-	st = !is_event(e) ? INVALID_HANDLE : e->pending ? NOT_READY : SUCCESS;
+	settle(false);
+	st = !is_event(e) ? INVALID_HANDLE : e->after > done ? NOT_READY : SUCCESS;
+	pthread_mutex_unlock(&lock);
+	return st;
+}
+
+API int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, handle_t *s);
+API int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, handle_t *s)
+{
+	context_t *ctx;
+	int st = enter_context("cuMemcpyDtoDAsync", &ctx);
+	if (st != SUCCESS)
+		return st;
+	pthread_mutex_lock(&lock);
+	st = !is_stream(s) ? INVALID_HANDLE : from == 0 ? INVALID_VALUE : give(to, from, bytes, 0);
 	pthread_mutex_unlock(&lock);
 	return st;
 }
