@@ -49,8 +49,10 @@ const (
 // checked is a region and the allocation that it was found in.
 type checked struct {
 	Region
-	index int
-	at    Pointer
+	index  int
+	at     Pointer
+	last   Pointer // where it ends; of VMM memory another mapping, maybe
+	pieces int     // mappings that it lies in; 1, but for VMM memory
 }
 
 // Check looks at regions of device memory before a NIC sees them: alignment, overlap, kind, device and bounds of the memory, what its
@@ -60,11 +62,11 @@ type checked struct {
 func (d *Driver) Check(regions []Region, m Machine) (Plan, error) {
 	list := make([]checked, 0, len(regions))
 	for i, r := range regions {
-		at, err := d.place(r, !m.NoNIC)
-		if err != nil {
+		c := checked{Region: r, index: i}
+		if err := d.place(&c, !m.NoNIC); err != nil {
 			return Plan{}, nameRegion(i, r, err)
 		}
-		list = append(list, checked{r, i, at})
+		list = append(list, c)
 	}
 	slices.SortFunc(list, func(a, b checked) int {
 		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Addr, b.Addr))
@@ -99,28 +101,28 @@ func refuse(cause, fix string, args ...any) error {
 const allocFix = "allocate the cache with cudaMalloc (PyTorch: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False)"
 
 // place finds a region's allocation and holds the region against it; nic: it has to be one that NICs can take.
-func (d *Driver) place(r Region, nic bool) (Pointer, error) {
-	switch {
+func (d *Driver) place(c *checked, nic bool) (err error) {
+	switch r := c.Region; {
 	case r.Addr == 0 || r.Bytes == 0 || r.Addr+r.Bytes < r.Addr:
-		return Pointer{}, refuse("that is no range", "give address and length of the cache")
+		return refuse("that is no range", "give address and length of the cache")
 	case r.Addr%regionAlign != 0:
-		return Pointer{}, refuse("it does not begin at a multiple of %d", "register a tensor's own storage, whose address the allocator aligns", regionAlign)
+		return refuse("it does not begin at a multiple of %d", "register a tensor's own storage, whose address the allocator aligns", regionAlign)
 	}
-	at, err := d.Pointer(r.Addr)
-	if err != nil {
-		return Pointer{}, err
+	if c.at, err = d.Pointer(c.Addr); err != nil {
+		return err
 	}
-	switch at.Kind {
+	c.last, c.pieces = c.at, 1
+	switch c.at.Kind {
 	case Unknown:
-		return at, refuse("the address is %s", "register host memory as KVL_MEM_DRAM; else check that the cache is not freed", at.Kind)
+		return refuse("the address is %s", "register host memory as KVL_MEM_DRAM; else check that the cache is not freed", c.at.Kind)
 	case Host:
-		return at, refuse("the address is %s", "register it as KVL_MEM_DRAM", at.Kind)
+		return refuse("the address is %s", "register it as KVL_MEM_DRAM", c.at.Kind)
 	case Managed:
-		return at, refuse("the address is %s, whose pages move and cannot be pinned", allocFix, at.Kind)
+		return refuse("the address is %s, whose pages move and cannot be pinned", allocFix, c.at.Kind)
 	case VMM:
-		return at, d.walk(r, at, nic)
+		return d.walk(c, nic)
 	}
-	return at, d.fits(r, at, nic)
+	return d.fits(c.Region, c.at, nic)
 }
 
 // fits holds a region against an allocation that is in one piece.
@@ -131,6 +133,10 @@ func (d *Driver) fits(r Region, at Pointer, nic bool) error {
 	case r.Addr+r.Bytes > at.Base+at.Bytes:
 		return refuse("its allocation ends after %d bytes", "register what was allocated", at.Base+at.Bytes-r.Addr)
 	case nic && !at.RDMA:
+		// The attribute speaks of the interface that peer memory is pinned by. A device without it that exports dma-bufs is not held to it.
+		if f, err := d.Features(at.Device); err != nil || !f.RDMA && f.DMABuf {
+			return err
+		}
 		return &Error{Call: "cuPointerGetAttribute", Cause: fmt.Sprintf("%s that GPUDirect RDMA cannot take", at.Kind), Fix: rdmaFix(at.Kind), Kind: ErrUnavailable}
 	}
 	return nil
@@ -149,33 +155,33 @@ func rdmaFix(k Kind) string {
 }
 
 // walk looks at every mapping under a region of VMM memory: a range may have holes, and its pieces other properties.
-func (d *Driver) walk(r Region, at Pointer, nic bool) error {
-	for addr := r.Addr; ; { // ends: each mapping ends further on
-		if at.Kind != VMM {
-			return refuse("nothing is mapped %d bytes behind its begin", "map the whole range before it is registered", addr-r.Addr)
+func (d *Driver) walk(c *checked, nic bool) error {
+	for addr, end := c.Addr, c.Addr+c.Bytes; ; c.pieces++ { // ends: each mapping ends further on
+		if c.last.Kind != VMM {
+			return refuse("nothing is mapped %d bytes behind its begin", "map the whole range before it is registered", addr-c.Addr)
 		}
-		piece := r
+		piece := c.Region
 		piece.Addr, piece.Bytes = addr, 1
-		if err := d.fits(piece, at, nic); err != nil {
+		if err := d.fits(piece, c.last, nic); err != nil {
 			return err
 		}
-		next := at.Mapping + at.MappingBytes
-		if next >= r.Addr+r.Bytes {
+		next := c.last.Mapping + c.last.MappingBytes
+		if next >= end {
 			return nil
 		}
 		if next <= addr {
-			return refuse("the driver tells a mapping of %d bytes at %#x for address %#x", "report this", at.MappingBytes, at.Mapping, addr)
+			return refuse("the driver tells a mapping of %d bytes at %#x for address %#x", "report this", c.last.MappingBytes, c.last.Mapping, addr)
 		}
 		addr = next
 		var err error
-		if at, err = d.Pointer(addr); err != nil {
+		if c.last, err = d.Pointer(addr); err != nil {
 			return err
 		}
 	}
 }
 
-// join makes one range of what touches in one allocation, and counts what is pinned. Regions of two allocations stay two: neither a
-// dma-buf nor the driver's pins reach across.
+// join makes one range of what touches in one allocation, and counts what is pinned. Regions of two allocations stay two, as do those of
+// two mappings of VMM memory: neither a dma-buf nor the driver's pins are known to reach across.
 func join(list []checked) Plan {
 	p := Plan{Pinned: map[int]uint64{}}
 	var pinnedTo uint64
@@ -189,7 +195,7 @@ func join(list []checked) Plan {
 		if !inOne {
 			p.Allocations = append(p.Allocations, Range{Addr: r.at.Base, Bytes: r.at.Bytes, Device: r.Device})
 		}
-		if last := len(p.Ranges) - 1; inOne && p.Ranges[last].Addr+p.Ranges[last].Bytes == r.Addr {
+		if last := len(p.Ranges) - 1; inOne && list[i-1].last.Mapping == r.at.Mapping && p.Ranges[last].Addr+p.Ranges[last].Bytes == r.Addr {
 			p.Ranges[last].Bytes += r.Bytes
 		} else {
 			p.Ranges = append(p.Ranges, Range{Addr: r.Addr, Bytes: r.Bytes, Device: r.Device})
@@ -209,18 +215,24 @@ func (d *Driver) suits(device int, list []checked, m Machine, p *Plan) error {
 	if err != nil {
 		return err
 	}
-	refused := func(cause, fix string, args ...any) error {
-		return fmt.Errorf("device %d (%s): %w", device, f.PCI, &Error{Call: "cuDeviceGetAttribute", Cause: fmt.Sprintf(cause, args...), Fix: fix, Kind: ErrUnavailable})
+	refused := func(e *Error) error { return fmt.Errorf("device %d (%s): %w", device, f.PCI, e) }
+	if e := f.Refusal(m.Peermem); e != nil {
+		return refused(e)
 	}
-	vmm := slices.IndexFunc(list, func(c checked) bool { return c.Device == device && c.at.Kind == VMM })
-	switch {
-	case !f.RDMA:
-		return refused("it does not offer GPUDirect RDMA", "keep the cache in host memory here (KVL_MEM_DRAM), or use a data-centre or workstation GPU")
-	case vmm >= 0 && !f.RDMAWithVMM:
-		return refused("it offers no GPUDirect RDMA for VMM memory, which region %d (%q) is", allocFix, list[vmm].index, list[vmm].Name)
-	case !f.DMABuf && !m.Peermem:
-		return refused("NICs have no way to its memory: no dma-buf, and nvidia_peermem is not loaded",
-			"modprobe nvidia_peermem, or use the driver's open kernel modules on Linux 5.12 or later")
+	for _, c := range list {
+		switch {
+		case c.Device != device || c.at.Kind != VMM:
+		case !f.RDMAWithVMM:
+			return refused(&Error{Call: "cuDeviceGetAttribute", Kind: ErrUnavailable, Fix: allocFix,
+				Cause: fmt.Sprintf("it offers no GPUDirect RDMA for VMM memory, which region %d (%q) is", c.index, c.Name)})
+		case c.pieces == 1:
+		case !f.DMABuf:
+			return nameRegion(c.index, c.Region, &Error{Kind: ErrUnavailable,
+				Cause: fmt.Sprintf("it is VMM memory in %d pieces, and nvidia_peermem, the only way of NICs to this device, pins none across their edges: a peer's read would fail", c.pieces),
+				Fix:   allocFix + ", or map it in one piece, or use the driver's open kernel modules on Linux 5.12 or later, for dma-buf"})
+		case m.Peermem:
+			p.Unchecked = append(p.Unchecked, fmt.Sprintf("region %d (%.60q) is VMM memory in %d pieces, and nvidia_peermem is loaded beside dma-buf: if UCX takes it by that, reads across their edges fail", c.index, c.Name, c.pieces))
+		}
 	}
 	free, known := m.BAR1Free[device]
 	if !known {
@@ -228,7 +240,7 @@ func (d *Driver) suits(device int, list []checked, m Machine, p *Plan) error {
 		return nil
 	}
 	if need := p.Pinned[device]; need > free {
-		return fmt.Errorf("device %d (%s): %w", device, f.PCI, &Error{
+		return refused(&Error{
 			Cause: fmt.Sprintf("NICs would pin %.1f MiB (pages of 64 KiB), and %.1f MiB of its BAR1 window are free", mib(need), mib(free)),
 			Fix:   "switch Resizable BAR and Above 4G Decoding on in the firmware, or register a smaller cache; nvidia-smi -q -d MEMORY shows the window",
 			Kind:  ErrUnavailable,

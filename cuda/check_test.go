@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -101,8 +102,14 @@ func TestARefusedRegionSaysWhyAndWhatHelps(t *testing.T) {
 			s.do("hole %#x 0x200000", r[0].Addr+2<<20)
 			return r
 		}, kind: ErrInvalid, words: []string{"nothing is mapped 2097152 bytes behind"}},
-		{name: "a GPU without GPUDirect RDMA", regions: of("device"), script: "attribute 0 116 0", kind: ErrUnavailable,
-			words: []string{"device 0 (0000:1b:00.0)", "cuDeviceGetAttribute", "does not offer GPUDirect RDMA", "KVL_MEM_DRAM"}},
+		{name: "a GPU without GPUDirect RDMA and dma-buf", regions: of("device"), script: "attribute 0 116 0;attribute 0 124 0", kind: ErrUnavailable,
+			words: []string{"device 0 (0000:1b:00.0)", "cuDeviceGetAttribute", "neither GPUDirect RDMA nor dma-buf", "KVL_MEM_DRAM"}},
+		{name: "the same with peer memory", regions: of("device"), script: "attribute 0 116 0;attribute 0 124 0", machine: Machine{Peermem: true}, kind: ErrUnavailable,
+			words: []string{"neither GPUDirect RDMA nor dma-buf"}},
+		{name: "a GPU that neither orders writes nor flushes them", regions: of("device"), script: "attribute 0 118 0;attribute 0 117 0", kind: ErrUnavailable,
+			words: []string{"device 0 (0000:1b:00.0)", "orders no writes", "Volta"}},
+		{name: "VMM memory in pieces over peer memory", regions: of("vmm"), script: "attribute 0 124 0", machine: Machine{Peermem: true}, kind: ErrUnavailable,
+			words: []string{"region 0", "layer.0", "in 2 pieces", "nvidia_peermem", "expandable_segments:False", "dma-buf"}},
 		{name: "a GPU that offers it not for VMM memory", regions: of("vmm"), script: "attribute 0 110 0", kind: ErrUnavailable,
 			words: []string{"VMM memory", "layer.0", "expandable_segments"}},
 		{name: "no peer memory", regions: of("device"), script: "attribute 0 124 0", kind: ErrUnavailable, words: []string{"no dma-buf", "modprobe nvidia_peermem"}},
@@ -123,7 +130,9 @@ func TestARefusedRegionSaysWhyAndWhatHelps(t *testing.T) {
 			case tc.script[:4] == "rdma":
 				s.do(tc.script, regions[0].Addr)
 			default:
-				s.do("%s", tc.script)
+				for _, line := range strings.Split(tc.script, ";") {
+					s.do("%s", line)
+				}
 			}
 			_, err := d.Check(regions, tc.machine)
 			wants(t, err, tc.kind, tc.words...)
@@ -168,5 +177,35 @@ func TestWhatNobodyKnowsIsSaidAndStandsInNobodysWay(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"device 0: the free part of its BAR1 window is not known, so 1.0 MiB of regions were not held against it"}, p.Unchecked); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestVMMMemoryInPiecesIsTakenByDMABufAndNeverJoined(t *testing.T) {
+	s := newScript(t)
+	d := s.open()
+	a := s.alloc("vmm", 0, 8<<20, 2<<20)
+	regions := []Region{{Addr: a, Bytes: 1 << 20, Name: "k.0"}, {Addr: a + 1<<20, Bytes: 1 << 20, Name: "v.0"}, {Addr: a + 2<<20, Bytes: 4 << 20, Name: "k.1"}}
+	want := []Range{{a, 2 << 20, 0}, {a + 2<<20, 4 << 20, 0}}
+	if p, err := d.Check(regions, open64); err != nil || !cmp.Equal(want, p.Ranges) || len(p.Unchecked) != 0 {
+		t.Errorf("ranges %v, unchecked %q, %v, want %v", p.Ranges, p.Unchecked, err, want)
+	}
+	both := Machine{BAR1Free: open64.BAR1Free, Peermem: true}
+	if p, err := d.Check(regions, both); err != nil || len(p.Unchecked) != 1 || !strings.Contains(p.Unchecked[0], `region 2 ("k.1") is VMM memory in 2 pieces`) {
+		t.Errorf("unchecked %q, %v, want a word of the region in two pieces", p.Unchecked, err)
+	}
+	s.do("attribute 0 124 0")
+	if _, err := d.Check(regions[:2], both); err != nil {
+		t.Errorf("regions in one piece each over peer memory: %v", err)
+	}
+}
+
+func TestADMABufIsEnough(t *testing.T) {
+	s := newScript(t)
+	d := s.open()
+	a := s.alloc("device", 0, 1<<20, 0)
+	s.do("attribute 0 116 0")
+	s.do("rdma %#x 0", a) // as such a device says of its memory
+	if _, err := d.Check([]Region{{Addr: a, Bytes: 1 << 20}}, open64); err != nil {
+		t.Error(err)
 	}
 }

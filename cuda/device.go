@@ -74,6 +74,28 @@ type Features struct {
 	PCI               string // 0000:1b:00.0, as sysfs names it
 }
 
+// Refusal is why NICs cannot be given a device's memory, or reads into it not be proven; nil: neither. peermem: nvidia_peermem, or what
+// went before it, is loaded. kvl_register and kvlease doctor ask it, so that both say the same.
+//
+// A dma-buf is enough. CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED is about "GPUDirect RDMA APIs, like nvidia_p2p_get_pages" (cuda.h), which is
+// what peer memory is pinned by; UCX asks for CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED alone before it exports (cuda_copy_md.c).
+func (f Features) Refusal(peermem bool) *Error {
+	refused := func(cause, fix string) *Error {
+		return &Error{Call: "cuDeviceGetAttribute", Cause: cause, Fix: fix, Kind: ErrUnavailable}
+	}
+	switch {
+	case !f.DMABuf && !f.RDMA:
+		return refused("it offers NICs neither GPUDirect RDMA nor dma-buf",
+			"keep the cache in host memory here (KVL_MEM_DRAM), or use a data-centre or workstation GPU: consumer cards offer neither")
+	case !f.DMABuf && !peermem:
+		return refused("NICs have no way to its memory: no dma-buf, and nvidia_peermem is not loaded",
+			"modprobe nvidia_peermem, or use the driver's open kernel modules on Linux 5.12 or later")
+	case f.Ordering == OrderingNone && !f.FlushHost:
+		return errNoFlush
+	}
+	return nil
+}
+
 // Features asks a device, by its ordinal.
 func (d *Driver) Features(device int) (Features, error) {
 	var f C.kvlc_features_t

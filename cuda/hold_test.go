@@ -47,7 +47,7 @@ func TestAHoldThatFailsHoldsNothing(t *testing.T) {
 		kind   error
 		words  []string
 	}{
-		{"a region that cannot be", []string{"attribute 1 116 0"}, ErrUnavailable, []string{"device 1", "GPUDirect RDMA"}},
+		{"a region that cannot be", []string{"attribute 1 116 0", "attribute 1 124 0"}, ErrUnavailable, []string{"device 1", "GPUDirect RDMA"}},
 		{"no context on the second device", []string{"engine 1 0"}, ErrUnavailable, []string{"device 1", "no primary context"}},
 		{"no memory for a context", []string{"fail cuDevicePrimaryCtxRetain 2 2"}, ErrUnavailable, []string{"cuDevicePrimaryCtxRetain", "CUDA_ERROR_OUT_OF_MEMORY"}},
 		{"copies that cannot be made to wait", []string{"fail cuPointerSetAttribute 2 719"}, ErrUnavailable, []string{"allocation of", "cuPointerSetAttribute"}},
@@ -63,7 +63,10 @@ func TestAHoldThatFailsHoldsNothing(t *testing.T) {
 			for _, line := range tc.script {
 				s.do("%s", line)
 			}
-			_, err := d.Hold(regions, open64)
+			h, err := d.Hold(regions, open64)
+			if err == nil {
+				defer h.Release()
+			}
 			wants(t, err, tc.kind, tc.words...)
 			if s.do("retains 0") != 1 || s.do("retains 1") > 1 {
 				t.Errorf("held %d and %d times, want the engine's only", s.do("retains 0"), s.do("retains 1"))

@@ -104,7 +104,7 @@ static int32_t look_up(void *handle, cuda_api_t *api, int32_t *version_out, kvlc
 	CUDA_SYMBOLS(CUDA_LOOK_UP)
 	CUDA_SYMBOLS_LATER(CUDA_LOOK_UP)
 #undef CUDA_LOOK_UP
-	return CALL(&(library_t){.api = *api}, fault, cuInit, 0);
+	return KVLC_OK;
 }
 
 /* Gives a library its place, under tables. */
@@ -128,17 +128,13 @@ static int32_t keep(void *handle, const cuda_api_t *api, int32_t *library_out)
 	return KVLC_FULL;
 }
 
-int32_t kvlc_library_open(const char *file, int32_t *library_out, int32_t *version_out, kvlc_fault_t *fault, char *text, size_t text_cap)
+static int32_t take(void *handle, int begin, int32_t *library_out, int32_t *version_out, kvlc_fault_t *fault)
 {
-	/* NODELETE: the driver leaves threads behind. */
-	void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-	if (handle == NULL) {
-		say(text, text_cap, "%s", dlerror());
-		return KVLC_NO_LIBRARY;
-	}
 	cuda_api_t api;
 	memset(&api, 0, sizeof api);
 	int32_t st = look_up(handle, &api, version_out, fault);
+	if (st == KVLC_OK && begin)
+		st = CALL(&(library_t){.api = api}, fault, cuInit, 0);
 	if (st == KVLC_OK) {
 		pthread_mutex_lock(&tables);
 		st = keep(handle, &api, library_out);
@@ -147,6 +143,25 @@ int32_t kvlc_library_open(const char *file, int32_t *library_out, int32_t *versi
 	if (st != KVLC_OK)
 		dlclose(handle);
 	return st;
+}
+
+int32_t kvlc_library_open(const char *file, int32_t *library_out, int32_t *version_out, kvlc_fault_t *fault, char *text, size_t text_cap)
+{
+	/* NODELETE: the driver leaves threads behind. */
+	void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	if (handle == NULL) {
+		say(text, text_cap, "%s", dlerror());
+		return KVLC_NO_LIBRARY;
+	}
+	return take(handle, 1, library_out, version_out, fault);
+}
+
+int32_t kvlc_library_loaded(const char *file, int32_t *library_out, int32_t *version_out, kvlc_fault_t *fault)
+{
+	void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+	if (handle == NULL)
+		return KVLC_NO_LIBRARY;
+	return take(handle, 0, library_out, version_out, fault);
 }
 
 int kvlc_library_file(int32_t library, char *out, size_t cap)

@@ -22,6 +22,26 @@ type Machine struct {
 	Sys, Proc, Dev string // roots; /sys, /proc and /dev if empty
 }
 
+// Use lets a context take device memory as this machine has it, and holds what is said to be host memory against it.
+func (m Machine) Use(c *core.Core) {
+	c.UseDevices(m.Open)
+	c.UseHostCheck(HostMemory)
+}
+
+// HostMemory asks the driver, if this process has one, whether regions of host memory are a device's (cuda.CheckHost).
+func HostMemory(regions []core.Region) error {
+	list := make([]cuda.Region, len(regions))
+	for i, r := range regions {
+		if r.Mem == transport.DRAM { // others stay empty, so that a region keeps its number
+			list[i] = cuda.Region{Addr: r.Addr, Bytes: r.Bytes, Name: r.Name}
+		}
+	}
+	if err := cuda.CheckHost(list); err != nil {
+		return fmt.Errorf("%w: %w", core.ErrInvalid, err)
+	}
+	return nil
+}
+
 // Open opens the driver of this process (cuda.Open): a core.OpenDevices. An error is cuda's.
 func (m Machine) Open() (core.Devices, error) {
 	d, err := cuda.Open("")

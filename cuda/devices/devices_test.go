@@ -119,7 +119,7 @@ func (g *gpus) open(drive string) *core.Core {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	c.UseDevices(g.machine.Open)
+	g.machine.Use(c)
 	g.t.Cleanup(func() { _ = c.Close(time.Second) })
 	return c
 }
@@ -305,5 +305,31 @@ func TestWhatCannotBeRegisteredOfADeviceIsRefusedBeforeNIXLSeesIt(t *testing.T) 
 	g.machine.Sys = t.TempDir() // a machine without NICs, whose reads take other ways
 	if err := g.open("inline").Register(g.cache("device")); err != nil {
 		t.Errorf("without NICs: %v", err)
+	}
+}
+
+func TestADevicesAddressUnderTheNameOfHostMemoryIsRefused(t *testing.T) {
+	g := newGPUs(t)
+	c := g.open("inline")
+	cache := g.cache("device")
+	cache[1].Mem = transport.DRAM
+	err := c.Register(cache)
+	if !errors.Is(err, core.ErrInvalid) {
+		t.Fatalf("%v, want that it is invalid", err)
+	}
+	for _, w := range []string{"region 1", "layer.1", "device memory of device 0", "KVL_MEM_VRAM", "Remedy: "} {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+	if n := g.do("count cuInit") + g.do("count cuDevicePrimaryCtxRetain"); n != 0 {
+		t.Errorf("the driver was begun or held for it: %d calls", n)
+	}
+	pinned := g.cache("host")
+	for i := range pinned {
+		pinned[i].Mem = transport.DRAM
+	}
+	if err := c.Register(pinned); err != nil {
+		t.Errorf("pinned host memory: %v", err)
 	}
 }

@@ -78,8 +78,9 @@ type Core struct {
 	hosted *hostSide // role host; then all of tr to reads are nil
 	ranked *rankSide // role rank
 
-	openDevices OpenDevices // nil: device memory is the transport's affair
-	held        Held        // nil: no device memory is registered
+	openDevices OpenDevices                  // nil: device memory is the transport's affair
+	hostCheck   func(regions []Region) error // nil: what is said to be host memory is believed
+	held        Held                         // nil: no device memory is registered
 
 	log     *logs      // nil: nothing is said
 	page    *statsPage // nil: there is no memory for one

@@ -46,6 +46,13 @@ func (c *Core) UseDevices(open OpenDevices) {
 	c.openDevices = open
 }
 
+// UseHostCheck says who is asked whether regions that are said to be host memory are. Before Register; without it nobody is.
+func (c *Core) UseHostCheck(check func(regions []Region) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hostCheck = check
+}
+
 // hold has the devices of regions held, if there are any, and gives what the transport is to register. Under the lock.
 func (c *Core) hold(regions []Region) ([]transport.Region, error) {
 	var ranges []transport.Region

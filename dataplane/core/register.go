@@ -33,7 +33,7 @@ func (c *Core) Register(regions []Region) error {
 	if err := checkRegions(regions); err != nil {
 		return err
 	}
-	if err := checkMapped(regions); err != nil {
+	if err := c.checkHost(regions); err != nil {
 		return err
 	}
 	if c.gone {
@@ -138,6 +138,16 @@ func checkRegions(regions []Region) error {
 		}
 	}
 	return nil
+}
+
+// checkHost looks at what is said to be host memory. Whose it is comes first: a device's addresses may be mapped without any right.
+func (c *Core) checkHost(regions []Region) error {
+	if c.hostCheck != nil {
+		if err := c.hostCheck(regions); err != nil {
+			return err
+		}
+	}
+	return checkMapped(regions)
 }
 
 // checkMapped names the first region of host memory of which a part is not there. Transports that answer reads in software take any

@@ -62,7 +62,7 @@ func kvlgo_open(args *C.kvl_core_args_t, handle *C.int64_t, errText *C.char, err
 	if err != nil {
 		return fail(err, errText, errCap)
 	}
-	c.UseDevices(devices.Machine{}.Open)
+	devices.Machine{}.Use(c)
 	*handle = C.int64_t(put(c))
 	return C.KVL_OK
 }
