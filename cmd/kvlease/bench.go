@@ -43,6 +43,8 @@ func (benchCmd) Help() string {
 
 A notification is raw NIXL's from the call in D until P has polled it; kvlease's is a release, from the hook in D until P's engine has been told that its blocks are free. In a burst kvlease puts many releases into one message. The first byte is the first word of a read's first block, as D sees it between two looks at the transfer: it may not be used before the fence.
 
+Above the tables stands what the machine's links could carry: the PCIe links of the GPUs that are measured and the ports of the NICs that UCX may use, as sysfs tells them. Reads that pass none of them are held against copy.
+
 Blocks are chosen by chance on both sides, and what was read is checked. A figure is the median of the rounds' medians; the least and the most of these are its spread.
 
   $ kvlease bench                                       about half a minute

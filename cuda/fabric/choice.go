@@ -56,7 +56,7 @@ func (h *Host) nearest(gpu int) Choice {
 			continue
 		}
 		d, _ := h.Between(gpu, n)
-		rate := h.rate(n)
+		rate := h.Rate(n)
 		switch {
 		case len(c.NICs) > 0 && (d > c.Distance || d == c.Distance && rate < best):
 			continue
@@ -70,8 +70,8 @@ func (h *Host) nearest(gpu int) Choice {
 	return c
 }
 
-// rate is what the active ports of a NIC carry together, Gbit/s.
-func (h *Host) rate(nic int) (gbps float64) {
+// Rate is what the active ports of a NIC carry together, Gbit/s.
+func (h *Host) Rate(nic int) (gbps float64) {
 	for _, p := range h.NICs[nic].Active() {
 		gbps += p.Gbps
 	}

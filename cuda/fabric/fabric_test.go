@@ -3,6 +3,7 @@ package fabric
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -223,6 +224,24 @@ func TestGPUsOnTheBusAreSeenWithoutADriver(t *testing.T) {
 	l.cfg.Ask = nil
 	if diff := cmp.Diff(want, chosen(l.look())); diff != "" {
 		t.Errorf("NICs for GPUs that nobody was asked about (-want +got):\n%s", diff)
+	}
+}
+
+func TestALinkIsAsFastAsItsLanesTogether(t *testing.T) {
+	for _, tc := range []struct {
+		link Link
+		want float64 // as the vendors' tables round it
+	}{{Link{2.5, 1}, 0.25}, {Link{5, 16}, 8}, {Link{8, 16}, 15.75}, {Link{16, 16}, 31.5}, {Link{32, 16}, 63.0}, {Link{64, 16}, 121}, {Link{}, 0}, {Link{GTs: 32}, 0}} {
+		if got := tc.link.GBs(); math.Abs(got-tc.want) > 0.01*tc.want {
+			t.Errorf("%v: %.2f GB/s, want %.2f", tc.link, got, tc.want)
+		}
+	}
+	h := newLab(t, "eight-by-eight").look()
+	if h.GPULink(0) != (Link{32, 16}) || h.NICLink(8) != (Link{16, 16}) || h.Rate(0) != 400 {
+		t.Errorf("GPU %v, NIC %v with %v Gb/s", h.GPULink(0), h.NICLink(8), h.Rate(0))
+	}
+	if l := newLab(t, "grace-hopper").look().GPULink(0); l != (Link{}) { // NVLink-C2C is none of PCIe
+		t.Errorf("a GPU without a PCIe link has %v", l)
 	}
 }
 

@@ -59,6 +59,7 @@ type GPU struct {
 	Untold []string // functions that this driver or GPU does not have
 
 	path []string
+	link Link
 }
 
 // Room is memory, in bytes.

@@ -31,6 +31,7 @@ type Host struct {
 type place struct {
 	path []string
 	node int
+	link Link
 }
 
 // Look looks at a machine. It fails at nothing: what could not be seen is said in the Host.
@@ -39,7 +40,7 @@ func Look(cfg Config) *Host {
 	t := tree(sys)
 	h := &Host{OnBus: t.nvidiaOnBus(), NICs: rdma.Look(sys, dev), GPUMemory: rdma.LookGPUMemory(sys, proc, cfg.Release), Nodes: t.nodes()}
 	for i := range h.NICs {
-		h.nics = append(h.nics, place{t.path(h.NICs[i].PCI), t.node(h.NICs[i].PCI)})
+		h.nics = append(h.nics, place{t.path(h.NICs[i].PCI), t.node(h.NICs[i].PCI), t.link(h.NICs[i].PCI)})
 	}
 	if cfg.Ask != nil {
 		h.Answer, h.GPUErr = cfg.Ask()
@@ -50,7 +51,7 @@ func Look(cfg Config) *Host {
 	}
 	for i := range h.GPUs {
 		g := &h.GPUs[i]
-		g.path, g.Node = t.path(g.PCI), t.node(g.PCI)
+		g.path, g.Node, g.link = t.path(g.PCI), t.node(g.PCI), t.link(g.PCI)
 	}
 	return h
 }

@@ -39,6 +39,7 @@ type GPU struct {
 	Name   string `yaml:"name"`
 	Memory uint64 `yaml:"memory"` // MiB
 	BAR1   uint64 `yaml:"bar1"`   // MiB
+	Link   string `yaml:"link"`   // GT/s and lanes, as 32.0 16
 }
 
 // NIC is one RDMA device with one port, or, without a name, a network interface without RDMA.
@@ -52,6 +53,7 @@ type NIC struct {
 	State string `yaml:"state"` // as sysfs has it; 4: ACTIVE if not given
 	Shut  bool   `yaml:"shut"`  // this process has no device file for it
 	Net   string `yaml:"net"`
+	Link  string `yaml:"link"` // GT/s and lanes, as 32.0 16
 }
 
 // Names are the descriptions that there are.
@@ -125,7 +127,7 @@ func (m *Machine) Build(root string) error {
 	b := &builder{root: root}
 	m.nodes(b)
 	for _, g := range m.GPUs {
-		dir := function(b, g.Path, g.PCI, g.Node)
+		dir := function(b, g.Path, g.PCI, g.Node, g.Link)
 		b.put(dir+"/vendor", "0x10de")
 		b.put(dir+"/class", "0x030200")
 	}
@@ -159,7 +161,7 @@ func (m *Machine) nodes(b *builder) {
 }
 
 // function makes the folder of a PCI function, with all bridges above it, and gives it.
-func function(b *builder, way, pci string, node int) string {
+func function(b *builder, way, pci string, node int, link string) string {
 	parts := append(strings.Fields(way), pci)
 	dir := "sys/devices"
 	for i, part := range parts {
@@ -169,11 +171,15 @@ func function(b *builder, way, pci string, node int) string {
 			b.link("sys/bus/pci/devices/"+part, dir)
 		}
 	}
+	if speed, width, ok := strings.Cut(link, " "); ok {
+		b.put(dir+"/current_link_speed", speed+" GT/s PCIe")
+		b.put(dir+"/current_link_width", width)
+	}
 	return dir
 }
 
 func (n *NIC) build(b *builder, index int) {
-	dir := function(b, n.Path, n.PCI, n.Node)
+	dir := function(b, n.Path, n.PCI, n.Node, n.Link)
 	b.put(dir+"/vendor", "0x15b3")
 	b.put(dir+"/class", "0x020000")
 	if n.Net != "" {

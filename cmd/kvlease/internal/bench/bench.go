@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/soak"
+	"github.com/kvlease/kvlease/cuda/devices"
 	"github.com/kvlease/kvlease/dataplane/core"
 )
 
@@ -27,7 +28,8 @@ type Config struct {
 	Samples   int // of each way in a round
 	Burst     int // notifications of a rate
 
-	Keys map[string]any // further keys of the contexts' configuration
+	Keys    map[string]any  // further keys of the contexts' configuration
+	Machine devices.Machine // where this machine is seen; the zero value but in tests
 }
 
 // Bounds of a configuration.
@@ -110,8 +112,12 @@ func Run(ctx context.Context, cfg Config, peer *Peer, transports map[string]core
 		Rounds: cfg.Rounds, Samples: cfg.Samples, Burst: cfg.Burst, Keys: cfg.Keys,
 	}
 	defer func() { r.Load = load() }()
+	var err error
+	if r.Links, err = cfg.machineLinks(); err != nil {
+		return nil, err
+	}
 	for i, block := range cfg.Blocks {
-		s := Spec{Transport: cfg.Transport, NixlPath: cfg.NixlPath, Memory: cfg.Memory, Devices: cfg.Devices, Block: block, Blocks: uint32(cfg.most()), Burst: cfg.Burst, Keys: cfg.Keys}
+		s := Spec{Transport: cfg.Transport, NixlPath: cfg.NixlPath, Memory: cfg.Memory, Devices: cfg.Devices, Block: block, Blocks: uint32(cfg.most()), Burst: cfg.Burst, Keys: cfg.Keys, Machine: cfg.Machine}
 		d, err := openReader(ctx, &s, peer, transports)
 		if err == nil && i == 0 {
 			r.Notifications, err = d.notifications(&cfg)

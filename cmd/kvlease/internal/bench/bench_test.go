@@ -24,25 +24,33 @@ func small() Config {
 // measure runs both ends in this process; d changes what D's transports do.
 func measure(t *testing.T, ctx context.Context, cfg Config, d func(transport.Transport) transport.Transport) (*Result, error) {
 	t.Helper()
+	return measureOver(t, ctx, cfg, nil, d)
+}
+
+// over opens a transport and changes what it does.
+func over(open core.OpenTransport, change func(transport.Transport) transport.Transport) map[string]core.OpenTransport {
+	return map[string]core.OpenTransport{"loopback": func(cfg *core.Config, agent string) (transport.Transport, error) {
+		tr, err := open(cfg, agent)
+		if err == nil && change != nil {
+			tr = change(tr)
+		}
+		return tr, err
+	}}
+}
+
+func measureOver(t *testing.T, ctx context.Context, cfg Config, p, d func(transport.Transport) transport.Transport) (*Result, error) {
+	t.Helper()
 	open := core.Loopback(loopback.NewHub())
 	inRead, inWrite := io.Pipe()
 	outRead, outWrite := io.Pipe()
 	served := make(chan error, 1)
 	go func() {
-		err := Serve(context.Background(), inRead, outWrite, map[string]core.OpenTransport{"loopback": open})
+		err := Serve(context.Background(), inRead, outWrite, over(open, p))
 		outWrite.Close()
 		inRead.Close()
 		served <- err
 	}()
-	r, err := Run(ctx, cfg, NewPeer(inWrite, outRead, func() string { return "" }), map[string]core.OpenTransport{
-		"loopback": func(cfg *core.Config, agent string) (transport.Transport, error) {
-			tr, err := open(cfg, agent)
-			if err == nil && d != nil {
-				tr = d(tr)
-			}
-			return tr, err
-		},
-	})
+	r, err := Run(ctx, cfg, NewPeer(inWrite, outRead, func() string { return "" }), over(open, d))
 	inWrite.Close()
 	if err := <-served; err != nil {
 		t.Errorf("P: %v", err)

@@ -18,6 +18,7 @@ type memory interface {
 	put(at uint64, b []byte) error // from the host
 	get(at uint64, b []byte) error
 	copy(to, from, n uint64) error // what a transfer is compared with; from counts in the other half
+	settle() error                 // what a transport has written is seen by get and by the device from now on
 	word(at uint64) *uint64        // to look at while a read lands; nil: the host cannot
 	free() error
 }
@@ -75,6 +76,8 @@ func (m *dram) addr() uint64        { return address(m.own) }
 func (m *dram) word(at uint64) *uint64 {
 	return wordAt(m.own, at)
 }
+
+func (m *dram) settle() error { return nil }
 
 func (m *dram) put(at uint64, b []byte) error {
 	copy(m.own[at:], b)

@@ -102,20 +102,12 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, transports map[stri
 }
 
 func (o *owner) loop(ctx context.Context, requests <-chan *request) error {
+	always := make(chan struct{})
+	close(always)
 	for {
-		if o.side == nil { // nothing to step
-			select {
-			case r, ok := <-requests:
-				if !ok {
-					return nil
-				}
-				if err := o.take(r); err != nil {
-					return err
-				}
-			case <-ctx.Done():
-				return nil
-			}
-			continue
+		steps := always
+		if o.side == nil { // nothing to step: only a request goes on
+			steps = nil
 		}
 		select {
 		case r, ok := <-requests:
@@ -127,7 +119,7 @@ func (o *owner) loop(ctx context.Context, requests <-chan *request) error {
 			}
 		case <-ctx.Done():
 			return nil
-		default:
+		case <-steps:
 			if err := o.pass(); err != nil {
 				return err
 			}

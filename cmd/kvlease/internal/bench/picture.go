@@ -62,15 +62,16 @@ func (r *Result) WriteSVG(w io.Writer) error {
 	p := &svg.Pen{}
 	p.Text("title", 20, 34, "start", "kvlease bench")
 	p.Text("story", 20, 54, "start", r.where())
-	p.Text("story", 20, 71, "start", r.how())
+	p.Text("story", 20, 71, "start", r.across())
+	p.Text("story", 20, 88, "start", r.how())
 	x := 20.0
 	for _, m := range wayMeaning {
-		p.Rect(wayClass[m.way], x, 84, 14, 10)
+		p.Rect(wayClass[m.way], x, 101, 14, 10)
 		label := m.way + ": " + m.text
-		p.Text("", x+20, 93, "start", label)
+		p.Text("", x+20, 110, "start", label)
 		x += 46 + svg.CharWidth*float64(len(label))
 	}
-	y := 104.0
+	y := 121.0
 	var latency, burst group
 	for i := range r.Notifications.Latency {
 		one, many := &r.Notifications.Latency[i], &r.Notifications.Burst[i]

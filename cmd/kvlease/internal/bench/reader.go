@@ -210,6 +210,9 @@ func (d *reader) clear() error {
 }
 
 func (d *reader) check() error {
+	if err := d.mem.settle(); err != nil {
+		return err
+	}
 	return d.each(func(local, remote uint64) error { return marks(remote).check(d.mem, local, d.spec.Block) })
 }
 

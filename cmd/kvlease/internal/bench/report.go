@@ -21,6 +21,7 @@ type Result struct {
 	UCXTLS        string        `json:"ucx_tls,omitempty"` // as the environment says it; empty: UCX chooses
 	Memory        string        `json:"memory"`
 	Devices       [2]int        `json:"devices"` // of P and D, if the memory is a device's
+	Links         []Link        `json:"links"`   // that bytes may pass; empty: there are none
 	Load          float64       `json:"load"`    // of the last minute, at the end
 	Rounds        int           `json:"rounds"`
 	Samples       int           `json:"samples"`
@@ -133,7 +134,7 @@ func table(w io.Writer, columns []text.Column, rows [][]string) {
 
 // Write prints the tables.
 func (r *Result) Write(w io.Writer) {
-	fmt.Fprintf(w, "kvlease %s, %s\n%s\n%s\n", r.Version, r.Date, r.where(), r.how())
+	fmt.Fprintf(w, "kvlease %s, %s\n%s\n%s\n%s\n", r.Version, r.Date, r.where(), r.across(), r.how())
 	fmt.Fprintf(w, "\nNotifications: until P has acted on the last\n")
 	var rows [][]string
 	for i := range r.Notifications.Latency {

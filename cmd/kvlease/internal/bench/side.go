@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/kvlease/kvlease/cuda/devices"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -23,7 +24,8 @@ type Spec struct {
 	Blocks    uint32 `json:"blocks"`
 	Burst     int    `json:"burst"`
 
-	Keys map[string]any `json:"keys,omitempty"` // further ones of the configuration of both contexts
+	Keys    map[string]any  `json:"keys,omitempty"` // further ones of the configuration of both contexts
+	Machine devices.Machine `json:"machine"`
 }
 
 func (s *Spec) bytes() uint64 { return s.Block * uint64(s.Blocks) }
@@ -87,6 +89,7 @@ func openSide(name string, spec *Spec, transports map[string]core.OpenTransport)
 	if s.core, err = core.Open(cfg, mem, transports, nil); err != nil {
 		return nil, err
 	}
+	s.core.UseDevices(spec.Machine.Open)
 	if err = s.core.Register([]core.Region{{
 		Addr: s.mem.addr(), Bytes: spec.bytes(), BlockLen: spec.Block, BlockStride: spec.Block, Blocks: spec.Blocks, Group: -1, Name: "kv",
 		Mem: s.mem.kind(), Device: s.mem.device(),

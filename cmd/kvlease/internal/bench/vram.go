@@ -2,7 +2,6 @@ package bench
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/kvlease/kvlease/cuda"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -17,7 +16,6 @@ type vram struct {
 	host   []byte
 }
 
-// openVRAM refuses a device that needs a flush after what a NIC wrote: steps here do none, so its cost would be missing.
 func openVRAM(bytes uint64, other bool, device int) (_ memory, err error) {
 	driver, err := cuda.Open("")
 	if err != nil {
@@ -33,9 +31,6 @@ func openVRAM(bytes uint64, other bool, device int) (_ memory, err error) {
 			err = errors.Join(err, m.free())
 		}
 	}()
-	if ctx.Features().Ordering < cuda.OrderingOwner {
-		return nil, fmt.Errorf("device %d: it does not order what NICs write, and the bench does not flush: its figures would be too good", device)
-	}
 	if m.pushed, err = ctx.Enter(); err != nil {
 		return nil, err
 	}
@@ -52,6 +47,16 @@ func (m *vram) kind() transport.Mem { return transport.VRAM }
 func (m *vram) device() uint32      { return uint32(m.ctx.Device()) }
 func (m *vram) addr() uint64        { return m.at }
 func (m *vram) word(uint64) *uint64 { return nil }
+
+// settle flushes for the ways of raw NIXL, which has no flush: kvlease's own step has done it. A device that can flush nothing is refused
+// where it would have to (core.Devices).
+func (m *vram) settle() error {
+	if !m.ctx.Features().FlushHost {
+		return nil
+	}
+	_, err := m.ctx.Flush()
+	return err
+}
 
 func (m *vram) put(at uint64, b []byte) error { return m.ctx.CopyIn(m.at+at, b) }
 func (m *vram) get(at uint64, b []byte) error { return m.ctx.CopyOut(b, m.at+at) }

@@ -1,0 +1,52 @@
+package fabric
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Link is a function's PCIe link as it runs now: a GPU that does nothing may have slowed its own down.
+type Link struct {
+	GTs   float64 // transfers a second on a lane, in units of 1,000,000,000; 0: sysfs does not tell
+	Width int     // lanes
+}
+
+// link reads what the kernel has of the function's link capability (Documentation/ABI/testing/sysfs-bus-pci: current_link_speed, "8.0 GT/s PCIe",
+// and current_link_width).
+func (t tree) link(pci string) (l Link) {
+	if pci == "" {
+		return l
+	}
+	speed, _, _ := strings.Cut(t.word(string(t), "bus/pci/devices", pci, "current_link_speed"), " ")
+	l.GTs, _ = strconv.ParseFloat(speed, 64) // "Unknown" is none
+	l.Width, _ = strconv.Atoi(t.word(string(t), "bus/pci/devices", pci, "current_link_width"))
+	return l
+}
+
+// GBs is what the link carries in one direction, in units of 1,000,000,000 bytes a second, with the headers of packets, which take some of it; 0: not
+// known. A lane's bits are coded 8 in 10 up to 5 GT/s, 128 in 130 up to 32, and 242 bytes in flits of 256 above (PCI-SIG, PCI Express Base
+// Specification 6.0).
+func (l Link) GBs() float64 {
+	code := 128.0 / 130
+	switch {
+	case l.GTs <= 5:
+		code = 8.0 / 10
+	case l.GTs > 32:
+		code = 242.0 / 256
+	}
+	return l.GTs * float64(l.Width) * code / 8
+}
+
+func (l Link) String() string {
+	if l.GBs() == 0 {
+		return "a PCIe link of unknown rate"
+	}
+	return fmt.Sprintf("PCIe %v GT/s x%d", l.GTs, l.Width)
+}
+
+// GPULink is the link of a GPU, by its place in the Host.
+func (h *Host) GPULink(gpu int) Link { return h.GPUs[gpu].link }
+
+// NICLink is GPULink of a NIC.
+func (h *Host) NICLink(nic int) Link { return h.nics[nic].link }
