@@ -9,6 +9,10 @@ package cuda
 // #cgo nocallback kvlc_flush
 // #cgo noescape kvlc_event_query
 // #cgo nocallback kvlc_event_query
+// #cgo noescape kvlc_copy_in
+// #cgo nocallback kvlc_copy_in
+// #cgo noescape kvlc_copy_out
+// #cgo nocallback kvlc_copy_out
 import "C"
 
 import (
@@ -19,7 +23,7 @@ import (
 // Context is our hold of a device's primary context, which the engine has made.
 //
 // Threads: any. Every call makes the context current on its thread and gives the thread its own one back.
-// Memory: Enter, Leave, Flush and Event.Fired make no allocation while nothing fails.
+// Memory: Enter, Leave, Flush, Fired and copies make no allocation while nothing fails.
 type Context struct {
 	driver   *Driver
 	device   C.int32_t
@@ -158,7 +162,11 @@ func (c *Context) CopyIn(to uint64, from []byte) error {
 		return nil
 	}
 	var fault C.kvlc_fault_t
-	return c.told(C.kvlc_copy_in(c.driver.handle, c.device, C.uint64_t(to), unsafe.Pointer(unsafe.SliceData(from)), C.uint64_t(len(from)), &fault), &fault)
+	if st := C.kvlc_copy_in(c.driver.handle, c.device, C.uint64_t(to), unsafe.Pointer(unsafe.SliceData(from)), C.uint64_t(len(from)), &fault); st < 0 {
+		kept := fault
+		return c.told(st, &kept)
+	}
+	return nil
 }
 
 // CopyOut copies from the device to the host and returns when it is done.
@@ -167,7 +175,11 @@ func (c *Context) CopyOut(to []byte, from uint64) error {
 		return nil
 	}
 	var fault C.kvlc_fault_t
-	return c.told(C.kvlc_copy_out(c.driver.handle, c.device, unsafe.Pointer(unsafe.SliceData(to)), C.uint64_t(from), C.uint64_t(len(to)), &fault), &fault)
+	if st := C.kvlc_copy_out(c.driver.handle, c.device, unsafe.Pointer(unsafe.SliceData(to)), C.uint64_t(from), C.uint64_t(len(to)), &fault); st < 0 {
+		kept := fault
+		return c.told(st, &kept)
+	}
+	return nil
 }
 
 // Fill sets bytes of the device.
