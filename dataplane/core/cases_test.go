@@ -188,6 +188,8 @@ func TestAContextNoneOfWhoseEnginesAnswersIsNotHealthy(t *testing.T) {
 	}
 	step(time.Second, l.d)
 	want(0, 1)
+	step(150*time.Second, l.d)
+	want(1, 1) // what was tracked there is lost, and nobody has asked for it since
 	if s := l.p.core.counters(); s["healthy"] != 1 {
 		t.Error("an engine that knows no other is not healthy")
 	}
@@ -202,7 +204,7 @@ func TestAHostNoneOfWhoseEnginesAnswersIsNotHealthy(t *testing.T) {
 	p, d := f.team("P", 2, 1), f.team("D", 2, 1)
 	e := f.connect(d, p)
 	_, remote := p.grant("r", 7, blocks(3, 4))
-	d.track(e, remote, 1)
+	track := d.track(e, remote, 1)
 	f.turns(50)
 	want := func(healthy, failing int) {
 		t.Helper()
@@ -221,4 +223,9 @@ func TestAHostNoneOfWhoseEnginesAnswersIsNotHealthy(t *testing.T) {
 	want(1, 1)
 	f.turns(400)
 	want(0, 1)
+	if err := d.host.Untrack(track); err != nil {
+		t.Fatal(err)
+	}
+	f.turns(1500)
+	want(1, 1) // nobody needs it any more
 }

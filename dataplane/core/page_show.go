@@ -140,8 +140,8 @@ func (w *engineWalk) some() {
 // into puts what the last whole walk has counted among the other gauges.
 func (w *engineWalk) into(g *gauges) {
 	t, h := &w.last.tracker, &w.last.group
-	g.tracker.UnheardMax, g.tracker.Failing, g.tracker.FailingLong, g.tracker.FailingMs = t.UnheardMax, t.Failing, t.FailingLong, t.FailingMs
-	g.group.Engines, g.group.Failing, g.group.FailingLong, g.group.FailingMs = h.Engines, h.Failing, h.FailingLong, h.FailingMs
+	g.tracker.UnheardMax, g.tracker.Failing, g.tracker.FailingLong, g.tracker.FailingUnused, g.tracker.FailingMs = t.UnheardMax, t.Failing, t.FailingLong, t.FailingUnused, t.FailingMs
+	g.group.Engines, g.group.Failing, g.group.FailingLong, g.group.FailingUnused, g.group.FailingMs = h.Engines, h.Failing, h.FailingLong, h.FailingUnused, h.FailingMs
 }
 
 func (w *engineWalk) put() {

@@ -57,7 +57,7 @@ type ownGauges struct {
 	Held              int    // leases
 	HeldBlocks        uint64 // under them
 	Alive             int    // leases, requests, reads and messages that need further steps
-	Healthy           int    // 0: poisoned, or all engines that are known have been failing for a lease duration
+	Healthy           int    // 0: poisoned, or all engines that are known have been failing for a lease duration, and requests need one of them
 	KvLeaseDurationMs int64  // in effect
 	IntervalMs        int64  // between two heartbeats of a request
 	ExtensionMs       int64  // what a heartbeat gives
@@ -148,10 +148,12 @@ func (c *Core) gather(g *gauges, walk *engineWalk) {
 	}
 }
 
-// healthy is 0 if the context is poisoned, or if it knows engines and all of them have been failing for a lease duration; else 1.
+// healthy is 0 if the context is poisoned, or if all engines that it knows have been failing for a lease duration and one of them is
+// missed; else 1.
 func (g *gauges) healthy() int {
 	known := g.tracker.Idle + g.tracker.Loading + g.tracker.Connected + g.tracker.Broken + g.group.Engines
-	if g.state.Poisoned != 0 || known > 0 && g.tracker.FailingLong+g.group.FailingLong == known {
+	long := g.tracker.FailingLong + g.group.FailingLong
+	if g.state.Poisoned != 0 || long > 0 && long+g.tracker.FailingUnused+g.group.FailingUnused == known {
 		return 0
 	}
 	return 1

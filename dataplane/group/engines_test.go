@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kvlease/kvlease/dataplane"
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/group"
@@ -31,6 +33,51 @@ func TestAnEngineIsUpWhenAllRanksAreAndDownWithTheFirst(t *testing.T) {
 	l.run(5*time.Second, 100*time.Millisecond)
 	if up := d.take(record.EvEngineUp); len(up) != 1 || up[0].Handle != peer {
 		t.Errorf("up %+v", up)
+	}
+}
+
+// A host's requests stay in its books until they are untracked, whatever has become of them.
+func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		tracked bool  // a request is there when the engine dies
+		drops   bool  // which the host untracks when it is told
+		long    []int // what counts after 20, 40, 100 and 200 s
+	}{
+		{name: "nothing was tracked there", long: []int{0, 0, 0, 0}},
+		{name: "a request was lost with it", tracked: true, drops: true, long: []int{0, 1, 1, 0}},
+		{name: "a request stays there", tracked: true, long: []int{0, 1, 1, 1}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l, p, d, peer := pair(t, stream.KindProcess, two, two)
+			_, remote := p.grant("a", 1, 0, 4)
+			track := d.track(peer, remote, 9)
+			l.run(100*time.Millisecond, 10*time.Millisecond)
+			if !tc.tracked {
+				must(t, d.host.Untrack(track))
+				l.until("untracked", func() bool { return d.group.Tracked() == 0 })
+			}
+			for _, agent := range []string{"P_0", "P_1"} {
+				l.hub.Kill(agent)
+			}
+			must(t, d.group.EngineDead(peer))
+			l.until("down", func() bool { return d.count(record.EvEngineDown) > 0 })
+			if tc.drops {
+				must(t, d.host.Untrack(track))
+			}
+			var long []int
+			for _, span := range []time.Duration{20 * time.Second, 20 * time.Second, 60 * time.Second, 100 * time.Second} {
+				l.run(span, 500*time.Millisecond)
+				g := d.group.Gauges()
+				long = append(long, g.FailingLong)
+				if g.Failing != 1 || len(long) > 1 && g.FailingLong+g.FailingUnused != 1 {
+					t.Errorf("%d failing, %d of them long, %d unused", g.Failing, g.FailingLong, g.FailingUnused)
+				}
+			}
+			if diff := cmp.Diff(tc.long, long); diff != "" {
+				t.Errorf("after 20, 40, 100 and 200 s these count (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

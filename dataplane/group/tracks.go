@@ -216,6 +216,9 @@ func (g *Group) settle(u uint32, t *track) {
 	}
 	if _, e := g.placeOf(t.req.Engine); e != nil {
 		e.tracked--
+		if _, failing := g.failing(e); failing || !e.isUp && (t.gone || t.status == record.ReadLost) {
+			e.missedAt = g.now
+		}
 		if t.req.ExpiresNs != 0 {
 			e.fixed--
 		}

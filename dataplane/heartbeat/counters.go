@@ -56,21 +56,22 @@ type Counters struct {
 
 // Gauges are how much of everything there is now.
 type Gauges struct {
-	Tracked     int // requests
-	Remotes     int // leases of others that are tracked, or about which a message is owed
-	Owed        int // messages not yet sent
-	Reading     int // reads begun and not reported
-	Waiting     int // reads that wait for their engine
-	Events      int // requests and engines with an event that was not taken
-	BlocksHeld  int // failed reads whose blocks are not back
-	Idle        int // engines by state
-	Loading     int
-	Connected   int
-	Broken      int
-	UnheardMax  uint64 // bytes, of the worst engine connected
-	LongIDsFree int
-	Parked      int    // agents of engines that came back as others, not yet dropped
-	Failing     int    // engines without a connection or unheard for an interval, or from which the last three reads have failed
-	FailingLong int    // of these, for one lease duration
-	FailingMs   uint64 // the longest of all
+	Tracked       int // requests
+	Remotes       int // leases of others that are tracked, or about which a message is owed
+	Owed          int // messages not yet sent
+	Reading       int // reads begun and not reported
+	Waiting       int // reads that wait for their engine
+	Events        int // requests and engines with an event that was not taken
+	BlocksHeld    int // failed reads whose blocks are not back
+	Idle          int // engines by state
+	Loading       int
+	Connected     int
+	Broken        int
+	UnheardMax    uint64 // bytes, of the worst engine connected
+	LongIDsFree   int
+	Parked        int    // agents of engines that came back as others, not yet dropped
+	Failing       int    // engines without a connection or unheard for an interval, or from which the last three reads have failed
+	FailingLong   int    // of these, for one lease duration, and requests are tracked there, or were in its trouble, two minutes ago at most
+	FailingUnused int    // of these, for one lease duration, and nobody misses them
+	FailingMs     uint64 // the longest of all
 }

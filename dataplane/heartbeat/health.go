@@ -1,6 +1,8 @@
 package heartbeat
 
 import (
+	"time"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
@@ -18,6 +20,24 @@ func (e *engine) judge(status uint8, now clock.Instant) {
 		if e.badReads++; e.badReads == 1 {
 			e.badSince = now
 		}
+	}
+}
+
+// missedFor is how long an engine that fails counts as wanted after the last request that ended there meanwhile: longer than alerts wait, since
+// the requests themselves are told as gone, and end, soon after one lease duration.
+const missedFor = 2 * time.Minute
+
+// Wanted tells whether anybody misses an engine that fails: requests are tracked there, or one ended there while it failed, or was lost
+// with it. One that was closed in order is missed by nobody, and known until its reader forgets it.
+func Wanted(tracked int, missedAt, now clock.Instant) bool {
+	return tracked > 0 || missedAt != 0 && now.Sub(missedAt) < missedFor
+}
+
+// parted notes that n requests have left an engine, by their own will or lost with it.
+func (t *Tracker) parted(e *engine, n int, lost bool, now clock.Instant) {
+	e.requests -= n
+	if _, failing := t.failingSince(e); n > 0 && (lost || failing) {
+		e.missedAt = now
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
@@ -34,8 +36,62 @@ func TestADeadEngineCountsAsFailingFromItsFirstErrorOn(t *testing.T) {
 	r.wantFailing(1, 0, 10*time.Second) // shows C50.2
 	r.run(broke.Add(29*time.Second), time.Second)
 	r.wantFailing(1, 0, 29*time.Second)
+	r.run(broke.Add(100*time.Second), time.Second)
+	r.wantFailing(1, 1, 100*time.Second) // shows C50.2
 	r.run(broke.Add(300*time.Second), time.Second)
-	r.wantFailing(1, 1, 300*time.Second) // shows C50.2
+	r.wantFailing(1, 0, 300*time.Second) // what was tracked there is lost, and nobody asks for it any more
+}
+
+// Only requests can say that an engine is missed: one that was drained and closed stays known for an hour.
+func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
+	const never = 1000
+	for _, tc := range []struct {
+		name string
+		came int   // s after the engine's death at which a request is tracked there
+		went int   // and at which it is untracked
+		long []int // what counts after 25, 35, 100 and 200 s
+	}{
+		{name: "nothing was ever tracked there", came: never, went: never, long: []int{0, 0, 0, 0}},
+		{name: "what was tracked there had ended", came: -5, went: -1, long: []int{0, 0, 0, 0}},
+		{name: "a request was there and was lost with it", came: -5, went: 1, long: []int{0, 1, 1, 0}},
+		{name: "a request was there and nobody untracks it", came: -5, went: never, long: []int{0, 1, 1, 0}},
+		{name: "a request came and gave up", came: 1, went: 20, long: []int{0, 1, 1, 0}},
+		{name: "a request came when it was long gone", came: 110, went: 120, long: []int{0, 0, 0, 1}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, nil)
+			o, live := r.owner("P", false), r.owner("Q", false)
+			e := r.connect(o)
+			r.track(r.connect(live), live, 1, 0)
+			r.run(sec(20), time.Second)
+			died, h := r.now.Add(5*time.Second), record.Handle(0)
+			var long []int
+			for s := -5; s <= 200; s++ {
+				r.step(died.Add(time.Duration(s) * time.Second))
+				if s == 0 {
+					r.hub.Kill("P")
+					must(t, r.k.EngineDead(e))
+				}
+				if s == tc.came {
+					h = r.track(e, o, 1, 0)
+				}
+				if s == tc.went {
+					r.k.Untrack(h, r.now)
+				}
+				switch s {
+				case 25, 35, 100, 200:
+					g := r.k.Gauges()
+					long = append(long, g.FailingLong)
+					if failing := g.Failing; failing != 1 || s > 30 && g.FailingLong+g.FailingUnused != 1 {
+						t.Errorf("after %d s: %d failing, %d of them long, %d unused", s, failing, g.FailingLong, g.FailingUnused)
+					}
+				}
+			}
+			if diff := cmp.Diff(tc.long, long); diff != "" {
+				t.Errorf("after 25, 35, 100 and 200 s these count (-want +got):\n%s", diff)
+			}
+		})
+	}
 }
 
 func TestAnEngineThatNeverAnsweredCountsAsFailing(t *testing.T) {

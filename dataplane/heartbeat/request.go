@@ -215,7 +215,7 @@ func (t *Tracker) leave(u uint32, now clock.Instant) {
 	}
 	q.nextUser, q.prevUser = none, none
 	if !r.lost {
-		t.engines[r.engine].requests--
+		t.parted(&t.engines[r.engine], 1, false, now)
 	}
 	if r.users--; r.users == 0 {
 		t.last(m, now)

@@ -36,6 +36,7 @@ type EngineShown struct {
 	Offset       clock.Offset
 	Failing      bool
 	FailingFor   time.Duration
+	Wanted       bool // requests are tracked there, or one ended there while it failed: see heartbeat.Wanted
 }
 
 // EnginePlaces is how many places of the engine table have been used.
@@ -66,7 +67,7 @@ func (t *Tracker) ShowEngine(i int, v *EngineShown) bool {
 	}
 	var since clock.Instant
 	if since, v.Failing = t.failingSince(e); v.Failing {
-		v.FailingFor = t.now.Sub(since)
+		v.FailingFor, v.Wanted = t.now.Sub(since), Wanted(e.requests, e.missedAt, t.now)
 	}
 	return true
 }
@@ -79,7 +80,11 @@ func (g *Gauges) Add(v *EngineShown, duration time.Duration) {
 	}
 	g.Failing++
 	g.FailingMs = max(g.FailingMs, uint64(v.FailingFor/time.Millisecond))
-	if v.FailingFor >= duration {
+	switch {
+	case v.FailingFor < duration:
+	case v.Wanted:
 		g.FailingLong++
+	default:
+		g.FailingUnused++
 	}
 }

@@ -124,7 +124,7 @@ var (
 var table = []metric{
 	gauge("up", ofAll, "1: the process of the context lives; 0: it is gone, and its stats page is left. What follows is there only with 1."),
 	gauge("engine_info", ofAll, "1. hash joins a reader's hash on other engines to this engine's name.").with("hash", "transport", "drive", "carrier", "tp", "pp", "version"),
-	gauge("healthy", ofAll, "0: broken, or no known engine can be reached since one lease duration.", "healthy"),
+	gauge("healthy", ofAll, "0: broken, or no known engine can be reached since one lease duration, and requests need one of them.", "healthy"),
 	gauge("poisoned", ofAll, "1: the core is broken, or kvl_fence_all was called; every row is closed, and leases end."),
 	gauge("draining", ofAll, "1: the context takes nothing new."),
 	gauge("lease_duration_seconds", ofAll, "kv_lease_duration in effect."),
@@ -197,7 +197,8 @@ var table = []metric{
 	// ---- engines known here, and how they are reached
 	gauge("engines", ofRanks, "Remote engines by state of the connection.").by("state", is("idle", "tracker_idle"), is("loading", "tracker_loading"), is("connected", "tracker_connected"), is("broken", "tracker_broken")),
 	gauge("engines_failing", ofRequests, "Known engines that cannot be reached.", "tracker_failing", "group_failing"),
-	gauge("engines_failing_long", ofRequests, "Of these, those that could not be for one lease duration.", "tracker_failing_long", "group_failing_long"),
+	gauge("engines_failing_long", ofRequests, "Of these, those that could not be for one lease duration and are missed: requests are tracked there, or were lost or given up there in the last two minutes.", "tracker_failing_long", "group_failing_long"),
+	gauge("engines_failing_unused", ofRequests, "Those that could not be for one lease duration and that nobody misses, as one that was drained and closed. They are known until they are removed.", "tracker_failing_unused", "group_failing_unused"),
 	gauge("engines_failing_seconds_max", ofRequests, "How long the worst of them cannot be reached.", "tracker_failing_ms", "group_failing_ms").times(1e-3),
 	counter("heals_total", ofRanks, "Connections that were made anew.", "beat_heals"),
 	counter("disconnects_total", ofRanks, "Sends and reads that found their peer unreachable.", "beat_disconnects"),
