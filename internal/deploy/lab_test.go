@@ -116,6 +116,7 @@ type report struct {
 	OK                            *bool
 	Params                        json.RawMessage
 	LateMS                        float64 `json:"late_ms"`
+	EngineID                      string  `json:"engine_id"`
 }
 
 // engine is a stand-in in a process of its own.
@@ -206,14 +207,21 @@ func (e *engine) ask(cmd string, more map[string]any) report {
 // pair is an owner and a reader that know each other over the side channel.
 type pair struct {
 	p, d  *engine
+	owner string // id of p
 	port  int
 	block int
 }
 
+// begin starts an owner.
+func (s *pair) begin(t testing.TB, dir, id string) {
+	s.owner, s.port = id, freePort(t)
+	s.p = newEngine(t, dir, id, lease, "--role", "prefill", "--listen", fmt.Sprintf("127.0.0.1:%d", s.port))
+}
+
 func (s *pair) connect(d *engine) {
 	s.d = d
-	d.ask("engine", map[string]any{"engine_id": "P", "host": "127.0.0.1", "port": s.port})
-	d.await("engine_up", func(r *report) bool { return r.Ev == "engine_up" })
+	d.ask("engine", map[string]any{"engine_id": s.owner, "host": "127.0.0.1", "port": s.port})
+	d.await("engine_up", func(r *report) bool { return r.Ev == "engine_up" && r.EngineID == s.owner })
 }
 
 // request lets P hold blocks and D wait for them.

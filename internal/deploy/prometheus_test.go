@@ -135,8 +135,7 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	s := watching(t)
-	s.pair.port = freePort(t)
-	s.pair.p = newEngine(t, s.dir, "P", lease, "--role", "prefill", "--listen", fmt.Sprintf("127.0.0.1:%d", s.pair.port))
+	s.pair.begin(t, s.dir, "P")
 	d := newEngine(t, s.dir, "D", lease, "--role", "decode")
 	s.answers("D is seen", `kvlease_handshake_attempts_total`, want{0, 0, "D", "it knows nobody yet"}, nil) // so that what follows is an increase
 	s.pair.connect(d)

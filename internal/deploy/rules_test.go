@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,24 +33,32 @@ func becomes(from, to float64) string { return fmt.Sprintf("%v+0x11 %v+0x110", f
 
 const began = 3 * time.Minute // when a story's fault begins
 
+const stepAge = `kvlease_step_age_seconds{L}`
+
+// steps makes a story one of an engine that steps.
+func steps(series map[string]string) map[string]string {
+	series[stepAge], series[`kvlease_heartbeat_interval_seconds{L}`] = steady(0.1), steady(5)
+	return series
+}
+
 // stories is one for each alert: what it takes, and that it takes so long.
 var stories = map[string]story{
 	"KvleaseEngineDown":        {map[string]string{`kvlease_up{L}`: becomes(1, 0)}, began + 15*time.Second, began + time.Minute},
 	"KvleaseExporterDown":      {map[string]string{`up{L}`: becomes(1, 0)}, began + 4*time.Minute, began + 6*time.Minute},
 	"KvleasePagesUnseen":       {map[string]string{`kvlease_pages{instance="m",job="kvlease",state="refused"}`: becomes(0, 1)}, began + 4*time.Minute, began + 6*time.Minute},
 	"KvleaseBroken":            {map[string]string{`kvlease_poisoned{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
-	"KvleaseUnhealthy":         {map[string]string{`kvlease_healthy{L}`: becomes(1, 0)}, began + 45*time.Second, began + 90*time.Second},
+	"KvleaseUnhealthy":         {steps(map[string]string{`kvlease_healthy{L}`: becomes(1, 0)}), began + 45*time.Second, began + 90*time.Second},
 	"KvleaseStandsStill":       {map[string]string{`kvlease_step_age_seconds{L}`: "0+0x11 3+3x100", `kvlease_heartbeat_interval_seconds{L}`: steady(5), `kvlease_leases_held{L}`: steady(1)}, began, began + time.Minute}, // a host has no rows of readers
-	"KvleaseReaderSilent":      {map[string]string{`kvlease_reader_beat_age_seconds{L,reader="D",hash="1",kind="native"}`: "1+0x11 3+3x100", `kvlease_heartbeat_interval_seconds{L}`: steady(5), `kvlease_reader_leases{L,reader="D",hash="1",kind="native"}`: steady(1), `kvlease_step_age_seconds{L}`: steady(0.1)}, began, began + time.Minute},
-	"KvleaseSlackLow":          {map[string]string{`kvlease_reader_least_slack_seconds{L,reader="D",hash="1",kind="native"}`: becomes(15, 2), `kvlease_heartbeat_interval_seconds{L}`: steady(5)}, began + 15*time.Second, began + time.Minute},
+	"KvleaseReaderSilent":      {steps(map[string]string{`kvlease_reader_beat_age_seconds{L,reader="D",hash="1",kind="native"}`: "1+0x11 3+3x100", `kvlease_reader_leases{L,reader="D",hash="1",kind="native"}`: steady(1)}), began, began + time.Minute},
+	"KvleaseSlackLow":          {steps(map[string]string{`kvlease_reader_least_slack_seconds{L,reader="D",hash="1",kind="native"}`: becomes(15, 2)}), began + 15*time.Second, began + time.Minute},
 	"KvleaseLeasesExpire":      {map[string]string{`kvlease_leases_freed_total{L,reason="expired"}`: grow(1), `kvlease_leases_freed_total{L,reason="completed"}`: "0+10x120"}, began + 30*time.Second, began + 3*time.Minute},
 	"KvleaseReadersDie":        {map[string]string{`kvlease_readers_dead_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
 	"KvleaseHeartbeatsLate":    {map[string]string{`kvlease_heartbeat_lateness_seconds_bucket{L,le="1"}`: "0+0x120", `kvlease_heartbeat_lateness_seconds_bucket{L,le="4"}`: grow(1), `kvlease_heartbeat_lateness_seconds_bucket{L,le="+Inf"}`: grow(1), `kvlease_heartbeat_interval_seconds{L}`: steady(5)}, began + 5*time.Minute, began + 8*time.Minute},
 	"KvleaseHeartbeatsFail":    {map[string]string{`kvlease_send_failures_total{L}`: grow(1)}, began + 150*time.Second, began + 4*time.Minute},
 	"KvleaseHeartbeatsUnheard": {map[string]string{`kvlease_heartbeat_messages_dropped_total{L}`: grow(1)}, began - 15*time.Second, began + time.Minute},
 	"KvleaseHeartbeatsUnknown": {map[string]string{`kvlease_heartbeats_unknown_total{L}`: grow(5), `kvlease_heartbeats_received_total{L}`: "0+10x120"}, began + 8*time.Minute, began + 14*time.Minute},
-	"KvleaseEngineUnreachable": {map[string]string{`kvlease_engines_failing_long{L}`: becomes(0, 1)}, began + 45*time.Second, began + 90*time.Second},
-	"KvleaseHandshakesFail":    {map[string]string{`kvlease_handshake_failures_total{L,class="silent"}`: grow(1)}, began + 150*time.Second, began + 4*time.Minute},
+	"KvleaseEngineUnreachable": {steps(map[string]string{`kvlease_engines_failing_long{L}`: becomes(0, 1)}), began + 45*time.Second, began + 90*time.Second},
+	"KvleaseHandshakesFail":    {steps(map[string]string{`kvlease_handshake_failures_total{L,class="silent"}`: grow(1), `kvlease_engines_failing_long{L}`: becomes(0, 1)}), began + 150*time.Second, began + 4*time.Minute},
 	"KvleaseReadsFail":         {map[string]string{`kvlease_reads_total{L,outcome="timeout"}`: grow(1), `kvlease_reads_total{L,outcome="ok"}`: "0+10x120"}, began + 30*time.Second, began + 3*time.Minute},
 	"KvleaseReadsRefused":      {map[string]string{`kvlease_reads_total{L,outcome="stale"}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
 	"KvleaseStockReadsLate":    {map[string]string{`kvlease_late_stock_reads_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
@@ -90,14 +99,12 @@ var lone = map[string]map[string]string{
 	"KvleaseHeartbeatsLate":    with(late("kvlease_heartbeat_lateness_seconds", "1", "4"), `kvlease_heartbeat_interval_seconds{L}`, steady(5)),
 	"KvleaseHeartbeatsFail":    {`kvlease_send_failures_total{L}`: once()},
 	"KvleaseHeartbeatsUnknown": {`kvlease_heartbeats_unknown_total{L}`: once(), `kvlease_heartbeats_received_total{L}`: once()},
-	"KvleaseHandshakesFail":    {`kvlease_handshake_failures_total{L,class="unreachable"}`: once()},
+	"KvleaseHandshakesFail":    steps(map[string]string{`kvlease_handshake_failures_total{L,class="unreachable"}`: once(), `kvlease_engines_failing_long{L}`: steady(1)}),
 	"KvleaseReadsFail":         {`kvlease_reads_total{L,outcome="timeout"}`: once(), `kvlease_reads_total{L,outcome="ok"}`: "0+0x20 1+0x100"},
 	"KvleaseStepsSlow":         late("kvlease_step_seconds", "0.03125", "0.125"),
 	"KvleaseStalls":            {`kvlease_stall_gap_seconds_count{L}`: once(), `kvlease_stall_gap_seconds_count{` + rank(1) + `}`: once(), `kvlease_stall_gap_seconds_count{` + rank(2) + `}`: once(), `kvlease_stall_gap_seconds_count{` + rank(3) + `}`: once()},
 	"KvleaseBacklog":           {`kvlease_steps_cut_total{L,what="messages"}`: once(), `kvlease_steps_total{L}`: once()},
 	"KvleaseEventsHeld":        {`kvlease_events_held_total{L}`: once()},
-	// An engine that stands still hears nobody: it is the one, and has an alert.
-	"KvleaseReaderSilent": {`kvlease_reader_beat_age_seconds{L,reader="D",hash="1",kind="native"}`: "1+0x11 3+3x100", `kvlease_heartbeat_interval_seconds{L}`: steady(5), `kvlease_reader_leases{L,reader="D",hash="1",kind="native"}`: steady(1), `kvlease_step_age_seconds{L}`: "0+0x11 3+3x100"},
 	// Blocks for a next turn (KVL_GRANT_FIXED) are held as long as decoder_kv_blocks_ttl says, and nobody renews them.
 	"KvleaseLeaseOld": {`kvlease_reader_oldest_lease_age_seconds{L,reader="unnamed",hash="",kind="unnamed"}`: "0+15x120", `kvlease_lease_duration_seconds{L}`: steady(30)},
 }
@@ -132,6 +139,37 @@ func TestWhatHappensOnceAlarmsNobody(t *testing.T) {
 // everFired brings a sample if an alert has fired in the first 25 minutes of a story.
 func everFired(alert string) string {
 	return fmt.Sprintf("count by (alertname) (count_over_time(ALERTS{alertstate=\"firing\", alertname=%q}[25m]))", alert)
+}
+
+// ofSteps are the alerts about what only a step finds out: of an engine that makes none its page shows what was true once.
+var ofSteps = []string{"KvleaseUnhealthy", "KvleaseReaderSilent", "KvleaseSlackLow", "KvleaseEngineUnreachable", "KvleaseHandshakesFail"}
+
+// TestWhatAnEngineShowedLastAlarmsNobody: one that is driven inline makes no step while it has nothing to do, for hours. If it holds leases
+// or tracks requests meanwhile KvleaseStandsStill says so.
+func TestWhatAnEngineShowedLastAlarmsNobody(t *testing.T) {
+	var tests []unit
+	for _, alert := range ofSteps {
+		series := maps.Clone(stories[alert].series)
+		series[stepAge] = "0+0x11 15+15x110"
+		tests = append(tests, unitOf(series, expr{Expr: everFired(alert), EvalTime: "25m"}))
+	}
+	promtoolAgrees(t, tests)
+}
+
+// TestABrokenEngineIsUnhealthyAlthoughItDoesNotStep: it cannot.
+func TestABrokenEngineIsUnhealthyAlthoughItDoesNotStep(t *testing.T) {
+	const alert = "KvleaseUnhealthy"
+	series := maps.Clone(stories[alert].series)
+	series[stepAge], series[`kvlease_poisoned{L}`] = "0+0x11 15+15x110", becomes(0, 1)
+	promtoolAgrees(t, []unit{unitOf(series, expr{Expr: everFired(alert), EvalTime: "25m", Samples: []sampleOf{{fmt.Sprintf("{alertname=%q}", alert), 1}}})})
+}
+
+// TestHandshakesThatNobodyWaitsForAlarmNobody: an owner that was closed in order is asked until its reader forgets it.
+func TestHandshakesThatNobodyWaitsForAlarmNobody(t *testing.T) {
+	const alert = "KvleaseHandshakesFail"
+	series := maps.Clone(stories[alert].series)
+	series[`kvlease_engines_failing_long{L}`] = steady(0)
+	promtoolAgrees(t, []unit{unitOf(series, expr{Expr: everFired(alert), EvalTime: "25m"})})
 }
 
 // counted are the alerts that want more than some events, all at once: so many are too few, and one more is enough.
