@@ -71,7 +71,7 @@ static int make_tables(agent_t *a)
 	return api->create_opt_args(&a->with_notif) == NIXL_OK && api->opt_args_set_has_notif(a->with_notif, true) == NIXL_OK;
 }
 
-static int32_t make_backend(agent_t *a, char *text, size_t text_cap)
+static int32_t make_backend(agent_t *a, const char *engine, char *text, size_t text_cap)
 {
 	const nixl_api_t *api = a->api;
 	nixl_mem_list_t *mems = NULL;
@@ -82,7 +82,10 @@ static int32_t make_backend(agent_t *a, char *text, size_t text_cap)
 		kvlx_text(text, text_cap, "NIXL finds no UCX plugin (status %d, NIXL_PLUGIN_DIR=%s)", st, dir != NULL ? dir : "unset");
 		return KVLX_UNAVAILABLE;
 	}
-	st = api->create_backend(a->agent, "UCX", params, &a->backend);
+	if (engine != NULL)
+		st = api->params_add(params, "engine_config", engine);
+	if (st == NIXL_OK)
+		st = api->create_backend(a->agent, "UCX", params, &a->backend);
 	api->destroy_params(params);
 	api->destroy_mem_list(mems);
 	if (st != NIXL_OK) {
@@ -124,7 +127,7 @@ static int32_t fill(agent_t *a, const char *name, const kvlx_config_t *config, c
 		kvlx_text(text, text_cap, "NIXL cannot make agent %s (status %d)", name, st);
 		return KVLX_UNAVAILABLE;
 	}
-	int32_t r = make_backend(a, text, text_cap);
+	int32_t r = make_backend(a, config->engine, text, text_cap);
 	if (r != KVLX_OK)
 		return r;
 	if (!make_tables(a)) {

@@ -34,7 +34,7 @@ type Config struct {
 
 	PeersMax   int // loaded peers, default 1,024, at most 8,190; a Load past it is ErrFull
 	ReadsMax   int // reads posted and not released, default 1,024; a PostRead past it is ErrFull
-	RegionsMax int // registered regions, default 4,096; a Register past it is ErrFull
+	RegionsMax int // registered regions, default 4,100: a cache's 4,096 and what a context has beside it; a Register past it is ErrFull
 
 	// Inline turns NIXL's progress thread off: then peers are served only while this agent polls. For device memory with a
 	// NIXL whose thread has no CUDA context, and for tests.
@@ -63,6 +63,7 @@ type Agent struct {
 	handle  C.int32_t
 	name    string
 	library Library
+	opened  C.int32_t // of the library
 	fast    bool
 	lens    []uint32 // pairs: name length, body length
 	backlog uint64
@@ -78,9 +79,25 @@ var _ transport.Transport = (*Agent)(nil)
 //
 // ErrUnavailable names what is missing and where it was looked for.
 func Open(cfg Config) (*Agent, error) {
-	if cfg.Agent == "" || len(cfg.Agent) > nameMax || strings.IndexByte(cfg.Agent, 0) >= 0 {
-		return nil, fmt.Errorf("agent name of %d bytes, want 1 to %d without a zero byte: %w", len(cfg.Agent), nameMax, transport.ErrInvalid)
+	if err := cfg.checkName(); err != nil {
+		return nil, err
 	}
+	handle, lib, err := openLibrary(search{path: cfg.Path, env: getenv("KVLEASE_NIXL"), maps: mappedFiles(), folders: cfg.Folders})
+	if err != nil {
+		return nil, err
+	}
+	return open(cfg, handle, lib, "")
+}
+
+func (cfg *Config) checkName() error {
+	if cfg.Agent == "" || len(cfg.Agent) > nameMax || strings.IndexByte(cfg.Agent, 0) >= 0 {
+		return fmt.Errorf("agent name of %d bytes, want 1 to %d without a zero byte: %w", len(cfg.Agent), nameMax, transport.ErrInvalid)
+	}
+	return nil
+}
+
+// open makes an agent of an opened library. engine: settings of UCX for it alone, "" for none.
+func open(cfg Config, handle C.int32_t, lib Library, engine string) (*Agent, error) {
 	c := C.kvlx_config_t{progress_thread: 1, thread_sync: 2, progress_delay_us: progressDelayUs}
 	if cfg.Inline {
 		c.progress_thread = 0
@@ -96,7 +113,7 @@ func Open(cfg Config) (*Agent, error) {
 	}{
 		{"PeersMax", cfg.PeersMax, 1024, 8190, &c.peers_max},
 		{"ReadsMax", cfg.ReadsMax, 1024, 1 << 20, &c.reads_max},
-		{"RegionsMax", cfg.RegionsMax, 4096, 1 << 20, &c.regions_max},
+		{"RegionsMax", cfg.RegionsMax, 4100, 1 << 20, &c.regions_max},
 	} {
 		if f.v == 0 {
 			f.v = f.def
@@ -106,13 +123,13 @@ func Open(cfg Config) (*Agent, error) {
 		}
 		*f.to = C.uint32_t(f.v)
 	}
-	handle, lib, err := openLibrary(search{path: cfg.Path, env: getenv("KVLEASE_NIXL"), maps: mappedFiles(), folders: cfg.Folders})
-	if err != nil {
-		return nil, err
-	}
-	a := &Agent{name: cfg.Agent, library: lib, fast: fastFence(getenv("UCX_TLS")), lens: make([]uint32, 2*lensMax), inline: cfg.Inline, locks: locksOfThisProcess}
+	a := &Agent{name: cfg.Agent, library: lib, opened: handle, fast: fastFence(getenv("UCX_TLS")), lens: make([]uint32, 2*lensMax), inline: cfg.Inline, locks: locksOfThisProcess}
 	name := C.CString(cfg.Agent)
 	defer C.free(unsafe.Pointer(name))
+	if engine != "" {
+		c.engine = C.CString(engine)
+		defer C.free(unsafe.Pointer(c.engine))
+	}
 	text := (*C.char)(C.calloc(1, textMax))
 	defer C.free(unsafe.Pointer(text))
 	opening.Lock()

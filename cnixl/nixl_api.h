@@ -61,6 +61,7 @@ typedef struct nixl_notifs nixl_notifs_t;
 	X(int, destroy_agent, (nixl_agent_t *)) \
 	X(int, get_plugin_params, (nixl_agent_t *, const char *plugin, nixl_mem_list_t **, nixl_params_t **)) \
 	X(int, destroy_mem_list, (nixl_mem_list_t *)) \
+	X(int, params_add, (nixl_params_t *, const char *key, const char *value)) \
 	X(int, destroy_params, (nixl_params_t *)) \
 	X(int, create_backend, (nixl_agent_t *, const char *plugin, nixl_params_t *, nixl_backend_t **)) \
 	X(int, destroy_backend, (nixl_backend_t *)) \

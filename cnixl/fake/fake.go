@@ -15,7 +15,7 @@ func Build(dir, name string) (string, error) {
 		return "", err
 	}
 	out := filepath.Join(dir, name)
-	return out, fakelib.Build(out, sources)
+	return out, fakelib.Build(out, append(sources, "-ldl"))
 }
 
 // Control gives the library at path one command of src/script.c and returns its answer.

@@ -104,3 +104,21 @@ type Transport interface {
 	// us. Both times nothing has changed, peers are served on, and Close may be called again.
 	Close() error
 }
+
+// Twin is a second, small agent of this process, for a short time.
+type Twin struct {
+	Transport        // with room for 64 reads from one peer
+	Way       string // in words: how its reads reach the first agent
+	// Near: they may take a way that no peer on another machine has. Then they show that the agent answers, and nothing of the network.
+	Near bool
+}
+
+// TwinReads is how many reads of a twin may be open.
+const TwinReads = 64
+
+// Twins is a transport that can open a second agent beside itself, which loads the first one's metadata and reads what it has registered as a
+// peer does.
+type Twins interface {
+	// Twin takes what an agent takes and is closed as one. ErrUnavailable says why there can be none.
+	Twin(agent string) (Twin, error)
+}

@@ -128,6 +128,14 @@ int nixl_capi_destroy_mem_list(void *p)
 	return OK;
 }
 
+int nixl_capi_params_add(void *p, const char *key, const char *value);
+int nixl_capi_params_add(void *p, const char *key, const char *value)
+{
+	(void)p;
+	SCRIPTED("params_add");
+	return strcmp(key, "engine_config") == 0 && strchr(value, '=') != NULL ? OK : INVALID;
+}
+
 int nixl_capi_destroy_params(void *p);
 int nixl_capi_destroy_params(void *p)
 {

@@ -80,7 +80,8 @@ agent_t *find_agent(const char *name);
 void push(agent_t *to, const void *name, size_t name_len, const void *body, size_t len);
 void add_range(ranges_t *r, uint64_t addr, uint64_t len, uint64_t device, int mem);
 bool covered(const ranges_t *r, const range_t *x);
-void land(xfer_t *x);
+/* Copies what a read brings; false: the CUDA driver refused. */
+bool land(xfer_t *x);
 
 #define SCRIPTED(call) \
 	do { \

@@ -1,6 +1,7 @@
 /* Notifications and reads of the fake. A read is copied when its status is asked for, as the real one may be. */
 #include "fake.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -303,10 +304,48 @@ int nixl_capi_create_xfer_req(agent_t *a, int op, list_t *local, list_t *remote,
 	return ok ? OK : BACKEND;
 }
 
-void land(xfer_t *x)
+typedef int (*to_host_t)(void *, uint64_t, size_t);
+typedef int (*from_host_t)(uint64_t, const void *, size_t);
+
+/* A function of the CUDA driver that the process has, as UCX's module would find it; NULL: it has none. */
+static void *driver(const char *symbol)
 {
+	const char *file = getenv("KVLEASE_CUDA");
+	void *handle = dlopen(file != NULL ? file : "libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	void *at = handle != NULL ? dlsym(handle, symbol) : NULL;
+	if (handle != NULL)
+		dlclose(handle);
+	return at;
+}
+
+/* Device memory is the driver's to copy, if there is one; else it is memory of this process that a test calls so. */
+static bool copy(const range_t *to, const range_t *from)
+{
+	void *at_to = (void *)(uintptr_t)to->addr, *at_from = (void *)(uintptr_t)from->addr, *page = NULL;
+	to_host_t to_host = NULL;
+	from_host_t from_host = NULL;
+	if (from->mem != 0)
+		*(void **)&to_host = driver("cuMemcpyDtoH_v2");
+	if (to->mem != 0)
+		*(void **)&from_host = driver("cuMemcpyHtoD_v2");
+	if (to_host == NULL && from_host == NULL) {
+		memcpy(at_to, at_from, to->len);
+		return true;
+	}
+	if (to_host != NULL && from_host != NULL)
+		page = malloc(to->len);
+	void *between = page != NULL ? page : to_host != NULL ? at_to : at_from;
+	bool ok = (to_host == NULL || to_host(between, from->addr, from->len) == 0) && (from_host == NULL || from_host(to->addr, between, to->len) == 0);
+	free(page);
+	return ok;
+}
+
+bool land(xfer_t *x)
+{
+	bool ok = true;
 	for (size_t i = 0; i < x->local.n; i++)
-		memcpy((void *)(uintptr_t)x->local.at[i].addr, (void *)(uintptr_t)x->remote.at[i].addr, x->local.at[i].len);
+		ok &= copy(&x->local.at[i], &x->remote.at[i]);
+	return ok;
 }
 
 int nixl_capi_post_xfer_req(agent_t *a, xfer_t *x, opt_args_t *args);
@@ -337,9 +376,8 @@ int nixl_capi_get_xfer_status(agent_t *a, xfer_t *x)
 		if (to == NULL || to->epoch != x->epoch) {
 			x->status = BACKEND;
 		} else if (!to->stopped) {
-			land(x);
-			x->status = OK;
-			if (x->has_notif)
+			x->status = land(x) ? OK : BACKEND;
+			if (x->status == OK && x->has_notif)
 				push(to, a->name, strlen(a->name), x->notif, x->notif_len);
 		}
 	}

@@ -42,7 +42,10 @@ type peer struct {
 	cut     bool // until Drop and Load
 }
 
-var _ transport.Transport = (*Agent)(nil)
+var (
+	_ transport.Transport = (*Agent)(nil)
+	_ transport.Twins     = (*Agent)(nil)
+)
 
 // Name is "loopback".
 func (a *Agent) Name() string { return "loopback" }
@@ -52,6 +55,12 @@ func (a *Agent) Agent() string { return a.name }
 
 // FastFence is true: a read ends in the first PollReads after it.
 func (a *Agent) FastFence() bool { return true }
+
+// Twin is another agent of the hub.
+func (a *Agent) Twin(agent string) (transport.Twin, error) {
+	tr, err := a.hub.New(agent, Config{NotifsMax: 1, NotifBytesMax: 1024, ReadsMax: transport.TwinReads, DescsMax: transport.TwinReads, RegionsMax: 1, PeersMax: 1})
+	return transport.Twin{Transport: tr, Way: "the memory of this process"}, err
+}
 
 // Register adds regions, all or none.
 func (a *Agent) Register(add []transport.Region) error {
