@@ -62,6 +62,7 @@ type Plane struct {
 	applied uint64 // notifications applied
 	last    clock.Instant
 	started bool
+	rested  bool // the step before left nothing that needs further ones: who has nothing to do does not stand still
 
 	awaited awaited
 
@@ -136,6 +137,9 @@ func (p *Plane) Step(now clock.Instant) {
 	p.askReady()
 	p.receive(now)
 	p.Tracker.Step(now)
+	if !p.rested {
+		p.Leases.SayGap(now, gap, p.arrived-p.applied)
+	}
 	p.Leases.Sweep(now, gap, p.arrived, p.applied)
 	p.Leases.TraceEnds()
 	p.publishEnds()
@@ -148,6 +152,7 @@ func (p *Plane) Step(now clock.Instant) {
 	p.count()
 	atomic.StoreUint64(&p.mem.Control.Steps, p.Counters.Steps)
 	held := p.Alive()
+	p.rested = held == 0
 	if p.link != nil && p.link.telling() {
 		held++ // a loop that sleeps looks again, although nothing is held
 	}

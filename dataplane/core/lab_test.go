@@ -266,6 +266,19 @@ func (l *lab) grant(id string, request uint64, blocks []uint32) (record.Handle, 
 	return lease, &host.Remote{ID: []byte(id), Native: true, Epoch: l.p.core.mem.Epoch, Key: l.p.host.Key(lease), Slot: lease.Slot(), Generation: lease.Use()}
 }
 
+// occupy has a node track a request at an engine that never answers: it has something to do for ever.
+func (l *lab) occupy(n *node) {
+	l.t.Helper()
+	engine, err := n.core.AddEngine(heartbeat.EngineDesc{ID: "nobody"})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if _, err := n.host.Track(engine, &host.Remote{ID: []byte("never"), Native: true, Epoch: 1}, nil, 0, l.now); err != nil {
+		l.t.Fatal(err)
+	}
+	l.stepOne(n)
+}
+
 func (l *lab) track(r *host.Remote, local string, user uint64) record.Handle {
 	l.t.Helper()
 	h, err := l.d.host.Track(l.peer, r, []byte(local), user, l.now)

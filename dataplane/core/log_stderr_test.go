@@ -35,7 +35,8 @@ func onPipe(t *testing.T) (l *pipeLab, r, w *os.File) {
 	l.clock = func() clock.Instant { return clock.Instant(l.ns.Load()) }
 	l.move(time.Hour)
 	l.p, l.d = l.node("P", `{}`), l.node("D", `{}`)
-	l.peer = l.connect(l.d, l.p)
+	l.occupy(l.p)
+	l.occupy(l.d)
 	return l, r, w
 }
 
@@ -117,6 +118,7 @@ func TestAStderrThatNobodyReadsStopsNothing(t *testing.T) {
 // What is not told is counted, in kvl_stats and on the stats page.
 func TestRecordsThatNobodyHearsOfAreCounted(t *testing.T) {
 	l := newLab(t, `{"log":"host"}`)
+	l.occupy(l.p)
 	stall := func(gap time.Duration) {
 		for _, d := range []time.Duration{time.Millisecond, gap} {
 			l.now = l.now.Add(d)
@@ -156,6 +158,7 @@ func TestAStderrThatIsClosedEndsNothing(t *testing.T) {
 // The first promise of the log: no step allocates, whatever is said.
 func TestAStepThatSaysSomethingAllocatesNothing(t *testing.T) {
 	l := newLab(t, `{}`)
+	l.occupy(l.p)
 	l.run(time.Second, 100*time.Millisecond)
 	if n := testing.AllocsPerRun(100, func() {
 		l.now = l.now.Add(time.Hour) // a stall

@@ -156,7 +156,7 @@ func (c *Core) distributions(p *statsPage) (list []watch.Desc) {
 	}
 	leases, beats := &c.leases.Times, c.tracker.TimesAt()
 	add(&leases.Slack, "slack", s, "Time that a renewal found left to a lease's deadline; of a stock reader by its own heartbeats.")
-	add(&leases.StallGap, "stall", s, "Gaps between steps longer than stall_gap.")
+	add(&leases.StallGap, "stall", s, "Gaps between steps longer than stall_gap, of a context with something to do.")
 	add(&leases.Life, "lease_life", s, "From the grant of a lease to its end.")
 	add(&leases.DeathFree, "reclaim_time", s, "From the last heartbeat of a dead reader to each end of a lease that its death brought.")
 	add(&beats.BeatLate, "beat_late", s, "From when a round of heartbeats was due to the step that begins it.")

@@ -10,7 +10,7 @@ import (
 // Times are the distributions that a table keeps.
 type Times struct {
 	Slack     histogram.Histogram // time that a renewal found left, 0 of one between the two looks; of a stock reader by its own heartbeats
-	StallGap  histogram.Histogram // gaps between steps longer than StallGap
+	StallGap  histogram.Histogram // gaps between steps longer than StallGap: see SayGap
 	Life      histogram.Histogram // of leases, from the grant to the end
 	DeathFree histogram.Histogram // from the last heartbeat of a reader that is dead to each end that this brought
 }

@@ -27,10 +27,7 @@ func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uin
 		t.takeBack(now)
 	}
 	past := unitsPast(now)
-	if gap > t.cfg.StallGap {
-		t.Times.StallGap.Observe(gap)
-		t.cfg.Log.Put(log.Stall, now, log.Entry{A: uint64(gap), B: uint64(t.cfg.StallGap)})
-		t.traceStall(gap, arrived-applied)
+	if gap > t.cfg.StallGap { // also if nothing was held before: a lease may have been granted meanwhile
 		t.stalled, t.looks.calm = past, past+t.interval
 	}
 	ends := t.cfg.SweepMax
@@ -43,6 +40,17 @@ func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uin
 		t.looks.note(past, t.settle, applied >= arrived)
 	}
 	return t.ended - before
+}
+
+// SayGap counts and tells a gap between two steps that is longer than is allowed. backlog is how many notifications are known of and not
+// applied. Of a context that had nothing to do it is not called: an engine that is driven inline rests for as long as no request comes.
+func (t *Table) SayGap(now clock.Instant, gap time.Duration, backlog uint64) {
+	if gap <= t.cfg.StallGap {
+		return
+	}
+	t.Times.StallGap.Observe(gap)
+	t.cfg.Log.Put(log.Stall, now, log.Entry{A: uint64(gap), B: uint64(t.cfg.StallGap)})
+	t.traceStall(gap, backlog)
 }
 
 // secondLooks ends what was looked at once and not renewed since, when all that had arrived by now is applied.

@@ -145,6 +145,7 @@ func (d Reader) at(rank uint32) Reader { d.Rank = rank; return d }
 
 // step runs one sweep at r.now and takes the ends.
 func (r *rig) step() {
+	r.t.SayGap(r.now, r.now.Sub(r.stepped), r.arrived-r.applied)
 	r.t.Sweep(r.now, r.now.Sub(r.stepped), r.arrived, r.applied)
 	r.stepped = r.now
 	r.drain()

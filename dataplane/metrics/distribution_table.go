@@ -18,7 +18,7 @@ var distributionTable = []struct {
 	{"slack", distribution{"deadline_slack_seconds", ofRanks, "Time left to a lease's deadline when a heartbeat renewed it.", millis, minutes}},
 	{"beat_late", distribution{"heartbeat_lateness_seconds", ofRanks, "From when a round of heartbeats was due to the step that began it.", micros, hours}},
 	{"step_time", distribution{"step_seconds", ofAll, "Length of a step, with its wait for the lock of the context.", micros, 3}},
-	{"stall", distribution{"stall_gap_seconds", ofRanks, "Time between two steps where it was longer than stall_gap.", millis, minutes}},
+	{"stall", distribution{"stall_gap_seconds", ofRanks, "Time between two steps of a context with something to do (leases, tracked requests, reads) where it was longer than stall_gap.", millis, minutes}},
 	{"handshake_time", distribution{"handshake_seconds", ofRequests, "From when an engine was known to be without a connection to when it had one.", millis, minutes}},
 	{"read_time", distribution{"read_seconds", ofRanks, "From a read's first post to its report.", micros, minutes}},
 	{"fence_time", distribution{"read_fence_seconds", ofRanks, "From the arrival of a read's data to the word of its fence.", micros, 3}},

@@ -46,7 +46,7 @@ const (
 	ReadReported
 	// HandshakeState: ctx, owner, new state (Handshake*), time in the former.
 	HandshakeState
-	// StallGap: ctx, gap, what is allowed (stall_gap), notifications known of but not applied. The steps were further apart than that.
+	// StallGap: ctx, gap, what is allowed (stall_gap), notifications known of but not applied. The steps were further apart than that, and there was something to do.
 	StallGap
 	// Count is how many sites there are.
 	Count

@@ -60,6 +60,7 @@ func TestTroubleOfStepsAndRanksOverARealPrometheus(t *testing.T) {
 	}
 	slowEngine(t, s.dir, "slow")
 	stalls := one("stalls", lease)
+	stalls.ask("expect", map[string]any{"id": "next"}) // who has nothing to do does not stand still
 	sockets := t.TempDir()
 	here, there := filepath.Join(sockets, "1"), filepath.Join(sockets, "2")
 	host := ranked("ranks", here, lease, "host")

@@ -1,3 +1,4 @@
+import itertools
 import os
 import subprocess
 import sys
@@ -8,9 +9,11 @@ import pytest
 
 
 SHORT = {"kv_lease_duration": 1.2, "allow_short_leases": True, "step_max": 0.2, "stall_gap": 0.05}
+NUMBERS = itertools.count()
 
 
 def stall(engine):
+    engine.producer.expect(f"request-{next(NUMBERS)}")  # who has nothing to do does not stand still
     engine.turn()
     time.sleep(0.06)
     engine.turn()
