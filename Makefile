@@ -82,8 +82,9 @@ build-c: $(BUILD)/lib/CMakeCache.txt
 		$(CC) -std=c11 -O2 -Wall -Icmd/libkvlease/include docs/examples/$$program.c -o $(BUILD)/examples/$$program \
 			-L$(BUILD) -lkvlease -Wl,-rpath,'$$ORIGIN/..' -pthread; \
 	done
-	mkdir -p $(BUILD)/fake # device memory for who has no GPU: KVLEASE_CUDA names the file
+	mkdir -p $(BUILD)/fake # for who has no GPU: KVLEASE_CUDA and KVLEASE_NVML name the files
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -fPIC -fvisibility=hidden -shared -pthread cuda/fakecuda/src/*.c -o $(BUILD)/fake/libfakecuda.so -ldl
+	$(CC) -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -fPIC -shared -pthread cuda/fakenvml/src/*.c -o $(BUILD)/fake/libfakenvml.so
 
 build-go:
 	$(GO) build -buildmode=c-shared -o $(BUILD)/libkvlease-core.so ./cmd/libkvlease/core

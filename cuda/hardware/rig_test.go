@@ -160,7 +160,11 @@ func (g *rig) alloc(c *cuda.Context, bytes uint64) uint64 {
 // open is a context of kvlease over NIXL.
 func (g *rig) open(name string) *core.Core {
 	g.t.Helper()
-	cfg, err := core.ParseConfig(fmt.Appendf(nil, `{"engine_id":%q,"stats_page":"","quarantine_error_wait":1}`, name))
+	told := "off"
+	if g.real { // what was registered, and what could not be looked at, belong into the report
+		told = "stderr"
+	}
+	cfg, err := core.ParseConfig(fmt.Appendf(nil, `{"engine_id":%q,"stats_page":"","quarantine_error_wait":1,"log":%q,"log_level":"info"}`, name, told))
 	if err != nil {
 		g.t.Fatal(err)
 	}
