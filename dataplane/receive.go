@@ -202,15 +202,15 @@ func (p *Plane) sayKeys(n int) {
 	}
 }
 
-// idsOn extends the elements of a stock heartbeat.
+// idsOn extends the elements of a stock heartbeat. Elements that are no ids count as those that are.
 func (p *Plane) idsOn(left int, now clock.Instant) int {
 	for left > 0 {
-		n := p.msg.ids.Fill(p.ids[:])
-		left -= n
+		n, more := p.msg.ids.Fill(p.ids[:])
+		left -= len(p.ids)
 		p.Counters.BeatsReceived += uint64(n)
 		p.Leases.RenewIDs(p.ids[:n], p.msg.agent, now, p.outcomes[:n])
 		p.countNamed(n)
-		if n < len(p.ids) {
+		if !more {
 			p.idsEnd(now)
 			break
 		}

@@ -141,11 +141,12 @@ func (w *IDs) Next() (id []byte, alone, ok bool) {
 	return nil, false, false
 }
 
-// Fill puts the next elements into out, without runs, and says how many these are: fewer than out holds only at the end.
-// It costs about a third of Next per id, and look-ups of a batch can overlap. Not to be mixed with Next on one walk.
-func (w *IDs) Fill(out [][]byte) int {
-	body, start, n := w.body, w.start, 0
-	for n < len(out) && start <= len(body) {
+// Fill looks at as many elements as out has room for, without runs, and puts those that can be ids into it; more says that there are others.
+// What is passed over counts, too: a message may be nothing but commas. It costs about a third of Next per id, and look-ups of a batch can
+// overlap. Not to be mixed with Next on one walk.
+func (w *IDs) Fill(out [][]byte) (n int, more bool) {
+	body, start := w.body, w.start
+	for looked := 0; looked < len(out) && start <= len(body); looked++ {
 		id := body[start:]
 		if i := bytes.IndexByte(id, ','); i >= 0 {
 			id = id[:i:i]
@@ -157,7 +158,7 @@ func (w *IDs) Fill(out [][]byte) int {
 		}
 	}
 	w.start = start
-	return n
+	return n, start <= len(body)
 }
 
 // endOf is where the element that starts at from ends.

@@ -117,11 +117,11 @@ func TestEveryElementAndRunOfThreeIsTried(t *testing.T) {
 func fill(body string, n int) []string {
 	all, out := []string{}, make([][]byte, n)
 	for ids := NewIDs([]byte(body), 1); ; {
-		got := ids.Fill(out)
+		got, more := ids.Fill(out)
 		for _, id := range out[:got] {
 			all = append(all, string(id))
 		}
-		if got < n {
+		if !more {
 			return all
 		}
 	}
@@ -161,6 +161,19 @@ func TestTheWalkGivesWhatSplittingWouldGive(t *testing.T) {
 		}
 		if diff := cmp.Diff(walk(string(body), 1), fill(string(body), 1+r.IntN(4))); diff != "" {
 			t.Fatalf("%q (-walk +fill):\n%s", body, diff)
+		}
+	}
+}
+
+func TestABatchLooksAtNoMoreElementsThanItHolds(t *testing.T) {
+	out := make([][]byte, 3)
+	ids := NewIDs([]byte(",,,,a,,"), 1)
+	for i, want := range []struct {
+		n    int
+		more bool
+	}{{0, true}, {1, true}, {0, false}} {
+		if n, more := ids.Fill(out); n != want.n || more != want.more {
+			t.Errorf("batch %d: %d ids, more %v, want %d, %v", i, n, more, want.n, want.more)
 		}
 	}
 }
@@ -242,8 +255,8 @@ func TestStockMessagesAreMadeAndReadWithoutAllocation(t *testing.T) {
 			}
 		}
 		var batch [64][]byte
-		for walk := NewIDs(m.Body, 1); walk.Fill(batch[:]) == len(batch); {
-			ids++
+		for walk, more := NewIDs(m.Body, 1), true; more; ids++ {
+			_, more = walk.Fill(batch[:])
 		}
 		buf, _ = AppendCompletion(buf[:0], id, 3)
 		ParseStock(buf)
@@ -264,7 +277,8 @@ func BenchmarkHeartbeatOf10000Ids(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			m, _ := ParseStock(msg)
-			for ids := NewIDs(m.Body, 1); ids.Fill(batch[:]) == len(batch); {
+			for ids, more := NewIDs(m.Body, 1), true; more; {
+				_, more = ids.Fill(batch[:])
 			}
 		}
 	})
