@@ -231,13 +231,16 @@ func TestALinkIsAsFastAsItsLanesTogether(t *testing.T) {
 	for _, tc := range []struct {
 		link Link
 		want float64 // as the vendors' tables round it
-	}{{Link{2.5, 1}, 0.25}, {Link{5, 16}, 8}, {Link{8, 16}, 15.75}, {Link{16, 16}, 31.5}, {Link{32, 16}, 63.0}, {Link{64, 16}, 121}, {Link{}, 0}, {Link{GTs: 32}, 0}} {
+	}{
+		{Link{GTs: 2.5, Width: 1}, 0.25}, {Link{GTs: 5, Width: 16}, 8}, {Link{GTs: 8, Width: 16}, 15.75}, {Link{GTs: 16, Width: 16}, 31.5}, {Link{GTs: 32, Width: 16}, 63.0},
+		{Link{GTs: 64, Width: 16}, 121}, {Link{}, 0}, {Link{GTs: 32}, 0},
+	} {
 		if got := tc.link.GBs(); math.Abs(got-tc.want) > 0.01*tc.want {
 			t.Errorf("%v: %.2f GB/s, want %.2f", tc.link, got, tc.want)
 		}
 	}
 	h := newLab(t, "eight-by-eight").look()
-	if h.GPULink(0) != (Link{32, 16}) || h.NICLink(8) != (Link{16, 16}) || h.Rate(0) != 400 {
+	if h.GPULink(0) != (Link{32, 16, 32, 16}) || h.NICLink(8) != (Link{16, 16, 16, 16}) || h.Rate(0) != 400 {
 		t.Errorf("GPU %v, NIC %v with %v Gb/s", h.GPULink(0), h.NICLink(8), h.Rate(0))
 	}
 	if l := newLab(t, "grace-hopper").look().GPULink(0); l != (Link{}) { // NVLink-C2C is none of PCIe

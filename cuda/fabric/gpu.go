@@ -50,6 +50,7 @@ type GPU struct {
 	Memory Room
 	BAR1   Room // the window through which a NIC reaches its memory
 	MIG    Mode
+	Parts  []Instance // with MIG, in NVML's order
 	ECC    ECC
 	Rows   Rows
 	Action Action   // what the driver wants to be done
@@ -60,6 +61,13 @@ type GPU struct {
 
 	path []string
 	link Link
+}
+
+// Instance is a part of a GPU in MIG mode: to CUDA a device of its own.
+type Instance struct {
+	Name   string // which ends in its size: MIG 1g.10gb
+	UUID   string // as CUDA_VISIBLE_DEVICES names it
+	Memory Room
 }
 
 // Room is memory, in bytes.

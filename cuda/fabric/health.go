@@ -72,5 +72,11 @@ func (g *GPU) Troubles() []Trouble {
 	if g.MIG.Has && g.MIG.Now != g.MIG.Next {
 		add(false, "a change of MIG waits for a reset", "what runs now is not what is configured", reset)
 	}
+	if g.MIG.Now && len(g.Parts) == 0 && !slices.Contains(g.Untold, PartsSymbol) && g.Err == nil {
+		add(true, "MIG is on, and no instance is made", "CUDA finds no device on it", fmt.Sprintf("nvidia-smi mig -i %d -cgi PROFILE -C (nvidia-smi mig -lgip lists them), or nvidia-smi -i %d -mig 0", g.Index, g.Index))
+	}
 	return list
 }
+
+// PartsSymbol is the function of NVML without which nobody knows a GPU's instances.
+const PartsSymbol = "nvmlDeviceGetMigDeviceHandleByIndex"

@@ -24,6 +24,7 @@ type Host struct {
 	GPUMemory rdma.GPUMemory
 	Nodes     []int // NUMA nodes with processors
 
+	tree tree
 	nics []place // of each NIC
 }
 
@@ -38,7 +39,7 @@ type place struct {
 func Look(cfg Config) *Host {
 	sys, proc, dev := cmp.Or(cfg.Sys, "/sys"), cmp.Or(cfg.Proc, "/proc"), cmp.Or(cfg.Dev, "/dev")
 	t := tree(sys)
-	h := &Host{OnBus: t.nvidiaOnBus(), NICs: rdma.Look(sys, dev), GPUMemory: rdma.LookGPUMemory(sys, proc, cfg.Release), Nodes: t.nodes()}
+	h := &Host{tree: t, OnBus: t.nvidiaOnBus(), NICs: rdma.Look(sys, dev), GPUMemory: rdma.LookGPUMemory(sys, proc, cfg.Release), Nodes: t.nodes()}
 	for i := range h.NICs {
 		h.nics = append(h.nics, place{t.path(h.NICs[i].PCI), t.node(h.NICs[i].PCI), t.link(h.NICs[i].PCI)})
 	}

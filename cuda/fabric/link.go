@@ -10,17 +10,25 @@ import (
 type Link struct {
 	GTs   float64 // transfers a second on a lane, in units of 1,000,000,000; 0: sysfs does not tell
 	Width int     // lanes
+
+	MostGTs   float64 // that the function itself could
+	MostWidth int
 }
 
 // link reads what the kernel has of the function's link capability (Documentation/ABI/testing/sysfs-bus-pci: current_link_speed, "8.0 GT/s PCIe",
-// and current_link_width).
+// current_link_width, and max_ of both).
 func (t tree) link(pci string) (l Link) {
 	if pci == "" {
 		return l
 	}
-	speed, _, _ := strings.Cut(t.word(string(t), "bus/pci/devices", pci, "current_link_speed"), " ")
-	l.GTs, _ = strconv.ParseFloat(speed, 64) // "Unknown" is none
-	l.Width, _ = strconv.Atoi(t.word(string(t), "bus/pci/devices", pci, "current_link_width"))
+	read := func(which string) (gts float64, width int) {
+		speed, _, _ := strings.Cut(t.word(string(t), "bus/pci/devices", pci, which+"_link_speed"), " ")
+		gts, _ = strconv.ParseFloat(speed, 64) // "Unknown" is none
+		width, _ = strconv.Atoi(t.word(string(t), "bus/pci/devices", pci, which+"_link_width"))
+		return gts, width
+	}
+	l.GTs, l.Width = read("current")
+	l.MostGTs, l.MostWidth = read("max")
 	return l
 }
 

@@ -7,10 +7,14 @@ package machine
 import (
 	"bytes"
 	"embed"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -22,6 +26,7 @@ var files embed.FS
 // Machine is a description.
 type Machine struct {
 	Text   string   `yaml:"text"`   // what it is, and the source of the shape
+	Arch   string   `yaml:"arch"`   // of its processors, as Go names them; empty: amd64
 	Nodes  []string `yaml:"nodes"`  // processors of each NUMA node, as 0-51,104-155; empty: a node of memory only
 	Driver string   `yaml:"driver"` // version of the NVIDIA driver; empty: none is loaded
 	CUDA   int      `yaml:"cuda"`   // that it serves, 12040 for 12.4
@@ -29,6 +34,9 @@ type Machine struct {
 	Peer   string   `yaml:"peer"`   // peer memory module that is loaded
 	GPUs   []GPU    `yaml:"gpus"`
 	NICs   []NIC    `yaml:"nics"`
+
+	IOMMU    string   `yaml:"iommu"`    // type of the groups of GPUs and NICs; empty: there is none
+	Redirect []string `yaml:"redirect"` // ports of switches with P2P redirect, by their addresses
 }
 
 // GPU is one GPU. Path is the way to it without itself: host bridge, root port, ports of switches.
@@ -54,7 +62,18 @@ type NIC struct {
 	Shut  bool   `yaml:"shut"`  // this process has no device file for it
 	Net   string `yaml:"net"`
 	Link  string `yaml:"link"` // GT/s and lanes, as 32.0 16
+	GIDs  []GID  `yaml:"gids"` // of Ethernet
 }
+
+// GID is an entry of a RoCE port's table.
+type GID struct {
+	Index   int    `yaml:"index"`
+	Type    string `yaml:"type"`    // RoCE v2, IB/RoCE v1
+	Address string `yaml:"address"` // as netip reads it
+}
+
+// gidEntries is how many entries a port's table has here; a NIC's own has more, and all but a few are empty.
+const gidEntries = 8
 
 // Names are the descriptions that there are.
 func Names() (names []string) {
@@ -95,8 +114,11 @@ func (m *Machine) Script() []string {
 
 // builder writes files below a root, and remembers the first error.
 type builder struct {
-	root string
-	err  error
+	root     string
+	err      error
+	redirect []string
+	iommu    string
+	groups   int
 }
 
 func (b *builder) put(name, text string) {
@@ -124,7 +146,7 @@ func (m *Machine) Build(root string) error {
 	if err != nil {
 		return err
 	}
-	b := &builder{root: root}
+	b := &builder{root: root, redirect: m.Redirect, iommu: m.IOMMU}
 	m.nodes(b)
 	for _, g := range m.GPUs {
 		dir := function(b, g.Path, g.PCI, g.Node, g.Link)
@@ -169,13 +191,38 @@ func function(b *builder, way, pci string, node int, link string) string {
 		if _, err := os.Lstat(filepath.Join(b.root, "sys/bus/pci/devices", part)); i > 0 && err != nil {
 			b.put(dir+"/numa_node", fmt.Sprint(node))
 			b.link("sys/bus/pci/devices/"+part, dir)
+			if part != pci {
+				b.put(dir+"/config", b.config(part))
+			}
 		}
 	}
+	if b.iommu != "" {
+		group := fmt.Sprintf("sys/kernel/iommu_groups/%d", b.groups)
+		b.put(group+"/type", b.iommu)
+		b.link(dir+"/iommu_group", group)
+		b.groups++
+	}
 	if speed, width, ok := strings.Cut(link, " "); ok {
-		b.put(dir+"/current_link_speed", speed+" GT/s PCIe")
-		b.put(dir+"/current_link_width", width)
+		for _, which := range []string{"current", "max"} {
+			b.put(dir+"/"+which+"_link_speed", speed+" GT/s PCIe")
+			b.put(dir+"/"+which+"_link_width", width)
+		}
 	}
 	return dir
+}
+
+// config is the configuration space of a port as root sees it: two extended capabilities, of which the second is access control services with all
+// that it can do and, if they redirect, with both redirects on (include/uapi/linux/pci_regs.h).
+func (b *builder) config(port string) string {
+	const first, second, acs = 0x100, 0x148, 0x0d
+	space := make([]byte, 4096)
+	binary.LittleEndian.PutUint32(space[first:], 1|1<<16|second<<20) // error reporting
+	binary.LittleEndian.PutUint32(space[second:], acs|1<<16)
+	binary.LittleEndian.PutUint16(space[second+4:], 0x1f)
+	if slices.Contains(b.redirect, port) {
+		binary.LittleEndian.PutUint16(space[second+6:], 0x1d) // source validation, both redirects, upstream forwarding
+	}
+	return string(space)
 }
 
 func (n *NIC) build(b *builder, index int) {
@@ -202,6 +249,26 @@ func (n *NIC) build(b *builder, index int) {
 	}
 	for file, text := range map[string]string{"state": state, "phys_state": phys, "rate": n.Rate, "link_layer": n.Layer} {
 		b.put(class+"/ports/1/"+file, text)
+	}
+	for i := range gidEntries {
+		if n.Layer != "Ethernet" { // nobody looks at InfiniBand's
+			break
+		}
+		b.put(fmt.Sprintf("%s/ports/1/gids/%d", class, i), "0000:0000:0000:0000:0000:0000:0000:0000")
+	}
+	for _, g := range n.GIDs {
+		a, err := netip.ParseAddr(g.Address)
+		if err != nil {
+			b.err = errors.Join(b.err, err)
+			continue
+		}
+		var words []string
+		for raw := a.As16(); len(words) < 8; {
+			words = append(words, fmt.Sprintf("%x", raw[2*len(words):2*len(words)+2]))
+		}
+		for file, text := range map[string]string{"gids": strings.Join(words, ":"), "gid_attrs/types": g.Type, "gid_attrs/ndevs": n.Net} {
+			b.put(fmt.Sprintf("%s/ports/1/%s/%d", class, file, g.Index), text)
+		}
 	}
 	verbs := fmt.Sprintf("uverbs%d", index)
 	b.put("sys/class/infiniband_verbs/"+verbs+"/ibdev", n.Name)

@@ -50,6 +50,7 @@ func (m *management) look(index int) gpu {
 			g.MIG = fabric.Mode{Has: r == nvml.SUCCESS, Now: now == nvml.DEVICE_MIG_ENABLE, Next: next == nvml.DEVICE_MIG_ENABLE}
 			return r
 		}},
+		{fabric.PartsSymbol, func() nvml.Return { return m.parts(&g) }},
 		{"nvmlDeviceGetEccMode", func() nvml.Return {
 			now, next, r := g.handle.GetEccMode()
 			g.ECC.Mode = fabric.Mode{Has: r == nvml.SUCCESS, Now: now == nvml.FEATURE_ENABLED, Next: next == nvml.FEATURE_ENABLED}
@@ -88,6 +89,33 @@ func (m *management) look(index int) gpu {
 		}
 	}
 	return g
+}
+
+// parts asks for the instances of a GPU in MIG mode.
+func (m *management) parts(g *gpu) nvml.Return {
+	if !g.MIG.Now {
+		return nvml.SUCCESS
+	}
+	if m.symbol("nvmlDeviceGetMaxMigDeviceCount") != nil {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	n, r := g.handle.GetMaxMigDeviceCount()
+	for i := 0; i < n && r == nvml.SUCCESS; i++ {
+		var part nvml.Device
+		part, r = g.handle.GetMigDeviceHandleByIndex(i)
+		if r == nvml.ERROR_NOT_FOUND { // places need not be filled in order
+			r = nvml.SUCCESS
+			continue
+		}
+		if r != nvml.SUCCESS {
+			break
+		}
+		name, _ := part.GetName()
+		uuid, _ := part.GetUUID()
+		memory, _ := part.GetMemoryInfo()
+		g.Parts = append(g.Parts, fabric.Instance{Name: name, UUID: uuid, Memory: fabric.Room{Total: memory.Total, Free: memory.Free, Used: memory.Used}})
+	}
+	return r
 }
 
 // watch waits so long for Xid errors of the GPUs, and notes those that come. NVML tells no older ones.

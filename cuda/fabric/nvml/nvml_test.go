@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kvlease/kvlease/cuda/fabric"
 )
 
@@ -215,5 +217,31 @@ func TestMIGIsASwitchOfAGPU(t *testing.T) {
 	}
 	if h.GPUs[1].MIG.Has || !slices.Contains(h.GPUs[1].Untold, "nvmlDeviceGetMigMode") {
 		t.Errorf("%+v, %q", h.GPUs[1].MIG, h.GPUs[1].Untold)
+	}
+}
+
+func TestInstancesOfAGPUInMIGMode(t *testing.T) {
+	l := newLab(t, "no-nic")
+	for _, line := range []string{"mig 0 1 1", "instance 0 0 NVIDIA_L40S_MIG_1g.12gb 10737418240", "instance 0 3 NVIDIA_L40S_MIG_3g.48gb 42949672960", "mig 1 0 0", "instance 1 0 X 1"} {
+		l.tell("%s", line)
+	}
+	h := l.look()
+	want := []fabric.Instance{
+		{Name: "NVIDIA L40S MIG 1g.12gb", UUID: "MIG-0000fa4e-0000-0000-0000-000000000000", Memory: fabric.Room{Total: 10 << 30, Free: 10 << 30}},
+		{Name: "NVIDIA L40S MIG 3g.48gb", UUID: "MIG-0000fa4e-0000-0000-0003-000000000000", Memory: fabric.Room{Total: 40 << 30, Free: 40 << 30}},
+	}
+	if diff := cmp.Diff(want, h.GPUs[0].Parts); diff != "" || len(h.GPUs[0].Troubles()) != 0 {
+		t.Errorf("instances (-want +got):\n%s%+v", diff, h.GPUs[0].Troubles())
+	}
+	if h.GPUs[1].Parts != nil {
+		t.Errorf("a GPU whose MIG is off has %+v", h.GPUs[1].Parts)
+	}
+	l.tell("mig 1 1 1")
+	l.tell("fail DeviceGetMigDeviceHandleByIndex 8 4") // the first of GPU 1: no rights
+	if g := l.look().GPUs[1]; g.Err == nil || !errors.Is(g.Err, fabric.ErrNoRights) {
+		t.Errorf("without the rights: %+v", g)
+	}
+	for _, symbol := range []string{"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"} {
+		contains(t, "said", lookElsewhere(t, "gpu 0 0000:01:00.0 A;mig 0 1 1", symbol), "gpu: 0 <nil> ["+fabric.PartsSymbol+"]")
 	}
 }

@@ -33,7 +33,11 @@ type Port struct {
 	Layer string  // InfiniBand or Ethernet
 	Rate  string  // in the kernel's words: 400 Gb/sec (4X NDR)
 	Gbps  float64 // the same as a number, Gbit/s; 0: not told
+	GIDs  []GID   // of a RoCE port, those that are not empty
 }
+
+// RoCE tells whether the port is one of Ethernet.
+func (p *Port) RoCE() bool { return p.Layer == "Ethernet" }
 
 // Active tells whether the port carries traffic.
 func (p *Port) Active() bool { return p.State == "ACTIVE" }
@@ -100,6 +104,9 @@ func lookPort(dir string) (Port, bool) {
 		Layer: word(filepath.Join(dir, "link_layer")), Rate: word(filepath.Join(dir, "rate"))}
 	number, _, _ := strings.Cut(p.Rate, " ")
 	p.Gbps, _ = strconv.ParseFloat(number, 64)
+	if p.RoCE() {
+		p.GIDs = gids(dir)
+	}
 	return p, true
 }
 

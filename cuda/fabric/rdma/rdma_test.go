@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,5 +92,25 @@ func TestWaysOfGPUMemoryToANIC(t *testing.T) {
 				t.Errorf("any way: %v", got.Any())
 			}
 		})
+	}
+}
+
+func TestAddressesOfAPortAreReadFromItsTable(t *testing.T) {
+	dir := built(t, "eight-by-eight")
+	want := []GID{
+		{0, false, netip.MustParseAddr("fe80::a288:c2ff:fe00:1"), "ens6f0"}, {1, true, netip.MustParseAddr("fe80::a288:c2ff:fe00:1"), "ens6f0"},
+		{2, false, netip.MustParseAddr("10.20.0.11"), "ens6f0"}, {3, true, netip.MustParseAddr("10.20.0.11"), "ens6f0"},
+	}
+	nics := Look(dir+"/sys", dir+"/dev")
+	if diff := cmp.Diff(want, nics[8].Ports[0].GIDs, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("GIDs (-want +got):\n%s", diff)
+	}
+	for i, routed := range []bool{false, false, false, true} {
+		if got := nics[8].Ports[0].GIDs[i].Routed(); got != routed {
+			t.Errorf("GID %d is routed: %v", i, got)
+		}
+	}
+	if nics[0].Ports[0].GIDs != nil || nics[0].Ports[0].RoCE() {
+		t.Errorf("a port of InfiniBand has %+v", nics[0].Ports[0].GIDs)
 	}
 }

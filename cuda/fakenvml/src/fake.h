@@ -24,7 +24,7 @@ enum {
 	UNKNOWN = 999,
 };
 
-enum { GPUS = 64, NAME = 96, EVENTS = 64 };
+enum { GPUS = 64, NAME = 96, EVENTS = 64, INSTANCES = 7 };
 
 typedef struct gpu {
 	bool there, lost;
@@ -41,6 +41,7 @@ typedef struct {
 
 extern pthread_mutex_t lock;
 extern gpu_t gpus[GPUS];
+extern gpu_t instances[GPUS][INSTANCES]; /* MIG devices of each GPU: to NVML a device, too */
 extern unsigned gpu_count;
 extern char driver[NAME];
 extern int cuda;

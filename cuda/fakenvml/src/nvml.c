@@ -194,6 +194,27 @@ API int nvmlDeviceGetMigMode(gpu_t *gpu, unsigned *current, unsigned *pending)
 	return OK;
 }
 
+API int nvmlDeviceGetMaxMigDeviceCount(gpu_t *gpu, unsigned *count)
+{
+	OF_GPU("DeviceGetMaxMigDeviceCount", gpu);
+	*count = gpu->mig < 0 ? 0 : INSTANCES;
+	return OK;
+}
+
+API int nvmlDeviceGetMigDeviceHandleByIndex(gpu_t *gpu, unsigned index, gpu_t **device)
+{
+	OF_GPU("DeviceGetMigDeviceHandleByIndex", gpu);
+	if (gpu->mig < 0)
+		return NOT_SUPPORTED;
+	if (index >= INSTANCES)
+		return INVALID_ARGUMENT;
+	gpu_t *at = &instances[gpu - gpus][index];
+	if (gpu->mig == 0 || !at->there)
+		return NOT_FOUND;
+	*device = at;
+	return OK;
+}
+
 API int nvmlDeviceGetEccMode(gpu_t *gpu, int *current, int *pending)
 {
 	OF_GPU("DeviceGetEccMode", gpu);

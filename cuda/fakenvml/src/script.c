@@ -5,6 +5,7 @@
  *   memory I TOTAL USED      bytes
  *   bar1 I TOTAL USED        bytes
  *   mig I CURRENT PENDING    1, 0, or -1: a GPU without it
+ *   instance I K NAME BYTES  the K-th MIG device of GPU I, with its memory
  *   ecc I CURRENT PENDING N  as mig, and N uncorrected errors since the driver was loaded
  *   remap I CORRECTED UNCORRECTED PENDING FAILED
  *   recovery I N             nvmlDeviceGpuRecoveryAction_t
@@ -19,6 +20,7 @@
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 gpu_t gpus[GPUS];
+gpu_t instances[GPUS][INSTANCES];
 unsigned gpu_count;
 char driver[NAME] = "550.54.15";
 int cuda = 12040;
@@ -28,6 +30,7 @@ int event_count;
 static void forget(void)
 {
 	memset(gpus, 0, sizeof gpus);
+	memset(instances, 0, sizeof instances);
 	gpu_count = 0;
 	event_count = 0;
 	script_forget();
@@ -35,14 +38,31 @@ static void forget(void)
 	cuda = 12040;
 }
 
+/* '_' stands for a space. */
+static void set_name(gpu_t *g, const char *name)
+{
+	snprintf(g->name, sizeof g->name, "%s", name);
+	for (char *c = g->name; *c != 0; c++)
+		*c = *c == '_' ? ' ' : *c;
+}
+
+static int add_instance(int i, int k, const char *name, uint64_t memory)
+{
+	if (k < 0 || k >= INSTANCES)
+		return -1;
+	gpu_t *g = &instances[i][k];
+	*g = (gpu_t){.there = true, .mig = -1, .ecc = -1, .memory = memory};
+	set_name(g, name);
+	snprintf(g->uuid, sizeof g->uuid, "MIG-%08x-0000-0000-%04x-%012x", 0xfa4eu, (unsigned)k, (unsigned)i);
+	return 0;
+}
+
 static int add_gpu(int i, const char *pci, const char *name)
 {
 	gpu_t *g = &gpus[i];
 	*g = (gpu_t){.there = true, .mig = -1, .mig_pending = -1, .ecc = 1, .ecc_pending = 1, .memory = 1ull << 30, .bar1 = 1ull << 30};
 	snprintf(g->pci, sizeof g->pci, "%.31s", pci);
-	snprintf(g->name, sizeof g->name, "%s", name);
-	for (char *c = g->name; *c != 0; c++)
-		*c = *c == '_' ? ' ' : *c;
+	set_name(g, name);
 	snprintf(g->uuid, sizeof g->uuid, "GPU-%08x-0000-0000-0000-%012x", 0xfa4eu, (unsigned)i);
 	if ((unsigned)i >= gpu_count)
 		gpu_count = i + 1;
@@ -106,6 +126,8 @@ static int command(const char *line)
 		return add_gpu(i, b, c);
 	if (!gpus[i].there)
 		return -1;
+	if (strcmp(word, "instance") == 0)
+		return add_instance(i, atoi(b), c, strtoull(d, NULL, 10));
 	return tell(&gpus[i], i, word, (long long[4]){atoll(b), atoll(c), atoll(d), atoll(e)});
 }
 

@@ -42,8 +42,9 @@ type Result struct {
 // System is what the checks look at.
 type System struct {
 	Proc, Sys, Dev, Shm string // roots, and the folder of shared memory
+	Root                string // of the file system of the process
 	PID                 string // the process that is looked at, a folder of Proc: a number, or self
-	Kernel              string // its release
+	Kernel, Arch        string // its release, and the processors as Go names them
 	NVML                string // NVIDIA's management library; searched for if empty
 	Watch               time.Duration
 
@@ -98,9 +99,9 @@ var groups = []struct {
 }{
 	{"limits", []check{lockedMemory, openFiles, coreFiles}},
 	{"processor", []check{cpus, cpuQuota, isolation, governor, clockSource}},
-	{"memory", []check{memoryLimit, sharedMemory, numa}},
-	{"gpu", []check{gpuDriver, gpus, xidLog, driverAPI}},
-	{"rdma", []check{nics, gpuMemoryToNICs, nearestNICs}},
+	{"memory", []check{memoryLimit, sharedMemory, removeIPC, numa}},
+	{"gpu", []check{gpuDriver, gpus, instances, xidLog, driverAPI}},
+	{"rdma", []check{nics, addresses, links, gpuMemoryToNICs, nearestNICs, redirects, translation}},
 	{"nixl", []check{nixlLibrary, nixlLoads, copies, environment}},
 	{"ebpf", []check{tracing}},
 	{"peers", []check{peers}},

@@ -46,10 +46,14 @@ func TestTheDocumentHasEachLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, "far-socket")
-	r.put("proc/sys/kernel/numa_balancing", "1")
-	lines := Look(t.Context(), r.System).Results
-	if len(lines) < 25 {
+	var lines []Result
+	for _, name := range []string{"far-socket", "eight-by-eight"} {
+		r := newRig(t, name)
+		r.put("proc/sys/kernel/numa_balancing", "1")
+		r.parts()
+		lines = append(lines, Look(t.Context(), r.System).Results...)
+	}
+	if len(lines) < 60 {
 		t.Errorf("only %d lines", len(lines))
 	}
 	number := regexp.MustCompile("[0-9]+")
@@ -61,13 +65,7 @@ func TestTheDocumentHasEachLine(t *testing.T) {
 }
 
 func TestEachHarmIsNamedWithItsRemedy(t *testing.T) {
-	for _, tc := range []struct {
-		name, machine string
-		harm          func(r *rig)
-		line          string
-		want          State
-		value, fix    string
-	}{
+	for _, tc := range []harmed{
 		{"little locked memory with NICs", "eight-by-eight", func(r *rig) { r.limits("8388608", "65536", "1048576", "0") }, "locked memory", Fail, "8.0MB, with 10 RDMA NICs", "LimitMEMLOCK=infinity"},
 		{"some locked memory with NICs", "eight-by-eight", func(r *rig) { r.limits("68719476736", "65536", "1048576", "0") }, "locked memory", Warn, "64GB", "memlock=-1"},
 		{"little locked memory and the right to lock", "eight-by-eight", func(r *rig) { r.limits("65536", "65536", "1048576", "0"); r.status("0000000000004000", "0-15") }, "locked memory", Pass, "CAP_IPC_LOCK", ""},
@@ -178,13 +176,7 @@ func v1(r *rig) {
 }
 
 func TestEachHarmToGPUsAndNICsIsNamedWithItsRemedy(t *testing.T) {
-	for _, tc := range []struct {
-		name, machine string
-		harm          func(r *rig)
-		line          string
-		want          State
-		value, fix    string
-	}{
+	for _, tc := range []harmed{
 		{"no GPU and no library", "no-nic", func(r *rig) { r.remove("sys/bus/pci/devices"); r.tell("fail Init_v2 1 12") }, "driver", Skip, "no NVIDIA GPU on the bus", ""},
 		{"GPUs and no driver", "no-nic", func(r *rig) { r.tell("fail Init_v2 1 9") }, "driver", Fail, "not loaded; 2 NVIDIA GPUs on the bus (0000:01:00.0", "modprobe nvidia"},
 		{"a driver that was updated", "no-nic", func(r *rig) { r.tell("fail Init_v2 1 18") }, "driver", Fail, "another version", "reboot"},
@@ -199,7 +191,13 @@ func TestEachHarmToGPUsAndNICsIsNamedWithItsRemedy(t *testing.T) {
 		{"a row that waits", "no-nic", func(r *rig) { r.tell("remap 0 1 0 1 0") }, "GPU 0", Warn, "waits to be remapped", "reset"},
 		{"rows that were remapped", "no-nic", func(r *rig) { r.tell("remap 0 1 2 0 0") }, "GPU 0", Pass, "3 rows remapped", ""},
 		{"a narrow window", "no-nic", func(r *rig) { r.tell("bar1 1 268435456 16777216") }, "GPU 1", Warn, "BAR1 is 256MB, 240MB of it free, for 45GB", "Resizable BAR"},
-		{"MIG", "no-nic", func(r *rig) { r.tell("mig 0 1 1") }, "GPU 0", Pass, "MIG on", ""},
+		{"MIG without an instance", "no-nic", func(r *rig) { r.tell("mig 0 1 1") }, "GPU 0", Fail, "no instance", "nvidia-smi mig -i 0 -cgi"},
+		{"MIG with two", "no-nic", func(r *rig) {
+			r.parts()
+			r.environ("CUDA_VISIBLE_DEVICES=MIG-0000fa4e-0000-0000-0003-000000000000")
+		}, "GPU 0's instances", Pass, "MIG 1g.12gb of 10GB, 10GB free: CUDA_VISIBLE_DEVICES=MIG-0000fa4e-0000-0000-0000-000000000000; MIG 3g.48gb", ""},
+		{"MIG with two, and a process that names none", "no-nic", func(r *rig) { r.parts() }, "GPU 0's instances", Warn, "MIG 3g.48gb", "CUDA_VISIBLE_DEVICES=MIG-0000fa4e"},
+		{"a GPU in MIG mode", "no-nic", func(r *rig) { r.parts() }, "GPU 0", Pass, "MIG on", ""},
 		{"an Xid now", "no-nic", func(r *rig) { r.tell("xid 0 79") }, "GPU 0", Fail, "Xid 79", "dmesg"},
 		{"an Xid in the log", "no-nic", func(r *rig) {
 			r.put("dev/kmsg", "4,900,1,-;NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=python, MMU Fault\n4,901,2,-;NVRM: Xid (PCI:0000:01:00): 31, pid=8, name=python\n"+

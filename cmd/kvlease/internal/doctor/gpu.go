@@ -90,6 +90,37 @@ func gpus(_ context.Context, s *System) (lines []Result) {
 	return lines
 }
 
+// instances are the parts of GPUs in MIG mode, a line a GPU. Each is to CUDA a device of its own, and a process gets one of them; GPUDirect RDMA
+// works from one (NVIDIA, MIG user guide, "Application Considerations").
+func instances(_ context.Context, s *System) (lines []Result) {
+	for i := range s.fabric().GPUs {
+		g := &s.fabric().GPUs[i]
+		if len(g.Parts) == 0 {
+			continue
+		}
+		var parts []string
+		for _, p := range g.Parts {
+			kind := p.Name
+			if at := strings.LastIndex(kind, "MIG "); at >= 0 {
+				kind = kind[at:]
+			}
+			parts = append(parts, fmt.Sprintf("%s of %s, %s free: CUDA_VISIBLE_DEVICES=%s", kind, size(p.Memory.Total), size(p.Memory.Free), p.UUID))
+		}
+		lines = append(lines, s.partLine(fmt.Sprintf("GPU %d's instances", i), strings.Join(parts, "; "), g))
+	}
+	return lines
+}
+
+// partLine warns if the process names the GPU in place of a part: CUDA then takes its first one, whoever else does so, too.
+func (s *System) partLine(name, value string, g *fabric.GPU) Result {
+	named, set := s.Env("CUDA_VISIBLE_DEVICES")
+	if len(g.Parts) == 1 || set && strings.Contains(named, "MIG-") {
+		return Result{Name: name, State: Pass, Value: value}
+	}
+	return Result{Name: name, State: Warn, Value: value, Why: "CUDA_VISIBLE_DEVICES names none of them: CUDA takes the first, and so does every other rank",
+		Fix: "one instance a rank: CUDA_VISIBLE_DEVICES=" + g.Parts[0].UUID}
+}
+
 // narrow is the trouble of a GPU whose memory does not fit through its window.
 func narrow(g *fabric.GPU) fabric.Trouble {
 	if g.BAR1.Total == 0 || g.BAR1.Total >= g.Memory.Total {
@@ -112,7 +143,7 @@ func describe(g *fabric.GPU) string {
 		parts = append(parts, fmt.Sprintf("%d rows remapped", g.Rows.Corrected+g.Rows.Uncorrected))
 	}
 	if g.MIG.Now {
-		parts = append(parts, "MIG on: a rank sees one instance, by CUDA_VISIBLE_DEVICES=MIG-...")
+		parts = append(parts, "MIG on")
 	}
 	if g.Node >= 0 {
 		parts = append(parts, fmt.Sprintf("NUMA node %d", g.Node))

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ func newRig(t *testing.T, name string) *rig {
 	}
 	r := &rig{t: t, dir: dir}
 	r.System = &System{
-		Proc: dir + "/proc", Sys: dir + "/sys", Dev: dir + "/dev", Shm: "/dev/shm", PID: "self", Kernel: "6.8.0", NVML: library, Watch: time.Nanosecond,
+		Proc: dir + "/proc", Sys: dir + "/sys", Dev: dir + "/dev", Shm: "/dev/shm", Root: dir, PID: "self", Kernel: "6.8.0", Arch: cmp.Or(m.Arch, "amd64"), NVML: library, Watch: time.Nanosecond,
 		Environ: func() ([]string, error) { return []string{"HOME=/root"}, nil },
 		FindNIXL: func() (cnixl.Library, error) {
 			return cnixl.Library{File: "/w/libnixl_capi.so", Plugins: "/w/plugins", Version: "1.5.1", How: "wheel"}, nil
@@ -123,6 +124,35 @@ func (r *rig) tell(line string) {
 	if _, err := fakenvml.Control(r.NVML, line); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// rebuild makes the machine anew with ports that redirect.
+func (r *rig) rebuild(redirect ...string) {
+	r.t.Helper()
+	m, err := machine.Load("eight-by-eight")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	m.Redirect = redirect
+	bridges, err := filepath.Glob(filepath.Join(r.dir, "sys/devices/pci*"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, dir := range append(bridges, filepath.Join(r.dir, "sys/bus"), filepath.Join(r.dir, "sys/class")) {
+		if err := os.RemoveAll(dir); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	if err := m.Build(r.dir); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// parts makes two instances of GPU 0, of which the second is not in the second place.
+func (r *rig) parts() {
+	r.tell("mig 0 1 1")
+	r.tell("instance 0 0 NVIDIA_L40S_MIG_1g.12gb 10737418240")
+	r.tell("instance 0 3 NVIDIA_L40S_MIG_3g.48gb 42949672960")
 }
 
 // devices are those that the driver's API tells of.

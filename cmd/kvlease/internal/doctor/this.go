@@ -3,6 +3,7 @@ package doctor
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -16,7 +17,7 @@ import (
 // This is this machine. pid 0 is this process, which has the limits of an engine that is started in the same way.
 func This(pid int, nixl func() (cnixl.Library, error)) (*System, error) {
 	s := &System{
-		Proc: "/proc", Sys: "/sys", Dev: "/dev", Shm: "/dev/shm", PID: "self", Watch: 100 * time.Millisecond,
+		Proc: "/proc", Sys: "/sys", Dev: "/dev", Shm: "/dev/shm", Root: "/", Arch: runtime.GOARCH, PID: "self", Watch: 100 * time.Millisecond,
 		Env: os.LookupEnv, Environ: func() ([]string, error) { return os.Environ(), nil },
 		FindNIXL: nixl, LoadNIXL: loadNIXL, CUDA: askCUDA, Trace: probe.Check, Caveats: probe.Caveats, Room: room, Clock: clockCost,
 	}
@@ -27,6 +28,7 @@ func This(pid int, nixl func() (cnixl.Library, error)) (*System, error) {
 	s.Kernel = unix.ByteSliceToString(u.Release[:])
 	if pid != 0 {
 		s.PID = strconv.Itoa(pid)
+		s.Root = filepath.Join(s.Proc, s.PID, "root")
 		if _, err := os.Stat(filepath.Join(s.Proc, s.PID)); err != nil {
 			return nil, err
 		}
