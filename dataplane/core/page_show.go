@@ -2,7 +2,6 @@ package core
 
 import (
 	"math/bits"
-	"sync/atomic"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -58,7 +57,7 @@ func (c *Core) show(now clock.Instant) {
 		p.out.PutEnds(c.hosted.group.LastEnds())
 	}
 	p.live.Stepped, p.live.Epoch, p.live.BlockBytes = now, c.mem.Epoch, c.blockBytes()
-	p.live.Poisoned, p.live.Draining = g.state.Poisoned != 0, atomic.LoadUint32(&c.mem.Control.Draining) != 0
+	p.live.Poisoned, p.live.Draining = g.state.Poisoned != 0, g.state.Draining != 0
 	p.out.Publish(&p.live)
 }
 

@@ -1,12 +1,16 @@
 package core
 
 import (
+	"fmt"
+	"regexp"
 	"testing"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/log"
+	"github.com/kvlease/kvlease/dataplane/metrics"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
 // An engine that is driven inline makes no step while no request comes. What it is for is that blocks are held, or asked for: only then has
@@ -62,5 +66,81 @@ func TestOnlyAContextThatHasSomethingToDoStandsStill(t *testing.T) {
 				t.Errorf("said: %v", said)
 			}
 		})
+	}
+}
+
+// A router asks before it sends something new, and who has nothing to do makes no step that would say it.
+func TestAContextThatRestsSaysOnItsPageThatItDrains(t *testing.T) {
+	l := newLab(t, `{}`)
+	l.run(time.Second, 30*time.Millisecond)
+	p, err := l.p.core.Page()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	exporter := metrics.NewExporter(l.p.core.Page)
+	defer exporter.Close()
+	says := func(want string) bool {
+		t.Helper()
+		text, err := exporter.Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := regexp.MustCompile(`(?m)^kvlease_draining\{.*\} (.*)$`).FindSubmatch(text)
+		return line != nil && string(line[1]) == want
+	}
+	if !says("0") {
+		t.Error("before it drains")
+	}
+	if err := l.p.core.Drain(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	var s watch.Snapshot
+	if err := p.Read(&s); err != nil {
+		t.Fatal(err)
+	}
+	at := s.Published
+	eventually(t, "the page says it", func() bool { return says("1") })
+	if err := p.Read(&s); err != nil || s.Published != at || !s.Draining {
+		t.Errorf("%v; a step has written the page: %d, then %d; draining %v", err, at, s.Published, s.Draining)
+	}
+}
+
+// The slot of a lease that is over comes free when its end is told, for which the host has to poll.
+func TestWhatIsOverAndNotToldTakesItsSlot(t *testing.T) {
+	l := newLab(t, `{"events_max":64,"expect_max":40}`)
+	used := func() (n float64) {
+		t.Helper()
+		for _, key := range []string{"held", "expected", "ending"} {
+			n += float64(l.p.core.counters()[key].(int))
+		}
+		return n
+	}
+	const leases = 200
+	for i := range leases {
+		if _, err := l.p.host.Grant(host.Grant{ID: fmt.Append(nil, i), Blocks: 1, TTL: 10 * time.Second, Fixed: true}, l.now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step := func() {
+		if err := l.p.core.Step(); err != nil { // nobody polls
+			t.Fatal(err)
+		}
+	}
+	step()
+	if n := used(); n != leases {
+		t.Fatalf("%v slots are used of %d leases", n, leases)
+	}
+	for range 600 {
+		l.now = l.now.Add(100 * time.Millisecond)
+		step()
+	}
+	full := used()
+	if held := l.p.core.counters()["held"]; held != 0 || full == 0 || full >= leases {
+		t.Errorf("%v are held, %v slots used, though %d ends at least wait in the ring", held, full, 64)
+	}
+	l.run(time.Second, 100*time.Millisecond) // polled
+	if n := used(); n != 0 {
+		t.Errorf("%v slots are used after a poll", n)
 	}
 }

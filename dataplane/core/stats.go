@@ -72,15 +72,18 @@ type ownGauges struct {
 // stateGauges are those that change although nobody steps: the page shows them beside the step.
 type stateGauges struct {
 	Poisoned int // 1: the core broke, or kvl_fence_all was called
+	Draining int // 1: kvl_drain or kvl_close was called, and nothing new is taken
 }
 
 func (s *stateGauges) read(c *record.Control) {
 	s.Poisoned = min(1, int(atomic.LoadUint32(&c.Poisoned)))
+	s.Draining = min(1, int(atomic.LoadUint32(&c.Draining)))
 }
 
 // planeGauges are those of a context with an agent.
 type planeGauges struct {
 	Expected  int    // requests that have started to run and hold no lease yet
+	Ending    int    // leases and expectations that are over, whose end has found no room in the completion ring: their slots are not free
 	Lingering int    // leases past their deadline, held for a stock reader
 	ReadsOpen int    // transfers whose memory may still be written
 	LoadMaxNs uint64 // longest load of a peer's metadata
@@ -114,7 +117,7 @@ func (c *Core) gather(g *gauges, walk *engineWalk) {
 		}
 	} else {
 		own.Held, own.HeldBlocks, own.Alive = c.leases.Held(), c.leases.Blocks(), c.plane.Alive()
-		g.plane = planeGauges{Expected: c.leases.Expected(), Lingering: c.leases.Lingering(), ReadsOpen: c.reads.Open(), LoadMaxNs: uint64(c.agent.longest)}
+		g.plane = planeGauges{Expected: c.leases.Expected(), Ending: c.leases.Ending(), Lingering: c.leases.Lingering(), ReadsOpen: c.reads.Open(), LoadMaxNs: uint64(c.agent.longest)}
 		if g.tracker = c.tracker.Counted(); walk == nil {
 			g.tracker = c.tracker.Gauges()
 		}

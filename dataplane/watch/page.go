@@ -264,20 +264,19 @@ func (p *Page) Read(s *Snapshot) error {
 	return nil
 }
 
-// settle lets a context be poisoned as soon as one of the two says so: the last step, or what is written beside it, since a broken context
-// does not step. Its health is then what the step would have said.
+// settle lets a context be poisoned, or draining, as soon as one of the two says so: the last step, or what is written beside it, since a broken
+// context does not step, and one that has nothing to do may not. The health of a broken one is then what the step would have said.
 func (s *Snapshot) settle() {
-	if v, _ := s.Value("poisoned", ""); v != 0 {
-		s.Poisoned = true
+	beside := func(name string) bool {
+		v, _ := s.Value(name, "")
+		return v != 0
 	}
-	if !s.Poisoned {
-		return
-	}
+	s.Poisoned, s.Draining = s.Poisoned || beside("poisoned"), s.Draining || beside("draining")
 	for i := range s.Values {
-		switch v := &s.Values[i]; v.Name {
-		case "poisoned":
+		switch v := &s.Values[i]; {
+		case s.Poisoned && v.Name == "poisoned", s.Draining && v.Name == "draining":
 			v.V = 1
-		case "healthy":
+		case s.Poisoned && v.Name == "healthy":
 			v.V = 0
 		}
 	}

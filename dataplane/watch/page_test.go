@@ -47,6 +47,29 @@ func TestAPageIsPoisonedAsSoonAsTheStepOrWhatIsBesideItSaysSo(t *testing.T) {
 	}
 }
 
+func TestAPageDrainsAsSoonAsTheStepOrWhatIsBesideItSaysSo(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		step bool
+		side uint64
+		want bool
+	}{{"neither", false, 0, false}, {"the step", true, 0, true}, {"beside it", false, 1, true}, {"both", true, 1, true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			sp := spec(require.Shm(t))
+			sp.Side = append(sp.Side, Desc{Name: "draining", Kind: Gauge})
+			w := newPage(t, sp)
+			w.PutSide([]uint64{99, tc.side})
+			if !w.Publish(&Live{Stepped: 1000, Draining: tc.step}) {
+				t.Fatal("it could not be written")
+			}
+			s := readPage(t, w.Path())
+			if v, _ := s.Value("draining", ""); s.Draining != tc.want || v == 1 != tc.want || s.Poisoned {
+				t.Errorf("draining %v, %d; poisoned %v", s.Draining, v, s.Poisoned)
+			}
+		})
+	}
+}
+
 func TestAPageSaysWhatWasPutIntoIt(t *testing.T) {
 	dir := require.Shm(t)
 	w := newPage(t, spec(dir))

@@ -29,7 +29,7 @@ var quiet = map[string]operand{
 	"KvleaseStockReadsLate":    {`sum by (instance, engine) (increase(kvlease_late_stock_reads_total{role!=""}[10m]))`, want{0, 0, "P", "D has a fence"}},
 	"KvleaseBlocksAside":       {`kvlease_reads_aside{role!=""}`, want{0, 0, "D", "all reads end"}},
 	"KvleaseTransfersNeverEnd": {`kvlease_transfers_abandoned{role!=""}`, want{0, 0, "D", "all reads end"}},
-	"KvleaseLeasesFull":        {`kvlease_exports_outstanding{role!=""} / kvlease_leases_limit{role!=""}`, want{1e-5, 0.1, "P", "some of thousands"}},
+	"KvleaseLeasesFull":        {`kvlease_lease_slots_used{role!=""} / kvlease_leases_limit{role!=""}`, want{1e-5, 0.1, "P", "some of thousands"}},
 	"KvleaseHooksRefused":      {`sum by (instance, engine, role, rank, pid, context, why) (increase(kvlease_submissions_refused_total{role!=""}[5m]))`, want{0, 0, "P ring_full", "there is room"}},
 	"KvleaseNoRoom":            {`sum by (instance, engine, table) (increase(kvlease_tables_full_total{role!=""}[10m]))`, want{0, 0, "P index", "there is room"}},
 	"KvleaseStepsSlow":         {``, want{}}, // the panel Step asks the same

@@ -64,7 +64,7 @@ var stories = map[string]story{
 	"KvleaseStockReadsLate":    {map[string]string{`kvlease_late_stock_reads_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
 	"KvleaseBlocksAside":       {map[string]string{`kvlease_reads_aside{L}`: becomes(0, 1)}, began + 4*time.Minute, began + 6*time.Minute},
 	"KvleaseTransfersNeverEnd": {map[string]string{`kvlease_transfers_abandoned{L}`: becomes(0, 1)}, began + 9*time.Minute, began + 11*time.Minute},
-	"KvleaseLeasesFull":        {map[string]string{`kvlease_exports_outstanding{L}`: becomes(10, 95), `kvlease_leases_limit{L}`: steady(100)}, began + 45*time.Second, began + 90*time.Second},
+	"KvleaseLeasesFull":        {map[string]string{`kvlease_lease_slots_used{L}`: becomes(10, 95), `kvlease_leases_limit{L}`: steady(100)}, began + 45*time.Second, began + 90*time.Second},
 	"KvleaseHooksRefused":      {map[string]string{`kvlease_submissions_refused_total{L,why="ring_full"}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
 	"KvleaseNoRoom":            {map[string]string{`kvlease_tables_full_total{L,table="runs"}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
 	"KvleaseStepsSlow":         {map[string]string{`kvlease_step_seconds_bucket{L,le="0.03125"}`: "0+0x120", `kvlease_step_seconds_bucket{L,le="0.125"}`: grow(10), `kvlease_step_seconds_bucket{L,le="+Inf"}`: grow(10)}, began + 5*time.Minute, began + 8*time.Minute},
