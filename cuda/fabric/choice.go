@@ -47,6 +47,28 @@ func (h *Host) Choose() []Choice {
 	return choices
 }
 
+// Together is the choice for a process that has several GPUs, by their places: the NICs of all, and the farthest of the distances.
+func (h *Host) Together(gpus []int) Choice {
+	all := h.Choose()
+	if len(gpus) == 1 {
+		return all[gpus[0]]
+	}
+	var c Choice
+	var why []string
+	for _, g := range gpus {
+		for _, n := range all[g].NICs {
+			if !slices.Contains(c.NICs, n) {
+				c.NICs = append(c.NICs, n)
+			}
+		}
+		c.Distance = max(c.Distance, all[g].Distance)
+		why = append(why, all[g].Why)
+	}
+	slices.SortFunc(c.NICs, func(a, b int) int { return cmp.Compare(h.NICs[a].PCI, h.NICs[b].PCI) })
+	c.Why = strings.Join(why, "; ")
+	return c
+}
+
 // nearest are the best NICs of a GPU, whoever else is near them.
 func (h *Host) nearest(gpu int) Choice {
 	c := Choice{Distance: DistanceUnknown}

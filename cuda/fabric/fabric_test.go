@@ -125,31 +125,40 @@ func TestNodesOfAMachine(t *testing.T) {
 
 // settingsOf are those of a GPU as the shell would take them.
 func settingsOf(h *Host, gpu int, env func(string) (string, bool)) (list []string) {
-	for _, s := range h.Settings(gpu, h.Choose()[gpu], env) {
+	for _, s := range h.Settings(fmt.Sprint("GPU ", gpu), h.Choose()[gpu], env) {
 		list = append(list, s.Name+"="+s.Value)
 	}
 	return list
 }
 
 func TestSettingsAreOnlyWhatUCXWouldChooseWorse(t *testing.T) {
-	for name, want := range map[string][]string{
-		"eight-by-eight": {"UCX_NET_DEVICES=mlx5_5:1", "UCX_IB_GPU_DIRECT_RDMA=yes"},
-		"far-socket":     {"UCX_NET_DEVICES=mlx5_1:1", "UCX_IB_GPU_DIRECT_RDMA=yes"},
-		"grace-hopper":   {"UCX_IB_GPU_DIRECT_RDMA=yes"}, // its only NIC that is up
-		"two-and-eight":  {"UCX_NET_DEVICES=mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1", "UCX_MAX_RMA_RAILS=4"},
-		"pair":           nil, // as many ports as NIXL uses by itself
-		"no-nic":         nil,
+	const direct = "UCX_IB_GPU_DIRECT_RDMA=yes"
+	var pairs [][]string
+	for i := range 8 {
+		pairs = append(pairs, []string{fmt.Sprintf("UCX_NET_DEVICES=mlx5_%d:1", i), direct})
+	}
+	for name, want := range map[string][][]string{ // by GPU
+		"eight-by-eight": pairs,
+		"far-socket":     {{"UCX_NET_DEVICES=mlx5_0:1", direct}, {"UCX_NET_DEVICES=mlx5_0:1", direct}, {"UCX_NET_DEVICES=mlx5_1:1", direct}, {"UCX_NET_DEVICES=mlx5_1:1", direct}},
+		"grace-hopper":   {{direct}}, // its only NIC that is up
+		"two-and-eight": {{"UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1", "UCX_MAX_RMA_RAILS=4"},
+			{"UCX_NET_DEVICES=mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1", "UCX_MAX_RMA_RAILS=4"}},
+		"pair":   {nil}, // as many ports as NIXL uses by itself
+		"no-nic": {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := made(t, name).look()
-			gpu := min(len(h.GPUs)-1, 5)
-			if diff := cmp.Diff(want, settingsOf(h, gpu, unset)); diff != "" {
-				t.Errorf("settings of GPU %d (-want +got):\n%s", gpu, diff)
-			}
-			for _, s := range h.Settings(gpu, h.Choose()[gpu], unset) {
-				if s.Reason == "" || s.IsSet {
-					t.Errorf("%+v", s)
+			var got [][]string
+			for g := range h.GPUs {
+				got = append(got, settingsOf(h, g, unset))
+				for _, s := range h.Settings("GPU", h.Choose()[g], unset) {
+					if s.Reason == "" || s.IsSet {
+						t.Errorf("%+v", s)
+					}
 				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("settings by GPU (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -158,9 +167,24 @@ func TestSettingsAreOnlyWhatUCXWouldChooseWorse(t *testing.T) {
 func TestWhatTheUserHasSetStays(t *testing.T) {
 	h := newLab(t, "eight-by-eight").look()
 	env := func(name string) (string, bool) { return "mlx5_3:1", name == "UCX_NET_DEVICES" }
-	got := h.Settings(0, h.Choose()[0], env)
+	got := h.Settings("GPU 0", h.Choose()[0], env)
 	if len(got) != 2 || !got[0].IsSet || got[0].Users != "mlx5_3:1" || got[1].IsSet {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestAProcessWithSeveralGPUsGetsTheNICsOfAll(t *testing.T) {
+	h := newLab(t, "eight-by-eight").look()
+	if h.At("0000:52:00.0") != 2 || h.At("0000:53:00.0") != -1 {
+		t.Errorf("GPUs at %d and %d", h.At("0000:52:00.0"), h.At("0000:53:00.0"))
+	}
+	got := h.Settings("GPUs 2 and 5", h.Together([]int{5, 2}), unset)
+	if len(got) != 2 || got[0].Value != "mlx5_2:1,mlx5_5:1" || !strings.Contains(got[0].Reason, "these are GPUs 2 and 5's: mlx5_5: same PCIe switch") {
+		t.Errorf("%+v", got)
+	}
+	h = newLab(t, "far-socket").look()
+	if c := h.Together([]int{0, 1}); !slices.Equal(h.names(c.NICs), []string{"mlx5_0"}) || c.Distance != AcrossSockets {
+		t.Errorf("two GPUs that share a NIC: %q, %v", h.names(c.NICs), c.Distance)
 	}
 }
 

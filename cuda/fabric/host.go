@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
@@ -55,6 +56,11 @@ func Look(cfg Config) *Host {
 		g.path, g.Node, g.link = t.path(g.PCI), t.node(g.PCI), t.link(g.PCI)
 	}
 	return h
+}
+
+// At is the place of the GPU with an address, -1 if there is none.
+func (h *Host) At(pci string) int {
+	return slices.IndexFunc(h.GPUs, func(g GPU) bool { return g.PCI == pci })
 }
 
 // Between is the distance of a GPU and a NIC, by their places in the Host, and the number of links between them.

@@ -18,11 +18,12 @@ type Setting struct {
 	IsSet  bool   `json:"is_set"`
 }
 
-// Settings are what a rank on a GPU should tell UCX. What the user has set is said beside it and stays as it is. env is os.LookupEnv.
+// Settings are what a process should tell UCX whose GPUs are called so, for example GPU 5, and whose NICs are chosen. What the user has set is said beside
+// it and stays as it is. env is os.LookupEnv, or rdma.Told.
 //
 // Names and meanings are those of UCX 1.20 to 1.23 (ucp_context.c, uct/ib/base/ib_md.c) and of NIXL's UCX plugin, which sets
 // MAX_RMA_RAILS to 2 unless the variable is there (ucx_utils.cpp). What they choose well by themselves is left to them.
-func (h *Host) Settings(gpu int, c Choice, env func(string) (string, bool)) []Setting {
+func (h *Host) Settings(gpus string, c Choice, env func(string) (string, bool)) []Setting {
 	var list []Setting
 	add := func(name, value, format string, args ...any) {
 		s := Setting{Name: name, Value: value, Reason: fmt.Sprintf(format, args...)}
@@ -35,11 +36,11 @@ func (h *Host) Settings(gpu int, c Choice, env func(string) (string, bool)) []Se
 	usable := h.usable()
 	_, narrowed := env("UCX_NET_DEVICES") // by the user, who knows how many ports that leaves
 	if len(c.NICs) < len(usable) {
-		add("UCX_NET_DEVICES", strings.Join(h.ports(c.NICs), ","), "of %d NICs these are GPU %d's: %s. Without it UCX also takes %s",
-			len(usable), gpu, c.Why, h.others(c, usable))
+		add("UCX_NET_DEVICES", strings.Join(h.ports(c.NICs), ","), "of %d NICs these are %s's: %s. Without it UCX also takes %s",
+			len(usable), gpus, c.Why, h.others(c, usable))
 	}
 	if ports := len(h.ports(c.NICs)); ports > nixlRails && !narrowed {
-		add("UCX_MAX_RMA_RAILS", strconv.Itoa(ports), "one read may use all %d ports of GPU %d at once; NIXL says %d unless this is set", ports, gpu, nixlRails)
+		add("UCX_MAX_RMA_RAILS", strconv.Itoa(ports), "one read may use all %d ports of %s at once; NIXL says %d unless this is set", ports, gpus, nixlRails)
 	}
 	if h.GPUMemory.Any() {
 		add("UCX_IB_GPU_DIRECT_RDMA", "yes", "GPU memory can be given to the NIC (%s). With UCX's own value, try, a NIC that cannot take it is used all the same, "+

@@ -1,9 +1,44 @@
 package rdma
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
+
+// Told gives what a user has told UCX: by the environment, which counts first, else by a line of a ucx.conf in /etc/ucx, in HOME, in UCX_CONFIG_DIR or in
+// the working folder, of which the last one counts (openucx/ucx, ucs/config/parser.c, ucs_config_parse_config_files; that beside UCX's own library
+// is not looked at). process is the folder of the process in procfs, through which its files are seen. Sections of such a file hold for some
+// processors only; here they count.
+func Told(env func(name string) (string, bool), process string) func(name string) (string, bool) {
+	lines := map[string]string{}
+	add := func(file string) {
+		text, _ := os.ReadFile(file)
+		for line := range strings.Lines(string(text)) {
+			if name, value, ok := strings.Cut(line, "="); ok {
+				lines[strings.TrimSpace(name)] = strings.TrimSpace(value) // a comment's name begins with its mark
+			}
+		}
+	}
+	folders := []string{"/etc/ucx"}
+	for _, name := range []string{"HOME", "UCX_CONFIG_DIR"} {
+		if dir, _ := env(name); dir != "" {
+			folders = append(folders, dir)
+		}
+	}
+	for _, dir := range folders {
+		add(filepath.Join(process, "root", dir, "ucx.conf"))
+	}
+	add(filepath.Join(process, "cwd", "ucx.conf"))
+	return func(name string) (string, bool) {
+		if value, set := env(name); set {
+			return value, true
+		}
+		value, set := lines[name]
+		return value, set
+	}
+}
 
 // Takes tells which NICs UCX uses of those that it can, by what its user says in UCX_TLS and UCX_NET_DEVICES. Empty is not said. Their form is that of
 // UCX's lists (openucx/ucx, ucs/config/parser.c, "allow list"): names, all, or, behind ^, all but what is named.

@@ -1,6 +1,10 @@
 package rdma
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 func TestNICsAreThoseThatUCXMayUse(t *testing.T) {
 	nics := []string{"mlx5_0", "mlx5_1", "mlx5_10"}
@@ -21,5 +25,49 @@ func TestNICsAreThoseThatUCXMayUse(t *testing.T) {
 		if got != tc.want {
 			t.Errorf("UCX_TLS=%q UCX_NET_DEVICES=%q: %d NICs, want %d", tc.tls, tc.named, got, tc.want)
 		}
+	}
+}
+
+func TestWhatAUserHasToldUCXIsFoundWhereUCXLooks(t *testing.T) {
+	process := t.TempDir()
+	for name, text := range map[string]string{
+		"root/etc/ucx/ucx.conf":    "UCX_TLS=rc\nUCX_NET_DEVICES=mlx5_0:1\n# UCX_MAX_RMA_RAILS=8\n",
+		"root/home/me/ucx.conf":    "[Section]\n UCX_NET_DEVICES = mlx5_1:1 \n",
+		"root/opt/ucx/ucx.conf":    "UCX_NET_DEVICES=mlx5_2:1",
+		"cwd/ucx.conf":             "UCX_IB_GPU_DIRECT_RDMA=no\n",
+		"root/nowhere/at/ucx.conf": "UCX_MAX_RMA_RAILS=9\n",
+	} {
+		name = filepath.Join(process, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := map[string]string{"HOME": "/home/me"}
+	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	for _, tc := range []struct {
+		set        map[string]string
+		name, want string
+		is         bool
+	}{
+		{nil, "UCX_TLS", "rc", true},
+		{nil, "UCX_NET_DEVICES", "mlx5_1:1", true},
+		{map[string]string{"UCX_CONFIG_DIR": "/opt/ucx"}, "UCX_NET_DEVICES", "mlx5_2:1", true},
+		{map[string]string{"UCX_NET_DEVICES": ""}, "UCX_NET_DEVICES", "", true},
+		{nil, "UCX_IB_GPU_DIRECT_RDMA", "no", true},
+		{nil, "UCX_MAX_RMA_RAILS", "", false},
+	} {
+		env = map[string]string{"HOME": "/home/me"}
+		for name, v := range tc.set {
+			env[name] = v
+		}
+		if got, is := Told(lookup, process)(tc.name); got != tc.want || is != tc.is {
+			t.Errorf("%v: %s is %q, %v; want %q, %v", tc.set, tc.name, got, is, tc.want, tc.is)
+		}
+	}
+	if _, is := Told(lookup, filepath.Join(process, "gone"))("UCX_TLS"); is {
+		t.Error("a process that is not there has told something")
 	}
 }

@@ -83,7 +83,7 @@ func (c *Config) addresses() (pci []string, err error) {
 // machineLinks are the links of the machine that is measured.
 func (c *Config) machineLinks() ([]Link, error) {
 	gpus, err := c.addresses()
-	return links(c.Machine, gpus, os.LookupEnv), err
+	return links(c.Machine, gpus, rdma.Told(os.LookupEnv, "/proc/self")), err
 }
 
 // across says what reads could come to over the links.

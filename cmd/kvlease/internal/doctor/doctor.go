@@ -16,6 +16,7 @@ import (
 	"github.com/kvlease/kvlease/cnixl"
 	"github.com/kvlease/kvlease/cuda/fabric"
 	"github.com/kvlease/kvlease/cuda/fabric/nvml"
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
 
 // State is what a check has come to.
@@ -89,6 +90,11 @@ func (s *System) fabric() *fabric.Host {
 	return s.host
 }
 
+// told is what the process's user has told UCX.
+func (s *System) told() func(name string) (string, bool) {
+	return rdma.Told(s.Env, filepath.Join(s.Proc, s.PID))
+}
+
 // check gives its lines: one, or one for each GPU, NIC or peer, or none.
 type check func(ctx context.Context, s *System) []Result
 
@@ -146,7 +152,7 @@ func settings(s *System) []Settings {
 	h := s.fabric()
 	list := []Settings{}
 	for g, c := range h.Choose() {
-		one := Settings{GPU: g, UUID: h.GPUs[g].UUID, NICs: []string{}, Why: c.Why, Env: h.Settings(g, c, s.Env)}
+		one := Settings{GPU: g, UUID: h.GPUs[g].UUID, NICs: []string{}, Why: c.Why, Env: h.Settings(fmt.Sprint("GPU ", g), c, s.told())}
 		for _, n := range c.NICs {
 			one.NICs = append(one.NICs, h.NICs[n].Name)
 		}

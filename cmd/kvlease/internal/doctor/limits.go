@@ -88,8 +88,9 @@ func lockedMemory(_ context.Context, s *System) []Result {
 	if err != nil {
 		return unread(name, fmt.Errorf("CapEff of the process: %w", err))
 	}
-	tls, _ := s.Env("UCX_TLS")
-	named, _ := s.Env("UCX_NET_DEVICES")
+	told := s.told()
+	tls, _ := told("UCX_TLS")
+	named, _ := told("UCX_NET_DEVICES")
 	usable, takes := 0, rdma.Takes(tls, named)
 	for _, n := range s.fabric().NICs {
 		if n.Usable() && takes(n.Name) {

@@ -95,7 +95,7 @@ func nearestNICs(_ context.Context, s *System) (lines []Result) {
 			r.State, r.Why = Warn, "UCX cannot prefer the near one, either"
 			r.Fix = "in a virtual machine: let it see the host's topology; else the firmware's ACPI tables say no node"
 		}
-		for _, set := range h.Settings(g, c, s.Env) {
+		for _, set := range h.Settings(fmt.Sprint("GPU ", g), c, s.told()) {
 			if set.IsSet && set.Users != set.Value && r.State == Pass {
 				r.State = Warn
 				r.Value = fmt.Sprintf("%s; %s is %s", c.Why, set.Name, text.Printable(set.Users))
