@@ -71,7 +71,7 @@ static int make_tables(agent_t *a)
 	return api->create_opt_args(&a->with_notif) == NIXL_OK && api->opt_args_set_has_notif(a->with_notif, true) == NIXL_OK;
 }
 
-static int32_t make_backend(agent_t *a, const char *engine, char *text, size_t text_cap)
+static int32_t make_backend(agent_t *a, const kvlx_config_t *config, char *text, size_t text_cap)
 {
 	const nixl_api_t *api = a->api;
 	nixl_mem_list_t *mems = NULL;
@@ -82,8 +82,10 @@ static int32_t make_backend(agent_t *a, const char *engine, char *text, size_t t
 		kvlx_text(text, text_cap, "NIXL finds no UCX plugin (status %d, NIXL_PLUGIN_DIR=%s)", st, dir != NULL ? dir : "unset");
 		return KVLX_UNAVAILABLE;
 	}
-	if (engine != NULL)
-		st = api->params_add(params, "engine_config", engine);
+	if (config->engine != NULL)
+		st = api->params_add(params, "engine_config", config->engine);
+	if (st == NIXL_OK && config->devices != NULL)
+		st = api->params_add(params, "device_list", config->devices);
 	if (st == NIXL_OK)
 		st = api->create_backend(a->agent, "UCX", params, &a->backend);
 	api->destroy_params(params);
@@ -127,7 +129,7 @@ static int32_t fill(agent_t *a, const char *name, const kvlx_config_t *config, c
 		kvlx_text(text, text_cap, "NIXL cannot make agent %s (status %d)", name, st);
 		return KVLX_UNAVAILABLE;
 	}
-	int32_t r = make_backend(a, config->engine, text, text_cap);
+	int32_t r = make_backend(a, config, text, text_cap);
 	if (r != KVLX_OK)
 		return r;
 	if (!make_tables(a)) {

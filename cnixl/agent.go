@@ -36,6 +36,9 @@ type Config struct {
 	ReadsMax   int // reads posted and not released, default 1,024; a PostRead past it is ErrFull
 	RegionsMax int // registered regions, default 4,100: a cache's 4,096 and what a context has beside it; a Register past it is ErrFull
 
+	// Settings of UCX for this agent alone, by parameters of NIXL's backend; a variable that is set in the environment counts in their place.
+	Settings []transport.Setting
+
 	// Inline turns NIXL's progress thread off: then peers are served only while this agent polls. For device memory with a
 	// NIXL whose thread has no CUDA context, and for tests.
 	Inline bool
@@ -60,16 +63,17 @@ const lensMax = 4096
 // Memory: the tables come from Open. Send, Poll, PostRead, PollReads and Release make no Go allocation and no malloc of
 // the shim's; NIXL makes its own, see README.md.
 type Agent struct {
-	handle  C.int32_t
-	name    string
-	library Library
-	opened  C.int32_t // of the library
-	fast    bool
-	lens    []uint32 // pairs: name length, body length
-	backlog uint64
-	inline  bool
-	sets    []int // epoll descriptors of its transports
-	locks   func() *lockable
+	handle   C.int32_t
+	name     string
+	library  Library
+	opened   C.int32_t // of the library
+	settings []transport.Setting
+	fast     bool
+	lens     []uint32 // pairs: name length, body length
+	backlog  uint64
+	inline   bool
+	sets     []int // epoll descriptors of its transports
+	locks    func() *lockable
 }
 
 var _ transport.Transport = (*Agent)(nil)
@@ -86,7 +90,7 @@ func Open(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(cfg, handle, lib, "")
+	return open(cfg, handle, lib)
 }
 
 func (cfg *Config) checkName() error {
@@ -96,8 +100,12 @@ func (cfg *Config) checkName() error {
 	return nil
 }
 
-// open makes an agent of an opened library. engine: settings of UCX for it alone, "" for none.
-func open(cfg Config, handle C.int32_t, lib Library, engine string) (*Agent, error) {
+// open makes an agent of an opened library.
+func open(cfg Config, handle C.int32_t, lib Library) (*Agent, error) {
+	engine, devices, err := backendParams(cfg.Settings, func(name string) bool { return getenv(name) != "" })
+	if err != nil {
+		return nil, err
+	}
 	c := C.kvlx_config_t{progress_thread: 1, thread_sync: 2, progress_delay_us: progressDelayUs}
 	if cfg.Inline {
 		c.progress_thread = 0
@@ -123,12 +131,20 @@ func open(cfg Config, handle C.int32_t, lib Library, engine string) (*Agent, err
 		}
 		*f.to = C.uint32_t(f.v)
 	}
-	a := &Agent{name: cfg.Agent, library: lib, opened: handle, fast: fastFence(getenv("UCX_TLS")), lens: make([]uint32, 2*lensMax), inline: cfg.Inline, locks: locksOfThisProcess}
+	a := &Agent{
+		name: cfg.Agent, library: lib, opened: handle, settings: cfg.Settings, fast: fastFence(getenv("UCX_TLS")), lens: make([]uint32, 2*lensMax), inline: cfg.Inline,
+		locks: func() *lockable { return locksOfThisProcess(cfg.Settings) },
+	}
 	name := C.CString(cfg.Agent)
 	defer C.free(unsafe.Pointer(name))
-	if engine != "" {
-		c.engine = C.CString(engine)
-		defer C.free(unsafe.Pointer(c.engine))
+	for _, param := range []struct {
+		text string
+		to   **C.char
+	}{{engine, &c.engine}, {devices, &c.devices}} {
+		if param.text != "" {
+			*param.to = C.CString(param.text)
+			defer C.free(unsafe.Pointer(*param.to))
+		}
 	}
 	text := (*C.char)(C.calloc(1, textMax))
 	defer C.free(unsafe.Pointer(text))
@@ -136,7 +152,11 @@ func open(cfg Config, handle C.int32_t, lib Library, engine string) (*Agent, err
 	defer opening.Unlock()
 	before := pollSets()
 	if st := C.kvlx_open(handle, name, &c, &a.handle, text, textMax); st != C.KVLX_OK {
-		return nil, fmt.Errorf("NIXL %s at %s: %s%s: %w", lib.Version, lib.File, C.GoString(text), settingsFile(getenv), errorOf(st))
+		told := ""
+		if len(cfg.Settings) > 0 {
+			told = fmt.Sprintf("; it was told %q", cfg.Settings)
+		}
+		return nil, fmt.Errorf("NIXL %s at %s: %s%s%s: %w", lib.Version, lib.File, C.GoString(text), settingsFile(getenv), told, errorOf(st))
 	}
 	a.sets = ownSets(before)
 	return a, nil
@@ -154,16 +174,22 @@ func (a *Agent) Library() Library { return a.library }
 // FastFence reports whether UCX_TLS leaves only transports whose reads the peer's NIC answers.
 func (a *Agent) FastFence() bool { return a.fast }
 
+// Admits says before a registration in pieces whether the process may lock the whole. ErrUnavailable, as of Register.
+func (a *Agent) Admits(regions []transport.Region) error {
+	if host := hostBytes(regions); host > 0 { // else the machine need not be looked at
+		return a.locks().check(host)
+	}
+	return nil
+}
+
 // Register makes regions readable by peers, all or none. One region is one registration in NIXL. ErrUnavailable: the process may not
 // lock so much memory.
 func (a *Agent) Register(regions []transport.Region) error {
 	if len(regions) == 0 {
 		return nil
 	}
-	if host := hostBytes(regions); host > 0 { // else the machine need not be looked at
-		if err := a.locks().check(host); err != nil {
-			return err
-		}
+	if err := a.Admits(regions); err != nil {
+		return err
 	}
 	if st := C.kvlx_register(a.handle, regionsC(regions), C.size_t(len(regions))); st != C.KVLX_OK {
 		return fmt.Errorf("register %d regions: %w", len(regions), errorOf(st))

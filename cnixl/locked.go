@@ -46,9 +46,11 @@ func (l *lockable) check(host uint64) error {
 func mib(n uint64) float64 { return float64(n) / (1 << 20) }
 
 // locksOfThisProcess looks at the machine. What cannot be read does not stand in the way: the kernel has the last word.
-func locksOfThisProcess() *lockable {
+func locksOfThisProcess(settings []transport.Setting) *lockable {
 	l := &lockable{limit: unix.RLIM_INFINITY}
-	takes := rdma.Takes(getenv("UCX_TLS"), getenv("UCX_NET_DEVICES"))
+	told := rdma.Told(func(name string) (string, bool) { v := getenv(name); return v, v != "" }, "/proc/self")
+	tls, _ := told("UCX_TLS")
+	takes := rdma.Takes(tls, named(settings, told))
 	for _, nic := range usable("/sys", "/dev") {
 		if takes(nic) {
 			l.devices++

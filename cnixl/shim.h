@@ -49,9 +49,10 @@ typedef struct {
 	uint64_t progress_delay_us;
 	uint32_t peers_max, reads_max, regions_max;
 	uint32_t pad;
-	const char *engine; /* NIXL's engine_config for its UCX backend, settings of UCX split by ","; NULL: none */
+	const char *engine;  /* NIXL's engine_config for its UCX backend, settings of UCX split by ","; NULL: none */
+	const char *devices; /* and its device_list, names of NICs split by ", "; NULL: none */
 } kvlx_config_t;
-_Static_assert(sizeof(kvlx_config_t) == 40, "kvlx_config_t");
+_Static_assert(sizeof(kvlx_config_t) == 48, "kvlx_config_t");
 
 /* Counters of one agent. */
 typedef struct {

@@ -13,7 +13,7 @@ var _ transport.Twins = (*Agent)(nil)
 // pastSharedMemory is what a twin's UCX is told, by NIXL's engine_config: which transports it may use. UCX's "self" reaches one worker only
 // and "sm" names all that go through the memory of the machine (UCX's documentation of UCX_TLS); an agent of the same process would
 // be reached by these, though no peer on another machine is. NIXL does not set it where UCX_TLS is in the environment.
-const pastSharedMemory = "TLS=^sm"
+var pastSharedMemory = transport.Setting{Name: "UCX_TLS", Value: "^sm"}
 
 // Twin opens a second agent, which takes 20 descriptors and about 50 ms. ErrUnavailable: there can be none, or this agent answers only
 // while it is polled (Config.Inline).
@@ -21,11 +21,11 @@ func (a *Agent) Twin(agent string) (transport.Twin, error) {
 	if a.inline {
 		return transport.Twin{}, fmt.Errorf("agent %s has no progress thread that would answer: %w", a.name, transport.ErrUnavailable)
 	}
-	cfg := Config{Agent: agent, PeersMax: 1, ReadsMax: transport.TwinReads, RegionsMax: 1}
+	cfg := Config{Agent: agent, PeersMax: 1, ReadsMax: transport.TwinReads, RegionsMax: 1, Settings: append(slices.Clone(a.settings), pastSharedMemory)}
 	if err := cfg.checkName(); err != nil {
 		return transport.Twin{}, err
 	}
-	tr, err := open(cfg, a.opened, a.library, pastSharedMemory)
+	tr, err := open(cfg, a.opened, a.library)
 	if err != nil {
 		return transport.Twin{}, err
 	}

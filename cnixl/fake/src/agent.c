@@ -117,7 +117,7 @@ int nixl_capi_get_plugin_params(agent_t *a, const char *plugin, void **mems, voi
 	if (strcmp(plugin, "UCX") != 0)
 		return BACKEND;
 	*mems = malloc(1);
-	*params = malloc(1);
+	*params = calloc(1, sizeof(params_t));
 	return OK;
 }
 
@@ -128,12 +128,15 @@ int nixl_capi_destroy_mem_list(void *p)
 	return OK;
 }
 
-int nixl_capi_params_add(void *p, const char *key, const char *value);
-int nixl_capi_params_add(void *p, const char *key, const char *value)
+int nixl_capi_params_add(params_t *p, const char *key, const char *value);
+int nixl_capi_params_add(params_t *p, const char *key, const char *value)
 {
-	(void)p;
 	SCRIPTED("params_add");
-	return strcmp(key, "engine_config") == 0 && strchr(value, '=') != NULL ? OK : INVALID;
+	char *to = strcmp(key, "engine_config") == 0 ? p->engine : strcmp(key, "device_list") == 0 ? p->devices : NULL;
+	if (to == NULL || strlen(value) >= sizeof p->engine)
+		return INVALID;
+	strcpy(to, value);
+	return OK;
 }
 
 int nixl_capi_destroy_params(void *p);
@@ -143,12 +146,12 @@ int nixl_capi_destroy_params(void *p)
 	return OK;
 }
 
-int nixl_capi_create_backend(agent_t *a, const char *plugin, void *params, void **out);
-int nixl_capi_create_backend(agent_t *a, const char *plugin, void *params, void **out)
+int nixl_capi_create_backend(agent_t *a, const char *plugin, params_t *params, void **out);
+int nixl_capi_create_backend(agent_t *a, const char *plugin, params_t *params, void **out)
 {
 	(void)plugin;
-	(void)params;
 	SCRIPTED("create_backend");
+	a->params = *params;
 	a->backend = true;
 	*out = malloc(1);
 	return OK;

@@ -37,12 +37,17 @@ typedef struct remote {
 	size_t blob_len;
 } remote_t;
 
+typedef struct {
+	char engine[1024], devices[1024]; /* engine_config, device_list */
+} params_t;
+
 typedef struct agent {
 	struct agent *next;
 	char name[NAME];
 	uint64_t epoch;
 	bool dead, stopped, hold, backend, telemetry;
 	int32_t sync; /* as nixl_agent_config_t has it */
+	params_t params; /* of its backend */
 	ranges_t ranges;
 	remote_t *remotes;
 	message_t *first, **last;

@@ -8,6 +8,8 @@
  *   kill AGENT           AGENT died: sends and reads of its peers fail
  *   cut FROM TO          FROM's connection to TO is reset until it is invalidated and loaded again
  *   inject AGENT         AGENT gets a notification from an agent with a zero byte in its name
+ *   engine AGENT TEXT    returns whether AGENT's backend was made with that engine_config; '-' stands for none
+ *   devices AGENT TEXT   and with that device_list, whose ", " is written as ","
  *   land                 reads that were released in flight land now; returns how many
  *   stub 1|0             the library says that it is a stub
  *   quiet                returns whether UCX would have left signals alone when the library was loaded
@@ -44,6 +46,14 @@ static int land_released(bool move)
 	return n;
 }
 
+/* Whether a list that is split by ", " is this one, split by ",". */
+static bool same_list(const char *list, const char *words)
+{
+	for (; *words != 0 && *list == *words; words++)
+		list += *words == ',' && list[1] == ' ' ? 2 : 1;
+	return *words == 0 && *list == 0;
+}
+
 static int command(const char *line)
 {
 	char word[32] = "", a[NAME] = "", b[NAME] = "", c[32] = "";
@@ -75,6 +85,10 @@ static int command(const char *line)
 		return -1;
 	if (strcmp(word, "sync") == 0)
 		return at->sync;
+	if (strcmp(word, "engine") == 0)
+		return strcmp(at->params.engine, strcmp(b, "-") == 0 ? "" : b) == 0;
+	if (strcmp(word, "devices") == 0)
+		return same_list(at->params.devices, strcmp(b, "-") == 0 ? "" : b);
 	if (strcmp(word, "telemetry") == 0)
 		return at->telemetry;
 	if (strcmp(word, "hold") == 0) {

@@ -1,0 +1,5 @@
+package transport
+
+// Setting is something that a transport is told of the machine when an agent is opened, in the words of its own environment variables: for that agent alone,
+// and unless the variable is set.
+type Setting struct{ Name, Value string }
