@@ -37,8 +37,9 @@ func backendParams(settings []transport.Setting, set func(name string) bool) (en
 	return strings.Join(list, ","), devices, nil
 }
 
-// firstPorts takes the port from devices of which each has port 1. Ranges and negations are left to UCX_NET_DEVICES itself.
+// firstPorts takes the port from devices of which each has port 1. A ^ before the first, which stands for all but these, stays where it is.
 func firstPorts(list string) (names []string, ok bool) {
+	list, not := strings.CutPrefix(list, "^")
 	for d := range strings.SplitSeq(list, ",") {
 		name, first := strings.CutSuffix(strings.TrimSpace(d), ":1")
 		if !first || name == "" || strings.ContainsAny(name, ":^ ") {
@@ -46,7 +47,18 @@ func firstPorts(list string) (names []string, ok bool) {
 		}
 		names = append(names, name)
 	}
+	if not {
+		names[0] = "^" + names[0]
+	}
 	return names, true
+}
+
+var _ transport.Tellable = (*Agent)(nil)
+
+// Carries tells whether NIXL takes a setting.
+func (a *Agent) Carries(s transport.Setting) bool {
+	_, _, err := backendParams([]transport.Setting{s}, func(string) bool { return false })
+	return err == nil
 }
 
 // named is what settings say of UCX_NET_DEVICES, unless the user has said it.

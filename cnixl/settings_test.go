@@ -22,12 +22,17 @@ func TestSettingsOfUCXAreParametersOfTheBackend(t *testing.T) {
 		{"several", []transport.Setting{{Name: "UCX_NET_DEVICES", Value: "mlx5_4:1,mlx5_5:1"}, {Name: "UCX_MAX_RMA_RAILS", Value: "4"}}, "", "MAX_RMA_RAILS=4", "mlx5_4, mlx5_5", nil},
 		{"several, and the user has said it", []transport.Setting{{Name: "UCX_NET_DEVICES", Value: "mlx5_4:1,mlx5_5:1"}}, "UCX_NET_DEVICES", "", "", nil},
 		{"second ports among several", []transport.Setting{{Name: "UCX_NET_DEVICES", Value: "mlx4_0:1,mlx4_0:2"}}, "", "", "", transport.ErrInvalid},
-		{"all but", []transport.Setting{{Name: "UCX_NET_DEVICES", Value: "^mlx5_4:1,mlx5_5:1"}}, "", "", "", transport.ErrInvalid},
+		{"all but one", []transport.Setting{{Name: "UCX_NET_DEVICES", Value: "^mlx5_4:1"}}, "", "NET_DEVICES=^mlx5_4:1", "", nil},
+		{"all but several", []transport.Setting{{Name: "UCX_NET_DEVICES", Value: "^mlx5_4:1,mlx5_5:1"}}, "", "", "^mlx5_4, mlx5_5", nil},
+		{"a ^ amid a list", []transport.Setting{{Name: "UCX_NET_DEVICES", Value: "mlx5_4:1,^mlx5_5:1"}}, "", "", "", transport.ErrInvalid},
 		{"a list of something else", []transport.Setting{{Name: "UCX_TLS", Value: "rc,cuda"}}, "", "", "", transport.ErrInvalid},
 		{"no variable of UCX's", []transport.Setting{{Name: "LD_PRELOAD", Value: "x"}}, "", "", "", transport.ErrInvalid},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			engine, devices, err := backendParams(tc.settings, func(name string) bool { return name == tc.set })
+			if len(tc.settings) == 1 && (*Agent)(nil).Carries(tc.settings[0]) != (tc.err == nil) {
+				t.Errorf("%q is carried, or not, against what Open says", tc.settings)
+			}
 			if engine != tc.engine || devices != tc.devices || !errors.Is(err, tc.err) {
 				t.Errorf("%q, %q, %v; want %q, %q, %v", engine, devices, err, tc.engine, tc.devices, tc.err)
 			}
@@ -89,6 +94,7 @@ func TestRealNIXLTakesSettingsUnlessTheEnvironmentHasThem(t *testing.T) {
 		{"a transport that is not there", none, nil, false},
 		{"and the environment names another", none, []string{"UCX_TLS=tcp"}, true},
 		{"devices that are not there", devices, []string{"UCX_TLS=tcp"}, false},
+		{"all but devices that are not there", []transport.Setting{{Name: "UCX_NET_DEVICES", Value: "^none0:1,none1:1"}}, []string{"UCX_TLS=tcp"}, true},
 		{"and the environment names all", devices, []string{"UCX_TLS=tcp", "UCX_NET_DEVICES=all"}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -188,6 +188,25 @@ func TestAProcessWithSeveralGPUsGetsTheNICsOfAll(t *testing.T) {
 	}
 }
 
+func TestWhatNobodyAskedForLeavesTheWaysThatThereAre(t *testing.T) {
+	for name, want := range map[string]string{
+		"eight-by-eight": "[UCX_NET_DEVICES=^mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1,mlx5_9:1]",
+		"far-socket":     "[UCX_NET_DEVICES=^mlx5_1:1]",
+		"grace-hopper":   "[]",
+		"no-nic":         "[]",
+		"two-and-eight":  "[UCX_NET_DEVICES=^mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 UCX_MAX_RMA_RAILS=4]",
+	} {
+		h := made(t, name).look()
+		got := []string{}
+		for _, s := range h.Mild("GPU 0", h.Choose()[0], unset) {
+			got = append(got, s.Name+"="+s.Value)
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("%s: %v, want %s", name, got, want)
+		}
+	}
+}
+
 func TestNICsAreNoMatterWhereTheUserTakesOtherWays(t *testing.T) {
 	h := made(t, "two-and-eight").look()
 	for tls, want := range map[string][]string{

@@ -24,6 +24,17 @@ type Setting struct {
 // Names and meanings are those of UCX 1.20 to 1.23 (ucp_context.c, uct/ib/base/ib_md.c) and of NIXL's UCX plugin, which sets
 // MAX_RMA_RAILS to 2 unless the variable is there (ucx_utils.cpp). What they choose well by themselves is left to them.
 func (h *Host) Settings(gpus string, c Choice, env func(string) (string, bool)) []Setting {
+	return h.settings(gpus, c, env, false)
+}
+
+// Mild are Settings for a process that nobody has asked: they leave a way open wherever UCX has one by itself. The NICs of others are left out by name, so
+// peers that no NIC reaches are reached by TCP as before, where Settings name the GPU's NICs and nothing else. What only turns a slow way into an
+// error is left to the user.
+func (h *Host) Mild(gpus string, c Choice, env func(string) (string, bool)) []Setting {
+	return h.settings(gpus, c, env, true)
+}
+
+func (h *Host) settings(gpus string, c Choice, env func(string) (string, bool), mild bool) []Setting {
 	var list []Setting
 	add := func(name, value, format string, args ...any) {
 		s := Setting{Name: name, Value: value, Reason: fmt.Sprintf(format, args...)}
@@ -35,14 +46,17 @@ func (h *Host) Settings(gpus string, c Choice, env func(string) (string, bool)) 
 	}
 	usable := h.usable()
 	_, narrowed := env("UCX_NET_DEVICES") // by the user, who knows how many ports that leaves
-	if len(c.NICs) < len(usable) {
-		add("UCX_NET_DEVICES", strings.Join(h.ports(c.NICs), ","), "of %d NICs these are %s's: %s. Without it UCX also takes %s",
-			len(usable), gpus, c.Why, h.others(c, usable))
+	if rest := slices.DeleteFunc(slices.Clone(usable), func(n int) bool { return slices.Contains(c.NICs, n) }); len(rest) > 0 {
+		devices := strings.Join(h.ports(c.NICs), ",")
+		if mild {
+			devices = "^" + strings.Join(h.ports(rest), ",")
+		}
+		add("UCX_NET_DEVICES", devices, "of %d NICs these are %s's: %s. Without it UCX also takes %s", len(usable), gpus, c.Why, few(h.names(rest)))
 	}
 	if ports := len(h.ports(c.NICs)); ports > nixlRails && !narrowed {
 		add("UCX_MAX_RMA_RAILS", strconv.Itoa(ports), "one read may use all %d ports of %s at once; NIXL says %d unless this is set", ports, gpus, nixlRails)
 	}
-	if h.GPUMemory.Any() {
+	if h.GPUMemory.Any() && !mild {
 		add("UCX_IB_GPU_DIRECT_RDMA", "yes", "GPU memory can be given to the NIC (%s). With UCX's own value, try, a NIC that cannot take it is used all the same, "+
 			"and reads may go through host memory without a word; with yes it is refused with an error", h.ways())
 	}
@@ -64,17 +78,11 @@ func (h *Host) ways() string {
 	return strings.Join(ways, ", ")
 }
 
-// others are the NICs that were not chosen, with what is wrong with the nearest of them.
-func (h *Host) others(c Choice, usable []int) string {
-	var rest []string
-	for _, n := range usable {
-		if !slices.Contains(c.NICs, n) {
-			rest = append(rest, h.NICs[n].Name)
-		}
-	}
+// few are the first of a list of names.
+func few(names []string) string {
 	const most = 3
-	if len(rest) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(rest[:most], ", "), len(rest)-most)
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}
-	return strings.Join(rest, ", ")
+	return strings.Join(names, ", ")
 }

@@ -3,3 +3,9 @@ package transport
 // Setting is something that a transport is told of the machine when an agent is opened, in the words of its own environment variables: for that agent alone,
 // and unless the variable is set.
 type Setting struct{ Name, Value string }
+
+// Tellable is a transport whose agents can be told settings.
+type Tellable interface {
+	// Carries tells whether an agent that is opened with the setting is told it. It needs no open agent.
+	Carries(s Setting) bool
+}
