@@ -61,13 +61,9 @@ func (c *benchCmd) config() (bench.Config, error) {
 	cfg := bench.Config{
 		Transport: "nixl", NixlPath: c.Nixl, Memory: c.Memory, Counts: c.Count, Rounds: c.Rounds, Samples: c.Samples, Burst: c.Burst,
 	}
-	switch n := len(c.Device); {
-	case n < 1 || n > 2 || slices.Min(c.Device) < 0:
-		return cfg, fmt.Errorf("--device is %v, wanted: one GPU or two, which count from 0", c.Device)
-	case c.Memory != "vram" && !slices.Equal(c.Device, []int{0, 0}):
-		return cfg, errors.New("--device is for --memory vram")
-	default:
-		cfg.Devices = [2]int{c.Device[0], c.Device[n-1]}
+	var err error
+	if cfg.Devices, err = twoDevices(c.Device, c.Memory == "vram"); err != nil {
+		return cfg, err
 	}
 	if c.Config != "" {
 		if err := json.Unmarshal([]byte(c.Config), &cfg.Keys); err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,8 @@ type demoCmd struct {
 	JSON      bool          `help:"Print one JSON object at the end on stdout; what happens goes to stderr."`
 	Lease     time.Duration `help:"kv_lease_duration of all engines." default:"1.2s"`
 	PassTime  time.Duration `help:"Forward pass of all engines." default:"10ms"`
+	Memory    string        `help:"Where the KV caches are: dram (host memory), vram (GPUs), fakecuda (device memory of a fake driver, which the host cannot touch)." enum:"dram,vram,fakecuda" default:"dram"`
+	Device    []int         `help:"With --memory vram or fakecuda: the GPU of P and, after a comma, that of D." default:"0,0"`
 	Transport string        `help:"What moves the bytes between the processes." default:"nixl"`
 	Examples  string        `help:"Folder of the C programs prefill and decode; searched for beside this program if empty." placeholder:"DIR"`
 }
@@ -35,11 +38,14 @@ func (demoCmd) Help() string {
 ` + demo.Describe() + `
 Scene i cuts TCP connections with ss of iproute2, as root; where that cannot be done it is skipped, and the table says why. A run in which the machine stood still, and a promise about time was broken, is played again, at most twice; never if wrong data was handed out.
 
+With --memory vram or fakecuda every engine has its KV cache in device memory, registers it as an engine does, and offers blocks once the event behind their last write has fired. What is replaced then, and why, is said first. fakecuda needs no GPU: its memory falls over a process that touches it, and D reads it by the driver's copies; KVL_FAKE_CUDA scripts failures (cuda/fakecuda/src/script.c). vram has not run on a GPU yet.
+
 The table at the end holds each promise beside what was measured. The exit code is 0 if all were kept, 1 with the broken promise named if not, 2 for a wrong argument.
 
   $ make demo                          build everything, then run all scenes, about a minute
   $ kvlease demo --only bc             two scenes
   $ kvlease demo --json > result.json  for programs
+  $ kvlease demo --memory fakecuda     caches in device memory, without a GPU
   $ NO_COLOR=1 kvlease demo            without colour`
 }
 
@@ -59,6 +65,10 @@ func (c *demoCmd) Run(w *world) error {
 	if err := demo.CheckScenes(c.Only); err != nil {
 		return usageError{err}
 	}
+	gpus, err := twoDevices(c.Device, c.Memory != demo.MemoryDRAM)
+	if err != nil {
+		return usageError{err}
+	}
 	programs, err := c.programs()
 	if err != nil {
 		return err
@@ -71,16 +81,21 @@ func (c *demoCmd) Run(w *world) error {
 		return err
 	}
 	nameParts()
-	if err := findNIXL(w.ctx, programs.Node); err != nil {
+	cfg := demo.Config{Programs: programs, Lease: c.Lease, Pass: c.PassTime, Scenes: c.Only, Version: version, Memory: c.Memory, Device: demo.Device{Of: gpus}}
+	end, err := c.onDevice(&cfg)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := findNIXL(w.ctx, programs.Node, cfg.NodeFlags()...); err != nil {
 		return err
 	}
 	narrate := w.stdout
 	if c.JSON {
 		narrate = w.stderr
 	}
-	result, err := demo.Run(w.ctx, demo.Config{
-		Programs: programs, Lease: c.Lease, Pass: c.PassTime, Scenes: c.Only, Narrate: narrate, Color: terminal(narrate) && os.Getenv("NO_COLOR") == "", Version: version,
-	})
+	cfg.Narrate, cfg.Color = narrate, terminal(narrate) && os.Getenv("NO_COLOR") == ""
+	result, err := demo.Run(w.ctx, cfg)
 	if err != nil {
 		return usageError{err}
 	}
@@ -159,19 +174,27 @@ func nameParts() {
 	}
 }
 
-// findNIXL says once, and before anything runs, what each engine would die of.
-func findNIXL(ctx context.Context, node []string) error {
+// findNIXL says once, and before anything runs, what each engine would die of. flags: what engines are told of device memory; there the
+// driver can be missing, too.
+func findNIXL(ctx context.Context, node []string, flags ...string) error {
 	lib, err := cnixl.Find(cnixl.Config{Folders: nixlFolders()})
-	if err != nil || lib.File != "" {
+	if err != nil {
 		return err
 	}
-	var said bytes.Buffer // the loader may know one: an engine with nothing to do tells
-	engine := exec.CommandContext(ctx, node[0], append(node[1:], "--role", "prefill")...)
+	if lib.File != "" && len(flags) == 0 {
+		return nil
+	}
+	var said bytes.Buffer // the loader may know a NIXL, and a device is known by its driver: an engine with nothing to do tells
+	engine := exec.CommandContext(ctx, node[0], slices.Concat(node[1:], []string{"--role", "prefill"}, flags)...)
 	engine.Stderr = &said
 	if engine.Run() == nil || ctx.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("%s (make deps fetches one)", strings.TrimPrefix(strings.TrimSpace(said.String()), "kvlease: "))
+	why := strings.TrimPrefix(strings.TrimSpace(said.String()), "kvlease: ")
+	if lib.File == "" {
+		why += " (make deps fetches one)"
+	}
+	return errors.New(why)
 }
 
 // writable finds out before the scenes run, not after them.

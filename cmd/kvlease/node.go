@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/node"
+	"github.com/kvlease/kvlease/cuda/devices"
 	"github.com/kvlease/kvlease/dataplane/metrics"
 )
 
@@ -24,6 +26,10 @@ type nodeCmd struct {
 	Lease     time.Duration `help:"kv_lease_duration: first term of a lease; heartbeats come every sixth of it." default:"30s"`
 	Blocks    uint32        `help:"Blocks of the KV cache." default:"512"`
 	Layers    uint32        `help:"Layers of the KV cache, one region each." default:"4"`
+	Memory    string        `help:"Where the KV cache is: dram (the host's memory) or vram (a GPU's)." enum:"dram,vram" default:"dram"`
+	Device    int           `help:"With --memory vram: which GPU, after CUDA_VISIBLE_DEVICES." default:"0"`
+	Reads     string        `name:"device-reads" help:"Who carries reads of device memory: transport, or ipc: the driver, between processes of this machine, for tests." enum:"transport,ipc" default:"transport"`
+	Machine   string        `hidden:"" help:"Folder with sys, proc and dev of the machine in which NICs are looked for." placeholder:"DIR"`
 	Watch     bool          `help:"Report heartbeats as they arrive."`
 	Listen    string        `help:"Serve our handshake and the death wire on this side channel." placeholder:"HOST:PORT"`
 	Metrics   string        `help:"Serve our metrics to Prometheus there; without a host on 127.0.0.1. For all engines of the machine: kvlease export." placeholder:"HOST:PORT"`
@@ -86,6 +92,10 @@ func (c *nodeCmd) check() error {
 		return errors.New("--carrier is for --context host and rank")
 	case c.Context == "rank" && c.Listen != "":
 		return errors.New("--listen is for the engine's host, not for its ranks")
+	case c.Memory != "vram" && (c.Device != 0 || c.Reads != "transport"):
+		return errors.New("--device and --device-reads are for --memory vram")
+	case c.Device < 0:
+		return fmt.Errorf("--device is %d, GPUs count from 0", c.Device)
 	case c.Context != "engine" && c.EngineID == "":
 		return errors.New("--engine-id: a host and its ranks must be given the same one")
 	}
@@ -107,6 +117,14 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
+// machineAt is the machine that a folder shows, or this one.
+func machineAt(dir string) devices.Machine {
+	if dir == "" {
+		return devices.Machine{}
+	}
+	return devices.Machine{Sys: filepath.Join(dir, "sys"), Proc: filepath.Join(dir, "proc"), Dev: filepath.Join(dir, "dev")}
+}
+
 func (c *nodeCmd) Run(w *world) error {
 	if err := c.check(); err != nil {
 		return usageError{err}
@@ -121,5 +139,6 @@ func (c *nodeCmd) Run(w *world) error {
 		Role: c.Role, EngineID: c.EngineID, Drive: c.Drive, Transport: c.Transport, NixlPath: c.Nixl,
 		PassTime: c.PassTime, Lease: c.Lease, Layers: c.Layers, Blocks: c.Blocks, Watch: c.Watch,
 		Listen: c.Listen, Metrics: c.Metrics, Context: c.Context, TP: c.Tp, TPRank: c.TpRank, Carrier: c.Carrier, Keys: keys,
+		Memory: c.Memory, Device: c.Device, Reads: c.Reads, Machine: machineAt(c.Machine),
 	}, transports, w.stdin, w.stdout, version)
 }

@@ -79,6 +79,7 @@ void reset_work(void);
 void close_opened(allocation_t *a);
 /* Work of the device is held until it is let go, or takes its time. launch: fills memory behind what there is. */
 void hold_work(bool on);
+void hold_by(const char *file);
 void work_takes(int ms);
 int launch(uint64_t addr, uint64_t bytes, int value);
 int waits_held(void);

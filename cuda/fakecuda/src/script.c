@@ -16,6 +16,7 @@
  *   retains DEV               returns how often it is held
  *   flags DEV                 returns the flags of the primary context
  *   lost DEV CODE             the device has died: its calls answer CODE; 0: it works again
+ *   dies DEV CALL N CODE      the same, from the N-th call of CALL on
  *   alloc KIND DEV BYTES [PIECE]  memory that others made: host device managed vmm pool ipc; vmm is mapped in pieces. Returns how
  *                             many times 512 bytes it is behind the device's first address
  *   base DEV                  returns that address in units of 2 MiB
@@ -25,6 +26,7 @@
  *   synced ADDR               returns whether SYNC_MEMOPS is set
  *   byte ADDR                 returns a byte of device memory
  *   hold 1|0                  work of the devices stands still; 0: all that was held is done
+ *   held FILE                 the same while there is such a file
  *   work MS                   work of the devices takes so long from now on
  *   launch ADDR BYTES VALUE   a kernel that fills memory
  *   waits                     returns how many streams wait for an event that was held when they were told to
@@ -40,6 +42,10 @@ pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 enum { NAME = 64, MISSING = 8, VERSION = 12080 };
 static char missing[MISSING][NAME];
 static int missing_n, version = VERSION;
+static struct {
+	char call[NAME];
+	int device, left, code;
+} dies;
 
 /* H200-like: a card with GPUDirect RDMA, dma-buf and ordered writes. */
 static void reset_devices(void)
@@ -71,7 +77,7 @@ static int kind_of(const char *name)
 	return -1;
 }
 
-static int of_device(const char *word, int dev, const char *b, const char *c)
+static int of_device(const char *word, int dev, const char *b, const char *c, const char *e)
 {
 	if (dev < 0 || dev >= DEVICES)
 		return -1;
@@ -94,6 +100,11 @@ static int of_device(const char *word, int dev, const char *b, const char *c)
 		return (int)(d->base / MAPPED);
 	} else if (strcmp(word, "lost") == 0) {
 		d->lost = atoi(b);
+	} else if (strcmp(word, "dies") == 0) {
+		snprintf(dies.call, sizeof dies.call, "%s", b);
+		dies.device = dev;
+		dies.left = atoi(c);
+		dies.code = atoi(e);
 	} else if (strcmp(word, "memory") == 0) {
 		d->limit = strtoull(b, NULL, 0);
 	} else if (strcmp(word, "attribute") == 0 && atoi(b) >= 0 && atoi(b) < ATTRIBUTES) {
@@ -130,7 +141,7 @@ static int of_address(const char *word, uint64_t addr, const char *b, const char
 static void reset(void)
 {
 	script_forget();
-	missing_n = 0;
+	missing_n = dies.left = 0;
 	version = VERSION;
 	reset_work();
 	reset_memory();
@@ -167,6 +178,8 @@ static int command(const char *line)
 		hold_work(atoi(a) != 0);
 	} else if (strcmp(word, "work") == 0) {
 		work_takes(atoi(a));
+	} else if (strcmp(word, "held") == 0) {
+		hold_by(line + strlen("held "));
 	} else if (strcmp(word, "current") == 0) {
 		return current_device();
 	} else if (strcmp(word, "waits") == 0) {
@@ -176,7 +189,7 @@ static int command(const char *line)
 	} else if (strncmp(a, "0x", 2) == 0) {
 		return of_address(word, strtoull(a, NULL, 0), b, c);
 	} else {
-		return of_device(word, atoi(a), b, c);
+		return of_device(word, atoi(a), b, c, e);
 	}
 	return 0;
 }
@@ -209,6 +222,8 @@ int enter(const char *call)
 	pthread_mutex_lock(&lock);
 	read_environment();
 	int st = script_enter(call), slow = script_call(call)->slow_ms;
+	if (dies.left > 0 && strcmp(dies.call, call) == 0 && --dies.left == 0)
+		devices[dies.device].lost = dies.code;
 	for (int ms = 0; script_call(call)->closed && ms < 20000; ms++) {
 		pthread_mutex_unlock(&lock);
 		sleep_ms(1);

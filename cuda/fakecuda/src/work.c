@@ -2,9 +2,11 @@
  * while the script holds it, when it is let go: always in order of its launch, over all streams, and by the call that looks. */
 #include "fake.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* A stream or an event. */
 typedef struct handle {
@@ -21,6 +23,7 @@ typedef struct work {
 
 static handle_t *streams, *events;
 static bool holding;
+static char holder[512]; /* a file that holds, too */
 static int waits;
 static int64_t takes_ns;             /* how long work takes */
 static work_t *first, **last = &first;
@@ -48,7 +51,8 @@ static void perform(const work_t *w)
 static void settle(bool all)
 {
 	int64_t now = takes_ns > 0 ? now_ns() : INT64_MAX;
-	while (first != NULL && (all || (!holding && first->due_ns <= now))) {
+	bool held = holding || (holder[0] != 0 && access(holder, F_OK) == 0);
+	while (first != NULL && (all || (!held && first->due_ns <= now))) {
 		work_t *w = first;
 		perform(w);
 		first = w->next;
@@ -87,6 +91,11 @@ void hold_work(bool on)
 		settle(true);
 }
 
+void hold_by(const char *file)
+{
+	snprintf(holder, sizeof holder, "%s", file);
+}
+
 void work_takes(int ms)
 {
 	takes_ns = (int64_t)ms * 1000000;
@@ -109,6 +118,7 @@ static void forget_all(handle_t **list)
 void reset_work(void)
 {
 	holding = false;
+	holder[0] = 0;
 	waits = 0;
 	takes_ns = 0;
 	settle(true); /* so that nothing is written later */

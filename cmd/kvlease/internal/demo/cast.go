@@ -15,6 +15,7 @@ import (
 type cast struct {
 	side         bool // they meet over the side channel, as engines do, not through us
 	both         bool // each reads from the other
+	holds        bool // the work of D's device stands still meanwhile
 	pKeys, dKeys map[string]any
 }
 
@@ -22,7 +23,10 @@ type cast struct {
 func (s *stage) processes(name, role, program string, tp uint32, keys map[string]any) ([]spec, error) {
 	first := spec{
 		run: s.name(), name: name, role: role, program: program, drive: s.variant.drive, ucxTLS: s.variant.ucxTLS, lease: s.cfg.Lease, pass: s.cfg.Pass,
-		context: "engine", tp: tp, keys: keys,
+		context: "engine", tp: tp, keys: keys, device: s.cfg.deviceOf(name),
+	}
+	if s.scene.cast.holds && s.cfg.Memory == MemoryFakeCUDA {
+		first.hold = filepath.Join(s.folder, name+".held")
 	}
 	if s.scene.cast.side {
 		port, err := ports.Free(1)

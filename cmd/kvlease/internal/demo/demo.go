@@ -24,6 +24,8 @@ type Config struct {
 	Narrate  io.Writer     // what happens, and the table
 	Color    bool
 	Version  string
+	Memory   string // MemoryDRAM if empty
+	Device   Device // unless it is in host memory
 
 	launch   launcher                        // tests replace these two
 	cut      func(a, b *engine) (int, error) // resets what connects two engines and tells how many connections that were
@@ -36,6 +38,8 @@ type Result struct {
 	Kept     bool      `json:"kept"`
 	Promises []Promise `json:"promises"`
 	Failures []string  `json:"failures,omitempty"` // runs that did not come to their end
+	Memory   string    `json:"memory"`
+	Replaced []string  `json:"replaced,omitempty"` // what is not as in an engine with GPUs, and why
 	Skipped  []string  `json:"skipped,omitempty"`  // runs that this machine cannot play, with the reason
 	Repeats  int64     `json:"repeats"`            // runs played again, since the machine stood still in them
 	Seconds  float64   `json:"seconds"`
@@ -102,7 +106,7 @@ var scenes = []sceneDef{
 	{"g", "death wire", "D is killed. The connection that falls with its process tells P, which waits half a second for D to return: long before a lease of 6 s runs out, its blocks are free.", engines, wiredCrash, cast{side: true, pKeys: map[string]any{"kv_lease_duration": wiredLease.Seconds()}, dKeys: map[string]any{"kv_lease_duration": wiredLease.Seconds()}}},
 	{"h", "P restart", "P is killed and comes back under the same name at the same address. D is told what to recompute, and reads from the new P.", engines, restartedP, cast{side: true}},
 	{"i", "reset", "The connection between D and P is cut while requests wait. D makes it anew between two heartbeats; no lease is lost.", overTCP, resetLink, cast{side: true}},
-	{"j", "read without end", "P stops, and D's read from it does not end. D gives up in time, and sets the blocks aside until the late bytes have landed.", overTCP, endlessRead, cast{side: true, dKeys: map[string]any{"read_timeout": readTimeout.Seconds()}}},
+	{"j", "read without end", "P stops, and D's read from it does not end. D gives up in time, and sets the blocks aside until the late bytes have landed.", overTCP, endlessRead, cast{side: true, holds: true, dKeys: map[string]any{"read_timeout": readTimeout.Seconds()}}},
 	{"k", "pressure", "P needs blocks and takes leases back. D is told, recomputes, and nothing that was overwritten is handed out.", engines, pressedP, cast{side: true}},
 }
 
@@ -142,6 +146,9 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.together == 0 {
 		cfg.together = 2 // each is two processes that mostly sleep
 	}
+	if cfg.Memory == "" {
+		cfg.Memory = MemoryDRAM
+	}
 	if cfg.limit == 0 {
 		cfg.limit = 150 * time.Second
 	}
@@ -155,19 +162,21 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	interval, extension := cfg.Lease/6, cfg.Lease*2/3
 	say.line("%s  leases of %v, a heartbeat every %v, each buys %v; a forward pass takes %v", say.paint.bold("kvlease "+cfg.Version), cfg.Lease, interval, extension, cfg.Pass)
 	say.line("P is the prefill engine, D the decode engine, each a process of its own.")
+	say.tellMemory(&cfg)
 
-	result := &Result{chart: timeline.Chart{
+	result := &Result{Memory: cfg.Memory, Replaced: cfg.replaced(), chart: timeline.Chart{
 		Title:    "kvlease demo: who holds which blocks, and for how long",
 		Subtitle: fmt.Sprintf("P (prefill) holds a request's KV blocks under a lease of %v until D (decode) has read them. D's heartbeats come every %v, each keeps the lease for %v more. Engines are processes of their own, over NIXL.", cfg.Lease, interval, extension),
 	}}
 	var repeats atomic.Int64
 	for _, s := range chosen {
 		say.line("\n%s  %s", say.paint.bold("scene "+s.key+": "+s.title), say.paint.dim(s.story))
-		stages := make([]*stage, len(s.variants))
-		errs := make([]error, len(s.variants))
+		variants := cfg.played(s.variants)
+		stages := make([]*stage, len(variants))
+		errs := make([]error, len(variants))
 		var wait sync.WaitGroup
 		slots := make(chan struct{}, cfg.together)
-		for i, v := range s.variants {
+		for i, v := range variants {
 			stages[i] = &stage{cfg: &cfg, scene: s, variant: v, ctx: ctx, say: say}
 			wait.Add(1)
 			slots <- struct{}{} // in order, so that the story is told in order
@@ -282,8 +291,8 @@ func (r *Result) Verdict() error {
 // short is a message on one line, without the middle of a long one.
 func short(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > 400 {
-		return s[:250] + " ... " + s[len(s)-140:]
+	if len(s) > 700 { // where and what, and the reason, which comes last
+		return s[:250] + " ... " + s[len(s)-440:]
 	}
 	return s
 }

@@ -1,7 +1,9 @@
 package demo
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"time"
 
@@ -15,6 +17,9 @@ const readTimeout = time.Second
 // endlessRead: P stops, and D's read from it does not end. D gives up, and keeps the blocks until the bytes have landed.
 func endlessRead(s *stage) error {
 	const n = 64
+	if s.cfg.onDevices() && s.cfg.Device.Reads == readsIPC && s.d.spec.hold == "" {
+		return skipped{errors.New("the driver's copies are D's own and need nothing of P's process: such a read ends though P has stopped")}
+	}
 	granted, err := s.grant([]string{"r1"}, [][]uint32{sequence(8, n)})
 	if err != nil {
 		return err
@@ -25,6 +30,9 @@ func endlessRead(s *stage) error {
 	}
 	stopped := bootNow()
 	if err := s.p.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	if err := s.holdD(true); err != nil {
 		return err
 	}
 	s.tell("%s P (SIGSTOP); D reads %s from it", s.say.paint.warn("stopped"), amount(uint64(size)))
@@ -45,7 +53,7 @@ func endlessRead(s *stage) error {
 	}
 	continued := bootNow()
 	s.stopped = time.Duration(continued - stopped)
-	if err := s.p.signal(syscall.SIGCONT); err != nil {
+	if err := errors.Join(s.p.signal(syscall.SIGCONT), s.holdD(false)); err != nil {
 		return err
 	}
 	back, err := s.d.await(s.ctx, `"blocks_back" of r1`, answerMax, markD, isEvent("blocks_back", "r1"))
@@ -78,6 +86,18 @@ func endlessRead(s *stage) error {
 	s.moment(given.TimeNS, "D gives up")
 	s.moment(back.TimeNS, "bytes have landed, blocks back")
 	return nil
+}
+
+// holdD has the copies of D's device stand still while P does, as those of a transport that needs P's process: an IPC copy needs nothing of it.
+func (s *stage) holdD(on bool) error {
+	if s.d.spec.hold == "" {
+		return nil
+	}
+	if !on {
+		return os.Remove(s.d.spec.hold)
+	}
+	s.tell("D's device stands still, too: its own copies would not wait for P")
+	return os.WriteFile(s.d.spec.hold, nil, 0o600)
 }
 
 // onTheWay is how many bytes of a read of this size were not there when its blocks came back. P has kept the request's data all

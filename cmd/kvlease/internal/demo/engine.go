@@ -130,7 +130,7 @@ func (e *engine) await(ctx context.Context, what string, limit time.Duration, ma
 		case <-ctx.Done():
 			return jsonl.Report{}, context.Cause(ctx)
 		case <-timer.C:
-			return jsonl.Report{}, fmt.Errorf("%s: %s did not report %s within %v; %s", e.spec.run, e, what, limit, e.lastWords(mark))
+			return jsonl.Report{}, fmt.Errorf("%s: %s did not report %s within %v; %s%s", e.spec.run, e, what, limit, e.lastWords(mark), e.complaint())
 		}
 	}
 }
@@ -146,6 +146,19 @@ func (e *engine) lastWords(mark int) string {
 		return err.Error()
 	}
 	return "the last of its " + fmt.Sprint(len(reports)) + " reports: " + strings.TrimSpace(string(line))
+}
+
+// complaint is the last that a living engine has said on stderr: its log tells why it cannot do what is waited for.
+func (e *engine) complaint() string {
+	said := e.stderr.String()
+	if said == "" {
+		return ""
+	}
+	said = said[strings.LastIndexByte(said, '\n')+1:]
+	if _, what, ok := strings.Cut(said, ` what="`); ok { // a record of kvlease's log: the rest of it is known here
+		said, _, _ = strings.Cut(what, `" remedy="`)
+	}
+	return "; its log says: " + said
 }
 
 // send gives commands without waiting for answers; the numbers of the answers come back.

@@ -105,6 +105,9 @@ func inProcessLauncher(t *testing.T, filter func(s spec, line []byte) []byte, mu
 			Role: s.role, EngineID: s.name, Drive: s.drive, Transport: "loopback", PassTime: s.pass, Lease: s.lease,
 			Layers: 4, Blocks: 512, Watch: s.role != "decode", Context: s.context, TP: s.tp, TPRank: s.rank, Keys: maps.Clone(s.keys),
 		}
+		if s.device != nil {
+			cfg.Memory, cfg.Device, cfg.Reads = node.MemoryVRAM, s.device.ordinal, s.device.Reads
+		}
 		if s.context != "engine" {
 			if cfg.Keys == nil {
 				cfg.Keys = map[string]any{}

@@ -31,6 +31,8 @@ type spec struct {
 	carrier string         // socket of a host and its ranks
 	port    uint32         // of the side channel; 0: none
 	keys    map[string]any // further keys of the configuration
+	device  *onDevice      // nil: the cache is in host memory
+	hold    string         // file that holds the work of the engine's fake device while it is there; "": none
 }
 
 // process is a running engine. Tests put engines into their own process behind it.
@@ -83,6 +85,9 @@ func (s *spec) nodeFlags() ([]string, error) {
 	if s.port != 0 {
 		flags = append(flags, "--listen", fmt.Sprintf("127.0.0.1:%d", s.port))
 	}
+	if s.device != nil && s.context != "host" {
+		flags = append(flags, s.device.flags()...)
+	}
 	if len(s.keys) > 0 {
 		keys, err := json.Marshal(s.keys)
 		if err != nil {
@@ -101,7 +106,7 @@ func (p *Programs) launch(s spec, stderr io.Writer) (process, error) {
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stderr = stderr
-	cmd.Env = environment(s.ucxTLS)
+	cmd.Env = environment(&s)
 	// A child must not outlive us even when we are killed and it is stopped; ctrl-C is ours to handle, not the children's.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	o := &osProcess{cmd: cmd}
@@ -124,19 +129,18 @@ func (p *Programs) launch(s spec, stderr io.Writer) (process, error) {
 	return o, nil
 }
 
-func environment(ucxTLS string) []string {
+func environment(s *spec) []string {
 	env := os.Environ()
-	if ucxTLS == "" {
-		return env
+	if s.ucxTLS != "" {
+		env = append(env, "UCX_TLS="+s.ucxTLS) // of one name the last counts
 	}
-	kept := env[:0:0]
-	for _, e := range env {
-		if !strings.HasPrefix(e, "UCX_TLS=") {
-			kept = append(kept, e)
-		}
+	if s.hold != "" {
+		env = append(env, fakeScript+"="+os.Getenv(fakeScript)+";held "+s.hold)
 	}
-	return append(kept, "UCX_TLS="+ucxTLS)
+	return env
 }
+
+const fakeScript = "KVL_FAKE_CUDA"
 
 // parentThread is a thread that lives as long as we do: the death signal of a child comes with the end of the thread
 // that started it, and threads of the Go runtime come and go.

@@ -160,6 +160,29 @@ func TestTheTailKeepsTheEnd(t *testing.T) {
 	}
 }
 
+func TestAnEngineOfAFakeDeviceIsToldWhatHoldsIt(t *testing.T) {
+	t.Setenv("UCX_TLS", "all")
+	t.Setenv(fakeScript, "work 2")
+	p := Programs{Prefill: []string{"/bin/sh", "-c", `echo "{\"ev\":\"$UCX_TLS\",\"error\":\"$KVL_FAKE_CUDA\"}"`}}
+	for _, tc := range []struct {
+		spec        spec
+		tls, script string
+	}{
+		{spec{}, "all", "work 2"},
+		{spec{ucxTLS: "tcp", hold: "/x/D.held"}, "tcp", "work 2;held /x/D.held"},
+	} {
+		tc.spec.run, tc.spec.name, tc.spec.role, tc.spec.program = "scene x", "P", "prefill", "c"
+		e, err := start(p.launch, tc.spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-e.dead
+		if r := e.reports(0); len(r) != 1 || r[0].Ev != tc.tls || r[0].Error != tc.script {
+			t.Errorf("%+v, want UCX_TLS=%s and %q", r, tc.tls, tc.script)
+		}
+	}
+}
+
 func TestTheCommandLineOfAnEngineSaysWhatItIs(t *testing.T) {
 	p := Programs{Prefill: []string{"/p"}, Decode: []string{"/d"}, Node: []string{"/k", "node"}}
 	base := spec{name: "P", role: "prefill", program: "node", drive: "pump", lease: 1200 * time.Millisecond, pass: 10 * time.Millisecond, context: "engine", tp: 1}
@@ -173,6 +196,12 @@ func TestTheCommandLineOfAnEngineSaysWhatItIs(t *testing.T) {
 		{"a stand-in", func(*spec) {}, "/k node --engine-id P --drive pump --role prefill --pass-time 10ms --lease 1.2s --watch"},
 		{"with a side channel and a key", func(s *spec) { s.role, s.port, s.keys = "both", 5600, map[string]any{"read_timeout": 1.5} },
 			`/k node --engine-id P --drive pump --role both --pass-time 10ms --lease 1.2s --listen 127.0.0.1:5600 --config {"read_timeout":1.5} --watch`},
+		{"with its cache on a device", func(s *spec) {
+			s.device = &onDevice{Device{Reads: "ipc", Machine: "/m"}, 3}
+		}, "/k node --engine-id P --drive pump --role prefill --pass-time 10ms --lease 1.2s --memory vram --device 3 --device-reads ipc --machine /m --watch"},
+		{"a host of ranks holds no memory", func(s *spec) {
+			s.context, s.tp, s.carrier, s.device = "host", 2, "/c.sock", &onDevice{Device{Reads: "transport"}, 3}
+		}, "/k node --engine-id P --drive pump --role prefill --pass-time 10ms --lease 1.2s --context host --tp 2 --tp-rank 0 --carrier /c.sock --watch"},
 		{"one rank of two", func(s *spec) { s.context, s.tp, s.rank, s.carrier = "rank", 2, 1, "/c.sock" },
 			"/k node --engine-id P --drive pump --role prefill --pass-time 10ms --lease 1.2s --context rank --tp 2 --tp-rank 1 --carrier /c.sock --watch"},
 	} {
@@ -187,5 +216,16 @@ func TestTheCommandLineOfAnEngineSaysWhatItIs(t *testing.T) {
 	}
 	if _, err := (&Programs{}).command(base); err == nil {
 		t.Error("an engine without a program")
+	}
+}
+
+func TestAWaitThatTakesTooLongTellsWhatTheEngineComplainedOf(t *testing.T) {
+	e := shellEngine(t, `echo 'first' >&2; echo 'kvlease level=warning what="no way to it. Remedy: build one" remedy="see"' >&2; echo '{"ev":"ready","t_ns":1}'; cat > /dev/null`)
+	if _, err := e.await(t.Context(), `"ready"`, 10*time.Second, 0, isEvent("ready", "")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := e.await(t.Context(), `"engine_up"`, 20*time.Millisecond, 0, isEvent("engine_up", ""))
+	if err == nil || !strings.HasSuffix(err.Error(), "; its log says: no way to it. Remedy: build one") {
+		t.Errorf("%v", err)
 	}
 }

@@ -182,7 +182,7 @@ func stoppedD(s *stage) error {
 	}
 	s.stopped = time.Duration(continued - stopped)
 	s.tell("D goes on (SIGCONT) after %.2f s, its scheduler says: read %s", float64(continued-stopped)/1e9, id)
-	outcome, err := s.d.await(s.ctx, "the end of the read of "+id, answerMax, markD, isOutcome(id))
+	outcome, err := s.outcome(s.d, id, markD)
 	if err != nil {
 		return err
 	}
@@ -288,7 +288,7 @@ func overload(s *stage) error {
 	var bad float64
 	last, done, completed := asked, 0, 0
 	for _, id := range ids {
-		r, err := s.d.await(s.ctx, "the end of the read of "+id, answerMax, markD, isOutcome(id))
+		r, err := s.outcome(s.d, id, markD)
 		if err != nil {
 			return err
 		}

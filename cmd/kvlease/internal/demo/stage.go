@@ -187,8 +187,17 @@ func (s *stage) read(e *engine, id string) (asked uint64, outcome jsonl.Report, 
 	if _, err := e.ask(s.ctx, jsonl.Command{Cmd: "read", ID: id}); err != nil {
 		return 0, jsonl.Report{}, err
 	}
-	outcome, err = e.await(s.ctx, "the end of the read of "+id, answerMax, mark, isOutcome(id))
+	outcome, err = s.outcome(e, id, mark)
 	return asked, outcome, err
+}
+
+// outcome waits for the end of a read. What it brought may be where nobody can look any more: in a device that is lost.
+func (s *stage) outcome(e *engine, id string, mark int) (jsonl.Report, error) {
+	r, err := e.await(s.ctx, "the end of the read of "+id, answerMax, mark, isOutcome(id))
+	if err == nil && r.Error != "" {
+		err = fmt.Errorf("%s: %s read %s (%s), and cannot look at it: %s", s.name(), e, id, r.Status, r.Error)
+	}
+	return r, err
 }
 
 // freed waits for the end of a lease.

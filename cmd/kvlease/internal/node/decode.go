@@ -88,10 +88,13 @@ func (n *Node) read(c *jsonl.Command) (jsonl.Report, error) {
 	cut := len(n.free) - len(q.remote)
 	q.local = append([]uint32(nil), n.free[cut:]...)
 	n.free = n.free[:cut]
-	if n.engine.cache != nil {
-		n.engine.cache.Clear(q.local)
+	var err error
+	if n.engine.memory != nil {
+		err = n.engine.memory.store.Clear(q.local)
 	}
-	err := n.engine.read(q.track, q.local, q.remote)
+	if err == nil {
+		err = n.engine.read(q.track, q.local, q.remote)
+	}
 	if errors.Is(err, host.ErrStale) { // the lease is known to be over: no read, no event
 		n.after = append(n.after, jsonl.Report{Ev: "read_failed", ID: q.id, Status: "stale", BlocksHeld: new(bool), HandedOut: n.given()})
 		n.forget(q)
@@ -149,9 +152,8 @@ func (n *Node) onTrack(e *record.Event) {
 	case record.EvReadDone: // proven: all of it was read while the lease stood; only now may the model see it
 		n.handedOut++
 		r.Ev, r.Status, r.Bytes, r.TookMS, r.HandedOut = "read_done", "ok", e.Value0, float64(e.Value1)/1e6, n.given()
-		if n.engine.cache != nil { // else the ranks are asked to check theirs
-			bad := n.engine.cache.BadBytes(q.remoteID, q.local)
-			r.BadBytes = &bad
+		if n.engine.memory != nil { // else the ranks are asked to check theirs
+			r.BadBytes, _, r.Error = n.engine.memory.looked(q.remoteID, q.local)
 		}
 		r.Local = q.local
 		n.forget(q)
@@ -162,17 +164,14 @@ func (n *Node) onTrack(e *record.Event) {
 			q.over = true // a transfer may still write there: the blocks come back by event
 			break
 		}
-		if n.engine.cache != nil {
-			bad := n.engine.cache.BadBytes(q.remoteID, q.local)
-			landed := n.engine.cache.Landed(q.local)
-			r.BadBytes, r.Landed = &bad, &landed
+		if n.engine.memory != nil {
+			r.BadBytes, r.Landed, r.Error = n.engine.memory.looked(q.remoteID, q.local)
 		}
 		n.forget(q)
 	case record.EvBlocksBack: // whatever was on its way has come; what that is, is shown only
 		r.Ev = "blocks_back"
-		if n.engine.cache != nil {
-			bad := n.engine.cache.BadBytes(q.remoteID, q.local)
-			r.BadBytes = &bad
+		if n.engine.memory != nil {
+			r.BadBytes, _, r.Error = n.engine.memory.looked(q.remoteID, q.local)
 		}
 		n.forget(q)
 	case record.EvLeaseGone: // an engine recomputes and untracks; this one waits for the command

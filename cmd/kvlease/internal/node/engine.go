@@ -1,4 +1,4 @@
-// Package node is an engine stand-in in Go: a KV cache in host memory, a forward loop, and commands as JSON lines. It is
+// Package node is an engine stand-in in Go: a KV cache in host or device memory, a forward loop, and commands as JSON lines. It is
 // the Go twin of docs/examples/prefill.c and decode.c, over the same core without the C library in between.
 package node
 
@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
+	"github.com/kvlease/kvlease/cuda/devices"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/host"
@@ -40,6 +41,11 @@ type Config struct {
 	Layers    uint32
 	Blocks    uint32
 	Watch     bool // report heartbeats as they arrive
+
+	Memory  string          // "" or dram: the host's; vram: a device's
+	Device  int             // its ordinal
+	Reads   string          // of device memory: "" or transport: by the transport; ipc: by the driver (cuda/ipc)
+	Machine devices.Machine // where NICs are looked for
 }
 
 // core writes the configuration of the context. A lease of 3 s or less has to be asked for, with the longest pass said.
@@ -65,6 +71,9 @@ func (c *Config) core() ([]byte, error) {
 		}
 		keys["side_channel_listen"], keys["side_channel_host"], keys["side_channel_port"] = true, host, number
 	}
+	if c.Memory == MemoryVRAM {
+		keys["device_id"] = c.Device // under which peers ask their transport for our regions
+	}
 	if c.NixlPath != "" {
 		keys["nixl_path"] = c.NixlPath
 	}
@@ -81,14 +90,14 @@ func (c *Config) core() ([]byte, error) {
 //
 // Threads: one.
 type engine struct {
-	core  *core.Core
-	host  *host.Host
-	cache *kvcache.Cache // nil in a host context
-	pump  bool
-	peers map[string]uint64 // engine handles by id
+	core   *core.Core
+	host   *host.Host
+	memory *memory // nil in a host context
+	pump   bool
+	peers  map[string]uint64 // engine handles by id
 }
 
-func openEngine(cfg *Config, transports map[string]core.OpenTransport) (*engine, error) {
+func openEngine(cfg *Config, transports map[string]core.OpenTransport) (_ *engine, err error) {
 	text, err := cfg.core()
 	if err != nil {
 		return nil, err
@@ -97,49 +106,56 @@ func openEngine(cfg *Config, transports map[string]core.OpenTransport) (*engine,
 	if err != nil {
 		return nil, err
 	}
-	var cache *kvcache.Cache
+	e := &engine{pump: cfg.Drive == "pump", peers: map[string]uint64{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.close(0))
+		}
+	}()
 	if cfg.Context != "host" {
-		if cache, err = kvcache.NewRank(cfg.Layers, cfg.Blocks, cfg.TPRank, max(cfg.TP, 1)); err != nil {
+		if e.memory, err = openMemory(cfg); err != nil {
 			return nil, err
 		}
+		transports = e.memory.transports(transports)
 	}
 	mem, err := core.NewMemory(parsed.Sizes())
 	if err != nil {
 		return nil, err
 	}
-	c, err := core.Open(parsed, mem, transports, nil)
-	if err != nil {
+	if e.core, err = core.Open(parsed, mem, transports, nil); err != nil {
 		return nil, err
 	}
-	e := &engine{core: c, cache: cache, pump: cfg.Drive == "pump", peers: map[string]uint64{}}
-	if cache != nil {
-		if err := c.Register(regions(cache)); err != nil {
-			return nil, errors.Join(err, c.Close(0))
+	if e.memory != nil {
+		e.core.UseDevices(e.memory.view)
+		if err := e.core.Register(e.memory.regions()); err != nil {
+			return nil, err
 		}
 	}
 	var wake func()
 	if e.pump {
-		wake = c.Wake
+		wake = e.core.Wake
 	}
 	if e.host, err = host.New(mem, wake); err != nil {
-		return nil, errors.Join(err, c.Close(0))
+		return nil, err
 	}
-	e.host.Trace(c.Sites())
+	e.host.Trace(e.core.Sites())
 	if cfg.Context == "host" {
 		e.host.HostOf(int(cfg.TP))
 	}
 	return e, nil
 }
 
-func regions(cache *kvcache.Cache) []core.Region {
-	var list []core.Region
-	for l := range cache.Layers {
-		list = append(list, core.Region{
-			Addr: cache.Addr(l), Bytes: uint64(len(cache.Layer(l))), BlockLen: uint64(cache.BlockLen), BlockStride: uint64(cache.BlockLen),
-			Blocks: cache.Blocks, Group: -1, Name: fmt.Sprintf("layer.%d", l), Parts: kvcache.Parts,
-		})
+// close ends the context, then gives the cache back: not before, since NIXL has it registered.
+func (e *engine) close(limit time.Duration) error {
+	if e.core != nil {
+		if err := e.core.Close(limit); err != nil {
+			return err
+		}
 	}
-	return list
+	if e.memory == nil {
+		return nil
+	}
+	return e.memory.store.Close()
 }
 
 // pass is what the forward loop does once per pass. Inline it is the step; with the pump it says that the loop lives.
@@ -184,12 +200,12 @@ func (e *engine) peerName(handle uint64) string {
 	return ""
 }
 
-// grant holds a finished request's blocks under a lease and answers the transfer parameters for the router.
-// fixed is 0, or how long they are held whatever heartbeats say.
-func (e *engine) grant(id string, blocks []uint32, tokens uint32, expected record.Handle, user uint64, fixed time.Duration) (record.Handle, []byte, error) {
+// grant holds a finished request's blocks under a lease and answers the transfer parameters for the router. They may leave once the lease is
+// Ready, if event is not 0: the blocks are written then. fixed is 0, or how long they are held whatever heartbeats say.
+func (e *engine) grant(id string, blocks []uint32, tokens uint32, expected record.Handle, user, event uint64, fixed time.Duration) (record.Handle, []byte, error) {
 	end := float64(monotonic()+int64(fixed)) / 1e9
 	lease, err := e.host.Grant(host.Grant{
-		ID: []byte(id), Blocks: uint32(len(blocks)), Tokens: tokens, Expected: expected, User: user, TTL: fixed, Fixed: fixed > 0,
+		ID: []byte(id), Blocks: uint32(len(blocks)), Tokens: tokens, Expected: expected, User: user, Event: event, TTL: fixed, Fixed: fixed > 0,
 	}, core.Now())
 	if err != nil {
 		return 0, nil, err

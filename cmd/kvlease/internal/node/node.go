@@ -31,6 +31,7 @@ type Node struct {
 	held    map[string]*held // prefill side
 	byLease map[record.Handle]*held
 	holder  map[uint32]string // block -> id of the request that holds it
+	unready []*held           // whose blocks a device writes
 
 	queue     map[record.Handle]*queued // decode side
 	free      []uint32                  // local blocks
@@ -124,6 +125,7 @@ func (n *Node) loop(ctx context.Context, ended <-chan error) error {
 			return err
 		}
 		n.poll()
+		n.offer()
 		if n.cfg.Watch {
 			n.watch()
 		}
@@ -159,6 +161,9 @@ func (n *Node) takeCommands() bool {
 			var r jsonl.Report
 			if err == nil {
 				r, err = n.carryOut(&c)
+			}
+			if errors.Is(err, errLater) {
+				continue
 			}
 			ok := err == nil
 			if !ok {
@@ -229,7 +234,7 @@ func (n *Node) carryOut(c *jsonl.Command) (jsonl.Report, error) {
 	case "fill", "clear", "check":
 		return n.onMemory(c)
 	case "register":
-		return jsonl.Report{}, n.engine.core.Register(regions(n.engine.cache))
+		return jsonl.Report{}, n.engine.core.Register(n.engine.memory.regions())
 	case "unregister":
 		return jsonl.Report{}, n.engine.core.Unregister()
 	case "engine":
@@ -328,7 +333,7 @@ func (n *Node) leave() error {
 		left, err = append(left, err.Error()), nil
 	}
 	n.poll()
-	closed := n.engine.core.Close(closeMax)
+	closed := n.engine.close(closeMax)
 	if errors.Is(closed, core.ErrBusy) || errors.Is(closed, transport.ErrUntaken) {
 		left, closed = append(left, closed.Error()), nil
 	}

@@ -2,10 +2,13 @@ package node
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
+	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
@@ -14,6 +17,13 @@ type held struct {
 	id     string
 	lease  record.Handle
 	blocks []uint32 // empty while the request is only expected
+	ready  *unready // its answer, while a device writes its blocks
+}
+
+// unready is the answer to a grant whose blocks are not written yet.
+type unready struct {
+	answer jsonl.Report
+	event  uint64
 }
 
 var reasons = map[int32]string{
@@ -57,28 +67,79 @@ func (n *Node) grant(c *jsonl.Command) (jsonl.Report, error) {
 	if err := n.blocksFree(c.Blocks); err != nil {
 		return jsonl.Report{}, err
 	}
-	if n.engine.cache != nil { // else the ranks have filled theirs
-		n.engine.cache.Fill(c.ID, c.Blocks)
+	var event uint64
+	if n.engine.memory != nil { // else the ranks have filled theirs
+		var err error
+		if event, err = n.engine.memory.store.Launch(c.ID, c.Blocks); err != nil {
+			return jsonl.Report{}, err
+		}
 	}
 	n.users++
-	lease, params, err := n.engine.grant(c.ID, c.Blocks, c.Tokens, expected, n.users, time.Duration(c.FixedS*1e9))
+	now := uint64(core.Now())
+	lease, params, err := n.engine.grant(c.ID, c.Blocks, c.Tokens, expected, n.users, event, time.Duration(c.FixedS*1e9))
 	if err != nil {
+		n.written(event)
 		return jsonl.Report{}, err
 	}
-	n.held[c.ID] = &held{id: c.ID, lease: lease, blocks: c.Blocks}
-	n.byLease[lease] = n.held[c.ID]
+	h := &held{id: c.ID, lease: lease, blocks: c.Blocks}
+	n.held[c.ID], n.byLease[lease] = h, h
 	for _, b := range c.Blocks {
 		n.holder[b] = c.ID
 	}
-	return jsonl.Report{Params: params}, nil
+	answer := jsonl.Report{Params: params, TimeNS: now}
+	if event == 0 {
+		return answer, nil
+	}
+	answer.Re = c.N
+	h.ready = &unready{answer: answer, event: event}
+	n.unready = append(n.unready, h)
+	return jsonl.Report{}, errLater
+}
+
+// errLater says that the answer to a command comes by itself.
+var errLater = errors.New("later")
+
+// written gives back the event of blocks that are written, or whose lease is over.
+func (n *Node) written(event uint64) {
+	if event != 0 {
+		n.engine.memory.store.Done(event)
+	}
+}
+
+// offer answers the grants whose blocks are written: only now may anybody hear of them.
+func (n *Node) offer() {
+	n.unready = slices.DeleteFunc(n.unready, func(h *held) bool {
+		if h.ready == nil || !n.engine.host.Ready(h.lease) {
+			return h.ready == nil
+		}
+		ok := true
+		h.ready.answer.OK = &ok
+		n.say(h.ready.answer)
+		n.written(h.ready.event)
+		h.ready = nil
+		return true
+	})
+}
+
+// neverReady answers a grant whose lease has ended before its blocks were written, with the device's reason if it has one.
+func (n *Node) neverReady(h *held) {
+	if h.ready == nil {
+		return
+	}
+	ok, why := false, "its blocks were not written before its lease ended"
+	if _, err := n.engine.memory.store.Fired(h.ready.event); err != nil {
+		why += ": " + err.Error()
+	}
+	n.say(jsonl.Report{Re: h.ready.answer.Re, OK: &ok, Error: why})
+	n.written(h.ready.event)
+	h.ready = nil
 }
 
 func (n *Node) overwrite(c *jsonl.Command) (jsonl.Report, error) {
 	if err := n.blocksFree(c.Blocks); err != nil {
 		return jsonl.Report{}, err
 	}
-	n.engine.cache.Fill(c.ID, c.Blocks)
-	return jsonl.Report{}, nil
+	return jsonl.Report{}, n.engine.memory.store.Fill(c.ID, c.Blocks)
 }
 
 func (n *Node) takeBack(c *jsonl.Command) (jsonl.Report, error) {
@@ -106,17 +167,18 @@ func (n *Node) onMemory(c *jsonl.Command) (jsonl.Report, error) {
 			return jsonl.Report{}, fmt.Errorf("block %d does not exist, there are %d", b, n.cfg.Blocks)
 		}
 	}
-	cache := n.engine.cache
+	m := n.engine.memory
 	switch c.Cmd {
 	case "fill":
-		cache.Fill(c.ID, c.Blocks)
+		return jsonl.Report{}, m.store.Fill(c.ID, c.Blocks)
 	case "clear":
-		cache.Clear(c.Blocks)
-	case "check":
-		bad, landed := cache.BadBytes(c.ID, c.Blocks), cache.Landed(c.Blocks)
-		return jsonl.Report{ID: c.ID, BadBytes: &bad, Landed: &landed, Bytes: uint64(len(c.Blocks)) * uint64(cache.Layers) * uint64(cache.BlockLen)}, nil
+		return jsonl.Report{}, m.store.Clear(c.Blocks)
 	}
-	return jsonl.Report{}, nil
+	bad, landed, why := m.looked(c.ID, c.Blocks)
+	if why != "" {
+		return jsonl.Report{}, errors.New(why)
+	}
+	return jsonl.Report{ID: c.ID, BadBytes: bad, Landed: landed, Bytes: uint64(len(c.Blocks)) * uint64(m.shape.Layers) * uint64(m.shape.BlockLen)}, nil
 }
 
 func (n *Node) ownHandshake(c *jsonl.Command) (jsonl.Report, error) {
@@ -131,6 +193,7 @@ func (n *Node) freed(e *record.Event) {
 		n.say(jsonl.Report{Ev: "error", Error: "freed event of a lease that nobody holds", TimeNS: e.TimeNs})
 		return
 	}
+	n.neverReady(h)
 	for _, b := range h.blocks {
 		delete(n.holder, b)
 	}
