@@ -158,6 +158,10 @@ EVENT ?= cpu-clock
 profile: deps build ## perf over two engines in C and the hot benchmarks: flame graphs and top ten, into $(BUILD)/profile
 	$(PYTHON) bench/profile.py --build $(BUILT) --event $(EVENT) $(if $(README),--readme)
 
+.PHONY: counts
+counts: build ## instructions of the hot functions under valgrind, against bench/counts.json; RENEW=1 writes it
+	$(GO) run ./internal/counts/cmd -libs $(BUILT) -out $(BUILT)/counts $(if $(RENEW),-renew)
+
 .PHONY: bench-python
 bench-python: python ## the hooks from Python beside ctypes and vLLM's own hook
 	$(PYTHON) bench/run.py --only python $(if $(QUICK),--quick)
@@ -208,11 +212,12 @@ soak: deps build ## P and D for MIN minutes with all cores busy: what an engine 
 # proof that every test that docs/faults.md names has run and passed.
 
 .PHONY: test
-test: test-static test-fuzz test-go test-race test-c test-asan test-tsan test-python test-vllm-classes test-vllm ## everything that runs on this machine; SKIP_VLLM=1: without vLLM, which fetches 1.3 GB
+test: test-static test-counts test-fuzz test-go test-race test-c test-asan test-tsan test-python test-vllm-classes test-vllm ## everything that runs on this machine; SKIP_VLLM=1: without vLLM, which fetches 1.3 GB
 	@echo
 	@grep -hE '^(Fuzz|ok|FAIL|---)' $(BUILD)/test/fuzz.log
 	@grep -hE '^(ok|FAIL|---)' $(BUILD)/test/go.log $(BUILD)/test/race.log
 	@grep -hE 'tests passed|Total Test time' $(BUILD)/test/ctest-{c,asan,tsan}.log
+	@grep -h '^counts:' $(BUILD)/test/counts.log
 	@grep -hE '^test-python:|passed' $(BUILD)/test/python.log
 	@grep -hE '^test-vllm(-classes)?:|^[0-9]+ findings in ' $(BUILD)/test/vllm-classes.log $(BUILD)/test/vllm.log
 	@$(BUILD)/kvlease version | sed -n 's/^trace   not from here/test: skipped, what needs a program in the kernel/p'
@@ -245,6 +250,10 @@ test-static: ## gofmt, go vet, and the pure packages with cgo off
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w is due: $$unformatted"; exit 1; }
 	$(GO) vet $(PACKAGES)
 	CGO_ENABLED=0 $(GO) build ./dataplane/... ./ringbuf/...
+
+.PHONY: test-counts
+test-counts: build | $(BUILD)/test ## the counts of make counts; left out, and said, where there is no valgrind; 1 minute
+	$(GO) run ./internal/counts/cmd -libs $(BUILT) -out $(BUILT)/counts -skip 2>&1 | tee $(BUILD)/test/counts.log
 
 .PHONY: sim
 # Seeds from a certain one on: FIRST=1. Runs of each positive control: CONTROLS=300. Runs that break a rule are made small and

@@ -32,6 +32,7 @@ def rows():
         Row("hook", "`kvl_track` from C", "hook.track", limit=12, target="≤ 12 ns", peers=[vllm("on_new_request", "track")]),
         Row("hook", "`kvl_grant` from C", "hook.grant"),
         Row("hook", "`kvl_untrack` from C", "hook.untrack"),
+        Row("hook", "`kvl_step` from C, 500 leases held, nothing due, loopback", "hook.step"),
     ]
     ctypes = ("ctypes", "the same call")
     out += [

@@ -1,4 +1,6 @@
-/* What the hooks cost a forward loop, through libkvlease.so: ns a call, one round, as "name value" lines.
+/* What the hooks and an idle step cost a forward loop, through libkvlease.so: ns a call, one round, as "name value" lines.
+ *
+ * usage: hook [NAME [STRETCHES [STEPS]]]: what the names begin with; how often 500 calls of each are timed; how many idle steps are
  *
  * Two contexts over the loopback transport in this process; only the hooks are timed. The ring is drained by steps between
  * the timed stretches, as an engine's step would.
@@ -10,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { STRETCH = 500, STRETCHES = 200 };
+enum { STRETCH = 500, STRETCHES = 200, STEPS = 20000 };
 
 static double now_ns(void)
 {
@@ -116,16 +118,26 @@ static double untracked(void)
 	return now_ns() - start;
 }
 
+/* Steps of P while it holds the STRETCH leases of the last stretch, of which none is due. */
+static double idle_steps(int n)
+{
+	double start = now_ns();
+	for (int i = 0; i < n; i++)
+		must(kvl_step(p), "kvl_step");
+	return now_ns() - start;
+}
+
 int main(int argc, char **argv)
 {
-	const char *as = argc > 1 ? argv[1] : "hook"; /* what the names begin with */
+	const char *as = argc > 1 ? argv[1] : "hook";
+	int stretches = argc > 2 ? atoi(argv[2]) : STRETCHES, idle = argc > 3 ? atoi(argv[3]) : STEPS;
 	static uint8_t kv[2][64 * 4096] __attribute__((aligned(4096)));
 	double grant_ns = 0, track_ns = 0, untrack_ns = 0;
 	kvl_remote_t remote;
 	p = open_one("P", kv[0], sizeof kv[0], &producer_p);
 	d = open_one("D", kv[1], sizeof kv[1], &producer_d);
 	connect_both();
-	for (int stretch = 0; stretch < STRETCHES; stretch++) {
+	for (int stretch = 0; stretch < stretches; stretch++) {
 		grant_ns += grants(stretch, &remote);
 		track_ns += tracked(&remote);
 		untrack_ns += untracked();
@@ -136,7 +148,10 @@ int main(int argc, char **argv)
 			steps(p, 1);
 		}
 	}
-	printf("%s.grant %.3f\n%s.track %.3f\n%s.untrack %.3f\n", as, grant_ns / STRETCH / STRETCHES, as, track_ns / STRETCH / STRETCHES, as,
-	       untrack_ns / STRETCH / STRETCHES);
+	grants(stretches, &remote);
+	steps(p, 100);
+	printf("%s.step %.3f\n", as, idle_steps(idle) / idle);
+	printf("%s.grant %.3f\n%s.track %.3f\n%s.untrack %.3f\n", as, grant_ns / STRETCH / stretches, as, track_ns / STRETCH / stretches, as,
+	       untrack_ns / STRETCH / stretches);
 	return 0;
 }

@@ -1,4 +1,7 @@
-/* What a record of 64 bytes costs through the ring: one round of each kind, ns per push + pop, as "name value" lines. */
+/* What a record of 64 bytes costs through the ring: one round of each kind, ns per push + pop, as "name value" lines.
+ *
+ * usage: ring_bench [RECORDS]: with a number only one thread, one record at a time, so many of them
+ */
 #include <kvlease/ring.h>
 
 #include <pthread.h>
@@ -35,7 +38,7 @@ static void ends(kvl_ring_producer_t *p, kvl_ring_consumer_t *c)
 		abort();
 }
 
-static double one_thread(int batch)
+static __attribute__((noinline)) double one_thread(int records, int batch)
 {
 	kvl_ring_producer_t p;
 	kvl_ring_consumer_t c;
@@ -44,7 +47,7 @@ static double one_thread(int batch)
 	double start;
 	ends(&p, &c);
 	start = now_ns();
-	for (int i = 0; i < RECORDS; i += batch) {
+	for (int i = 0; i < records; i += batch) {
 		for (int j = 0; j < batch; j++) {
 			void *at = kvl_ring_reserve(&p, 1, PAYLOAD);
 			if (at == NULL)
@@ -62,7 +65,7 @@ static double one_thread(int batch)
 		kvl_ring_release(&c);
 	}
 	sink = sum;
-	return (now_ns() - start) / RECORDS;
+	return (now_ns() - start) / records;
 }
 
 static void *produce(void *arg)
@@ -107,16 +110,20 @@ static double two_threads(int unused)
 	return start;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	mem_len = kvl_ring_bytes(CAPACITY);
 	mem = aligned_alloc(64, mem_len);
 	if (mem == NULL)
 		return 1;
 	memset(mem, 0, mem_len);
+	if (argc > 1) {
+		printf("ring.one %.4f\n", one_thread(atoi(argv[1]), 1));
+		return 0;
+	}
 	pin(0);
-	printf("ring.one %.4f\n", one_thread(1));
-	printf("ring.batch %.4f\n", one_thread(BATCH));
+	printf("ring.one %.4f\n", one_thread(RECORDS, 1));
+	printf("ring.batch %.4f\n", one_thread(RECORDS, BATCH));
 	printf("ring.two %.4f\n", two_threads(1));
 	free(mem);
 	return 0;

@@ -1,0 +1,220 @@
+package counts
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvlease/kvlease/internal/mutate"
+	"github.com/kvlease/kvlease/internal/require"
+)
+
+// As callgrind writes it: names are numbered where they first occur, the second line behind calls= has the cost of what was called.
+const profile = `# callgrind format
+version: 1
+events: Ir
+fl=(1) bench_test.go
+fn=(7) example.org/a/lease.BenchmarkRenew.func1
+10 500
+cfn=(8) example.org/a/lease.(*Table).Renew
+calls=3 20
+11 600
+fn=(8)
+20 400
+cfn=(9) example.org/a/lease.(*index).find
+calls=6 30
++2 200
+cfn=(8)
+calls=1 20
+* 90
+fn=(10) main
+5 1
+cob=(2) lib.so
+cfi=(3) table.go
+cfn=(8)
+calls=1 20
+6 10000
+cfn=(11) grants
+calls=2 7
+6 70
+fn=(12) example.org/a/lease.(*Table).Renew'2
+20 5
+cfn=(9)
+calls=2 30
+-1 50
+
+totals: 11111
+`
+
+func TestAProfileGivesTheCostOfAFunctionBelowItsCallers(t *testing.T) {
+	p, err := ReadCallgrind(strings.NewReader(profile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, called, by string
+		want             Calls
+	}{
+		{"by a benchmark's closure", "lease.(*Table).Renew", "lease.BenchmarkRenew", Calls{3, 600}},
+		{"by anybody, but not by itself", "lease.(*Table).Renew", "", Calls{4, 10600}},
+		{"below itself", "lease.(*index).find", "", Calls{8, 250}},
+		{"of C", "grants", "main", Calls{2, 70}},
+		{"nobody's", "lease.(*Table).Renew", "lease.BenchmarkRen", Calls{}},
+	} {
+		if got := p.Of(tc.called, tc.by); got != tc.want {
+			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
+		}
+	}
+	if p.Total != 11111 {
+		t.Errorf("in all %d", p.Total)
+	}
+	for _, tc := range []struct{ old, new string }{
+		{"events: Ir", "events: Cy"}, {"totals: 11111", ""}, {"calls=3 20", "calls=x 20"}, {"11 600", "11"}, {"11 600", "11 -600"}, {"totals: 11111", "totals: many"},
+	} {
+		if _, err := ReadCallgrind(strings.NewReader(strings.Replace(profile, tc.old, tc.new, 1))); !errors.Is(err, ErrProfile) {
+			t.Errorf("with %q for %q: %v", tc.new, tc.old, err)
+		}
+	}
+}
+
+func TestACountMayGrowByItsToleranceOnly(t *testing.T) {
+	chosen := []Item{{Name: "in Go", Per: "id", Tolerance: 0.01}, {Name: "in C", Per: "call", C: true, Tolerance: 0.05}}
+	tools := map[string]string{"go": "go1", "cc": "cc1", "valgrind": "v1"}
+	was := &File{Commit: "c", Tools: tools, Counts: map[string]float64{"in Go": 1000, "in C": 200}}
+	for _, tc := range []struct {
+		name      string
+		inGo, inC float64
+		tool      string // that is another one
+		fails     string
+		says      string
+	}{
+		{name: "the same", inGo: 1000, inC: 200, says: "2 of 2 compared"},
+		{name: "within the tolerance", inGo: 1009, inC: 209, says: "2 of 2 compared"},
+		{name: "in Go beyond it", inGo: 1011, inC: 200, fails: "in Go: 1011 for 1000, +1.1 %, allowed is +1 %", says: "MORE"},
+		{name: "in C beyond it", inGo: 1000, inC: 211, fails: "in C: 211 for 200", says: "MORE"},
+		{name: "fewer are no failure, and should be kept", inGo: 500, inC: 200, says: "1 take fewer instructions: make counts RENEW=1"},
+		{name: "another C compiler leaves Go", inGo: 2000, inC: 400, tool: "cc", fails: "in Go: 2000", says: "not the same cc: other, committed are counts of cc1"},
+		{name: "another valgrind leaves nothing", inGo: 2000, inC: 400, tool: "valgrind", says: "0 of 2 compared"},
+	} {
+		is := &File{Tools: maps.Clone(tools), Counts: map[string]float64{"in Go": tc.inGo, "in C": tc.inC}}
+		if tc.tool != "" {
+			is.Tools[tc.tool] = "other"
+		}
+		var out bytes.Buffer
+		err := compare(&out, chosen, chosen, was, is)
+		if tc.fails == "" && err != nil || tc.fails != "" && (!errors.Is(err, ErrGrown) || !strings.Contains(err.Error(), tc.fails)) {
+			t.Errorf("%s: %v, want %q", tc.name, err, tc.fails)
+		}
+		if !strings.Contains(out.String(), tc.says) {
+			t.Errorf("%s: %q is not in\n%s", tc.name, tc.says, &out)
+		}
+	}
+	is := &File{Tools: tools, Counts: map[string]float64{"in Go": 1000, "in C": 200}}
+	if err := compare(new(bytes.Buffer), chosen, chosen, &File{Tools: tools, Counts: map[string]float64{"in Go": 1000}}, is); !errors.Is(err, ErrGrown) {
+		t.Errorf("what is counted and was never committed: %v", err)
+	}
+	if err := compare(new(bytes.Buffer), chosen[:1], chosen[:1], was, is); !errors.Is(err, ErrGrown) {
+		t.Errorf("what is committed and not counted any more: %v", err)
+	}
+	if err := compare(new(bytes.Buffer), chosen[:1], chosen, was, is); err != nil {
+		t.Errorf("what is not chosen is missed: %v", err)
+	}
+}
+
+func TestTheCommittedCountsAreThoseOfTheItems(t *testing.T) {
+	f, err := Load("../../bench/counts.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, it := range items {
+		if f.Counts[it.Name] == 0 {
+			t.Errorf("%s is not committed: make counts RENEW=1", it.Name)
+		}
+		if it.Tolerance <= 0 || it.Tolerance > 0.1 {
+			t.Errorf("%s may grow by %v", it.Name, it.Tolerance)
+		}
+	}
+	if len(f.Counts) != len(items) {
+		t.Errorf("%d counts are committed, %d are taken", len(f.Counts), len(items))
+	}
+	for _, tool := range append(goTools, "cc", "libc") {
+		if f.Tools[tool] == "" {
+			t.Errorf("they do not say with which %s", tool)
+		}
+	}
+}
+
+func TestFilesThatAreNoCountsAreRefused(t *testing.T) {
+	for _, text := range []string{"", "{", `{"counts":{"a":1}}`, `{"tools":{"go":"1"}}`, `{"tools":{"go":"1"},"counts":{"a":0}}`, `{"tools":{"go":"1"},"counts":{"a":"b"}}`} {
+		path := filepath.Join(t.TempDir(), "counts.json")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%q is %+v, %v", text, f, err)
+		}
+	}
+}
+
+// Really counted: the function as it is, again, and a copy of it that hashes each id once more.
+func TestAHotFunctionThatGotSlowerFails(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "renew by id"
+	count := func(flags ...string) *File {
+		r := &Runner{Root: root, Libs: t.TempDir(), Out: t.TempDir(), Flags: flags}
+		if err := r.Check(); err != nil {
+			require.Skip(t, "valgrind", err.Error())
+		}
+		n, err := r.Count(context.Background(), Items(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &File{Tools: r.Tools(), Counts: n}
+	}
+	const line = "func (t *Table) RenewIDs(ids [][]byte, agent []byte, now clock.Instant, out []Outcome) {\n"
+	overlay, err := mutate.Overlay(root, t.TempDir(), mutate.Change{
+		File: "dataplane/lease/stock.go", Old: line, New: line + "\tfor _, id := range ids {\n\t\tt.touched ^= t.tag(id)\n\t}\n",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := count()
+	for name, n := range was.Counts {
+		if n < 50 || n > 5000 {
+			t.Errorf("%s: %v instructions an id cannot be", name, n)
+		}
+	}
+	for _, tc := range []struct {
+		is    *File
+		fails bool
+	}{{count(), false}, {count("-overlay", overlay), true}} {
+		var out bytes.Buffer
+		if err := compare(&out, Items(name), Items(name), was, tc.is); errors.Is(err, ErrGrown) != tc.fails {
+			t.Errorf("%v, want a failure: %v\n%s", err, tc.fails, &out)
+		}
+	}
+}
+
+func TestAFunctionThatIsNotCalledAnyMoreIsNamed(t *testing.T) {
+	p, err := ReadCallgrind(strings.NewReader(profile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	it := bench("renewals", "id", "a/lease", "Renew", "", "lease.(*Table).Renewed", 1, 1)
+	_, err = it.from(map[string]*Profile{job{it.program, it.args}.String(): p})
+	if err == nil || !strings.Contains(err.Error(), "lease.(*Table).Renewed was not called by lease.BenchmarkRenew") {
+		t.Error(err)
+	}
+	it.called = "lease.(*Table).Renew"
+	if n, err := it.from(map[string]*Profile{job{it.program, it.args}.String(): p}); err != nil || n != 600 {
+		t.Errorf("%v, %v", n, err)
+	}
+}
