@@ -246,9 +246,10 @@ test-vllm: vllm-wheel | $(BUILD)/test ## real vLLM engines, stock and kvlease on
 endif
 
 .PHONY: test-static
-test-static: ## gofmt, go vet, and the pure packages with cgo off
+test-static: ## gofmt, go vet, the table of bench, and the pure packages with cgo off
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w is due: $$unformatted"; exit 1; }
 	$(GO) vet $(PACKAGES)
+	$(PYTHON) -B bench/test_report.py
 	CGO_ENABLED=0 $(GO) build ./dataplane/... ./ringbuf/...
 
 .PHONY: test-counts

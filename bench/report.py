@@ -12,6 +12,7 @@ from pathlib import Path
 import rows
 
 HERE = Path(__file__).parent
+FLOOR = 1.0  # ns: what a program prints where a difference of two times is not above nothing
 
 
 class Loads:
@@ -86,6 +87,21 @@ def spread(s, row):
     return f"{show(s['median'], row.unit)} ({show(s['min'], row.unit)} – {show(s['max'], row.unit)})"
 
 
+def compare(row, ours, best):
+    """How many times better ours is than the best peer, and whether it is only known that it is at least that.
+
+    A difference that is not above nothing is no divisor: what can be told then is how far the peer is above our greatest figure. None: nothing can be told."""
+    if best is None or min(ours["max"], best["median"]) <= 0:
+        return None, False
+    if row.more:
+        return ours["median"] / best["median"], False
+    if row.unit == "time" and best["median"] <= FLOOR:
+        return None, False
+    if row.unit == "time" and ours["median"] <= FLOOR:
+        return (best["median"] / ours["max"], True) if ours["max"] > FLOOR else (None, False)
+    return (best["median"] / ours["median"], False) if ours["median"] > 0 else (None, False)
+
+
 class Result:
     def __init__(self, bench, loads):
         self.bench, self.loads = bench, loads
@@ -111,14 +127,14 @@ class Result:
         missing = sorted({p[0] for p in row.peers} & set(self.bench.missing))
         # The best of the first project decides; the others stand beside it.
         rivals = [p for p in others if p["project"] == row.peers[0][0]]
-        best = min(rivals, key=lambda p: p["median"], default=None)
-        ratio = best["median"] / ours["median"] if best and ours["median"] > 0 else None
+        best = (max if row.more else min)(rivals, key=lambda p: p["median"], default=None)
+        ratio, least = compare(row, ours, best)
         met = None
         if row.limit is not None:
             met = ours["median"] <= row.limit
-        elif row.ratio is not None and ratio is not None:
+        elif row.ratio is not None and ratio is not None and (ratio >= row.ratio or not least):
             met = ratio >= row.ratio
-        return {"row": row, "ours": ours, "others": others, "best": best, "ratio": ratio, "met": met, "missing": missing}
+        return {"row": row, "ours": ours, "others": others, "best": best, "ratio": ratio, "least": least, "met": met, "missing": missing}
 
     def lines(self):
         """The cells of each row: what, target, ours, peer, ratio, met."""
@@ -128,7 +144,7 @@ class Result:
             peers = [f"{', '.join(filter(None, (p['project'], p['what'])))}: {spread(p, row)}" for p in shown]
             peers += [f"{m}: not in this run" for m in r["missing"]]
             met = {True: "met", False: "**missed**", None: ""}[r["met"]]
-            ratio = "" if r["ratio"] is None or row.tail else f"{r['ratio']:.3g}"
+            ratio = "" if r["ratio"] is None or row.tail else f"{'> ' if r['least'] else ''}{r['ratio']:.3g}"
             yield [row.what, row.target, spread(r["ours"], row), "; ".join(peers), ratio, met]
 
     def heading(self):
@@ -152,10 +168,24 @@ class Result:
         out += ["", f"{sum(judged)} of {len(judged)} targets met."]
         return "\n".join(out)
 
-    def save(self, name=""):
-        folder = HERE / "results"
-        folder.mkdir(exist_ok=True)
+    @staticmethod
+    def saved(r):
+        """A row as internal/figures reads it. What says nothing is left out."""
         rounded = lambda s: {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in s.items()}  # noqa: E731
+        row = r["row"]
+        extra = {
+            "better": "more" if row.more else None, "limit": row.limit, "ratio_target": row.ratio, "tail": row.tail, "family": row.family if row.at else None,
+            "at": row.at if row.family else None,
+        }
+        return {
+            "section": row.section, "what": row.what, "target": row.target, "unit": {"bytes": "B", "time": "ns"}.get(row.unit, row.unit),
+            **{k: v for k, v in extra.items() if v},
+            "ours": rounded(r["ours"]), "peers": [rounded(p) for p in r["others"]],
+            "ratio": None if r["ratio"] is None else round(r["ratio"], 4), **({"ratio_is_least": True} if r["least"] else {}), "met": r["met"],
+        }
+
+    def save(self, name="", folder=HERE / "results"):
+        folder.mkdir(exist_ok=True)
         data = {
             "date": self.date.isoformat(timespec="seconds"),
             "commit": self.commit,
@@ -164,19 +194,13 @@ class Result:
             "steal_percent": round(self.loads.steal(), 2),
             "load": {k: round(v, 2) for k, v in self.loads.by_section.items()},
             "missing": self.bench.missing,
-            "rows": [
-                {
-                    "section": r["row"].section, "what": r["row"].what, "target": r["row"].target, "unit": {"bytes": "B", "time": "ns"}.get(r["row"].unit, r["row"].unit),
-                    "ours": rounded(r["ours"]), "peers": [rounded(p) for p in r["others"]],
-                    "ratio": None if r["ratio"] is None else round(r["ratio"], 4), "met": r["met"],
-                }
-                for r in self.rows
-            ],
+            "rows": [self.saved(r) for r in self.rows],
         }
         path = folder / f"{name}{self.date:%Y-%m-%d}-{self.commit.rstrip('+')}.json"
         text = json.dumps(data, ensure_ascii=False, indent=1)
         text = re.sub(r'\{\n\s+("(?:project|median)"[^{}]*)\}', lambda m: "{" + re.sub(r"\s*\n\s*", " ", m[1]).strip() + "}", text)  # one line a summary
         path.write_text(text + "\n")
+        return path
 
     def put_into_readme(self, mark="table"):
         path = HERE / "README.md"

@@ -18,6 +18,9 @@ class Row:
     less: str = ""  # samples that are taken off ours: the transport's own part
     unit: str = "time"  # time, bytes, %, /s
     tail: bool = False  # p50 and p99 instead of median and range
+    more: bool = False  # the greater the better
+    family: str = ""  # rows of one growth curve
+    at: int = 0  # how many of what it grows with; 0 is in no curve
     note: str = ""
 
 
@@ -49,10 +52,10 @@ def rows():
         Row("python", "a Python function of one argument that does nothing", "python.empty"),
     ]
     for n, limit in (("1000", 25), ("10000", 25), ("100000", None), ("1000000", 80)):
-        out.append(Row("lease", f"renew by id, {int(n):,} leases, batches of 64", f"RenewIDs/leases={n} ns/id", limit=limit,
+        out.append(Row("lease", f"renew by id, {int(n):,} leases, batches of 64", f"RenewIDs/leases={n} ns/id", limit=limit, family="renew by id, by leases", at=int(n),
                        target=f"≤ {limit} ns" if limit else "", peers=[vllm("messages of 64 ids", f"renew.{n}"), ("etcd", "Renew", f"etcd.renew.{n}", NS)]))
     for n, limit in (("1000", 15), ("10000", 15), ("100000", None), ("1000000", 40)):
-        out.append(Row("lease", f"renew by slot, {int(n):,} leases", f"RenewNative/leases={n} ns/id", limit=limit,
+        out.append(Row("lease", f"renew by slot, {int(n):,} leases", f"RenewNative/leases={n} ns/id", limit=limit, family="renew by slot, by leases", at=int(n),
                        target=f"≤ {limit} ns" if limit else "", peers=[vllm("messages of 64 ids", f"renew.{n}"), ("etcd", "Renew", f"etcd.renew.{n}", NS)]))
     for n, limit in (("10000", 0.3e6), ("1000000", 1.0e6)):
         out.append(Row("lease", f"step with a heartbeat of 10,000 stock ids, {int(n):,} leases", f"Heartbeat10000/leases={n} ns/op", limit=limit,
@@ -67,7 +70,7 @@ def rows():
         Row("lease", "256 ends in one step", "SweepEnds ns/op", limit=60e3, target="≤ 60 µs", peers=[vllm("256 of 10,000 in one scan", "ends")]),
     ]
     for n, limit in (("10000", None), ("1000000", 100)):
-        out.append(Row("lease", f"looking for ends, nothing due, {int(n):,} leases", f"SweepNothingDue/leases={n} ns/op", limit=limit,
+        out.append(Row("lease", f"looking for ends, nothing due, {int(n):,} leases", f"SweepNothingDue/leases={n} ns/op", limit=limit, family="looking for ends, nothing due, by leases", at=int(n),
                        target="< 100 ns" if limit else "", peers=[vllm("scan of all", f"scan.{n}")]))
     out += [
         Row("memory", "memory of a lease, 1,000,000 held, 64-byte ids", "memory.granted", limit=256, target="≤ 256 B", unit="bytes"),
@@ -111,6 +114,7 @@ def reads():
             for shape in ("one",) if n == 1 else ("contiguous", "scattered"):
                 key = f"reads.{block}.{n}.{shape}"
                 out.append(Row("reads", f"read of {n:,} × {name}" + (f", {shape}" if n > 1 else ""), f"{key}.ours", US, target="≥ 0.97 of raw NIXL", ratio=0.97,
+                               family=f"read of {name} blocks, " + ("contiguous" if n == 1 else shape) + ", by blocks", at=n,
                                peers=[("NIXL", way, f"{key}.{way}", US) for way in ("prepared", "plain", "merged")]
                                + [("by hand", "prepared, then 8 bytes as a fence", f"{key}.fenced", US), ("memcpy", "", f"{key}.memcpy", US)]))
     return out
@@ -130,24 +134,26 @@ def inside():
     for side, does in (("P", "held on P"), ("D", "tracked on D")):
         for n in (0, 100, 1000, 10000):
             goal = {"target": "≥ 20× less", "ratio": 20.0} if n == 1000 else {}
-            out.append(row(f"{side}: a pass, {n:,} leases {does}, heartbeats spread over passes of 30 ms", f"{side}.pass.{n}", **goal))
+            out.append(row(f"{side}: a pass, {n:,} leases {does}, heartbeats spread over passes of 30 ms", f"{side}.pass.{n}",
+                           family=f"{side}: a pass, by leases", at=n, **goal))
         for n in (0, 1000):
             out.append(row(f"{side}: of it the scheduler's half, nothing due, {n:,} leases", f"{side}.scheduler.{n}"))
             out.append(row(f"{side}: of it the worker's half, nothing due, {n:,} leases", f"{side}.worker.{n}"))
         for n in (1000, 10000):
             goal = {"target": "≥ 20× less", "ratio": 20.0} if n == 1000 else {}
             out.append(row(f"{side}: what {n:,} leases add to a pass without any", f"{side}.added.{n}", **goal))
-            out.append(row(f"{side}: the pass with the heartbeats of {n:,} leases", f"{side}.due.{n}", **goal))
+            out.append(row(f"{side}: the pass with the heartbeats of {n:,} leases", f"{side}.due.{n}", family=f"{side}: the pass with the heartbeats, by leases", at=n, **goal))
         for n in (0, 1000, 10000):
-            out.append(row(f"{side}: bytes of step messages, most in a pass, {n:,} leases", f"{side}.due_bytes.{n}", unit="bytes"))
+            out.append(row(f"{side}: bytes of step messages, most in a pass, {n:,} leases", f"{side}.due_bytes.{n}", unit="bytes",
+                           family=f"{side}: bytes of step messages, by leases", at=n))
     out += [
         row("P: a request from its arrival to its grant", "P.begin"),
         row("P: from D's completion to free blocks, a request", "P.end"),
         row("D: a request's arrival, tracked", "D.begin"),
         row("D: from blocks at D to the end of the request, read in between", "D.end"),
         row("P: bytes of step messages per request", "P.request_bytes", unit="bytes"),
-        row("P: heartbeats of a stock decoder applied in a second of CPU time, 1,000 leases", "P.beats", unit="/s"),
-        row("P: completions of a stock decoder applied in a second of CPU time, with the blocks given back", "P.completions", unit="/s"),
+        row("P: heartbeats of a stock decoder applied in a second of CPU time, 1,000 leases", "P.beats", unit="/s", more=True),
+        row("P: completions of a stock decoder applied in a second of CPU time, with the blocks given back", "P.completions", unit="/s", more=True),
     ]
     beside = [("vLLM", "0.32, NIXL's progress thread calmed to 1 ms", "stock"), ("vLLM as it ships", "", "spins"), ("kvlease inline", "", "inline"),
               ("no connector", "no leases", "none")]

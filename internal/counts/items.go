@@ -26,7 +26,7 @@ type Item struct {
 // plain is the tolerance of what depends on its inputs alone, clocked of what reads a clock or has a random key in it.
 const (
 	plain   = 0.01
-	clocked = 0.05
+	clocked = 0.1
 )
 
 // stretches of 500 calls each of bench/hook/hook.c.
