@@ -191,11 +191,23 @@ func (a *Agent) Register(regions []transport.Region) error {
 	if err := a.Admits(regions); err != nil {
 		return err
 	}
-	if st := C.kvlx_register(a.handle, regionsC(regions), C.size_t(len(regions))); st != C.KVLX_OK {
-		return fmt.Errorf("register %d regions: %w", len(regions), errorOf(st))
+	st := C.kvlx_register(a.handle, regionsC(regions), C.size_t(len(regions)))
+	onDevice := 0
+	for _, r := range regions {
+		if r.Mem == transport.VRAM {
+			onDevice++
+		}
 	}
-	return nil
+	switch {
+	case st == C.KVLX_OK:
+		return nil
+	case onDevice > 0: // it tells no reason; this is the one that it refuses whole machines for
+		return fmt.Errorf("register %d regions, %d of them device memory: %w; %s", len(regions), onDevice, errorOf(st), noWayToDevices)
+	}
+	return fmt.Errorf("register %d regions: %w", len(regions), errorOf(st))
 }
+
+const noWayToDevices = "NIXL takes such memory if its UCX has a way to it. Remedy: a UCX with its module for CUDA (kvlease doctor names the modules that were loaded), and in UCX_TLS, if it is set, cuda_copy"
 
 // Unregister is the opposite. Software transports go on reading the memory for peers until the agent is closed, so it may be
 // unmapped only after Close.

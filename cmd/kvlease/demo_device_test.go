@@ -97,6 +97,21 @@ func TestWhatAScriptedDriverDoesEndsTheDemoWithItsReason(t *testing.T) {
 	}
 }
 
+// Without cuda/ipc in front NIXL is asked: its UCX has no way to the fake's memory, and must not go there in software.
+func TestNIXLWithoutAWayToDevicesEndsTheDemoWithThatReason(t *testing.T) {
+	program := builtWithFake(t)
+	driver, err := fakeDriver(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "demo", "--memory", "vram", "--only", "b", "--svg", filepath.Join(t.TempDir(), "demo.svg"))
+	cmd.Env = append(os.Environ(), "KVLEASE_CUDA="+driver)
+	said, err := cmd.CombinedOutput()
+	if err == nil || cmd.ProcessState.ExitCode() != exitFailed || !strings.Contains(string(said), "of them device memory") || !strings.Contains(string(said), "Remedy: a UCX with its module for CUDA") {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
+
 func TestArgumentsAboutDevicesAreHeldAgainstTheMemory(t *testing.T) {
 	for _, tc := range []struct {
 		args  []string
