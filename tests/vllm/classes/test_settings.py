@@ -245,14 +245,14 @@ class Statistics(unittest.TestCase):
                 self.n += 5
                 return {"a": self.n, "b": [1, 2]}
 
-            def log(self):
-                return []
-
         source = stats.Source(Context(), (stats.Metric("kvlease_leases_freed", "counter", ("a",), ""), stats.Metric("kvlease_blocks_held", "gauge", ("b",), "")))
         self.assertEqual(source.take().data["kvlease"], {"kvlease_leases_freed": 5, "kvlease_blocks_held": 3})
         self.assertIsNone(source.take())
-        source._next = 0
+        source._next, looks = 0, []
+        source.also = lambda: looks.append(1)
         self.assertEqual(source.take().data["kvlease"], {"kvlease_leases_freed": 5, "kvlease_blocks_held": 3})
+        source.take()
+        self.assertEqual(looks, [1], "once a look")
 
 
 def metric_types():
@@ -407,6 +407,18 @@ class Known(unittest.TestCase):
         e._next = 0
         e.sweep()
         self.assertEqual(sorted(c.known), ["b"])
+
+    def test_they_go_although_no_request_comes_that_needs_another(self):
+        d = stage.Engine("d")
+        self.addCleanup(d.close)
+        engines = d.side._reader.engines
+        engines.use(self.remote("gone"))
+        engines.leave("gone")
+        engines._known["gone"].left = time.monotonic() - 100  # it has never answered
+        engines._next = d.side._source._next = 0
+        d.add("alone", prompt(20))
+        d.run("alone")
+        self.assertEqual(len(engines), 0)
 
     def test_without_a_ttl_only_those_go_that_never_answered(self):
         c = self.Context(9)

@@ -87,6 +87,8 @@ class Scheduler(NixlPullConnectorScheduler):
         ]
         self._skips = any(g.skips for g in groups)
         self._reader = Reader(self._ctx, producer, self._source, self._aside, groups, self.kv_cache_config.num_blocks, settings.recompute, settings.engine_ttl)
+        self._source.also = self._reader.engines.sweep
+        logs.teller.watch(self._ctx)
         # vLLM's own listener is not started, since it has one: a thread that has ended.
         self._nixl_handshake_listener_t = threading.Thread(target=int)
         self._nixl_handshake_listener_t.start()
@@ -270,7 +272,7 @@ class Scheduler(NixlPullConnectorScheduler):
             try:
                 if self._carried is not None:
                     self._carried.lose()
-                logs.hand_over(self._ctx)
+                logs.teller.leave(self._ctx)
                 self._ctx.close(5.0)
             except kvlease.Error as e:
                 logger.warning("kvlease: the host context does not close: %s", e)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats, NixlPromMetrics
 
-from kvlease.vllm import logs
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import kvlease
 
 OURS = "kvlease"
@@ -127,6 +127,7 @@ class Source:
         self._next = 0.0
         self._stats = Stats()
         self._written = False  # something may stand in them: to ask each list in each pass costs more than all else here
+        self.also: Callable[[], None] | None = None  # what else is done every few seconds
 
     @property
     def stats(self) -> Stats:
@@ -147,8 +148,9 @@ class Source:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + EVERY
-            logs.hand_over(self._ctx)
             self._look()
+            if self.also is not None:
+                self.also()
         if not self._written:
             return None
         self._written = False

@@ -63,6 +63,7 @@ class Worker(NixlPullConnectorWorker):
         self._number = get_pp_group().rank_in_group * self.world_size + self.tp_rank
         self._source = Source(self._ctx, RANK)
         self._pass = self._ctx.step if self._inline else self._ctx.beat
+        logs.teller.watch(self._ctx)
 
     def _refuse(self) -> None:
         """Raise for caches whose blocks the library does not read."""
@@ -190,7 +191,7 @@ class Worker(NixlPullConnectorWorker):
         ctx = getattr(self, "_ctx", None)
         if ctx is not None and not ctx.closed:
             try:
-                logs.hand_over(ctx)
+                logs.teller.leave(ctx)
                 ctx.close(5.0)
             except kvlease.Error as e:
                 logger.warning("kvlease: rank %d does not close: %s", self.tp_rank, e)
