@@ -75,6 +75,23 @@ func TestAHoldThatFailsHoldsNothing(t *testing.T) {
 	}
 }
 
+// A flush in a stream alone is none from the host, where reads are told.
+func TestADeviceThatCannotBeFlushedFromTheHostIsNotHeld(t *testing.T) {
+	s := newScript(t)
+	d := s.open()
+	s.do("engine 0 1")
+	s.do("attribute 0 118 0")
+	regions := []Region{{Addr: s.alloc("device", 0, 4096, 0), Bytes: 4096}}
+	for _, flush := range []int{0, 2} {
+		s.do("attribute 0 117 %d", flush)
+		h, err := d.Hold(regions, open64)
+		if err == nil {
+			defer h.Release()
+		}
+		wants(t, err, ErrUnavailable, "orders no writes of NICs", "flush from the host")
+	}
+}
+
 func TestDevicesWithoutOrderAreFlushed(t *testing.T) {
 	s := newScript(t)
 	d := s.open()

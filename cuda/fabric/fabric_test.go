@@ -44,6 +44,29 @@ func TestEachGPUOfAMachineGetsItsNICs(t *testing.T) {
 	}
 }
 
+func TestOfEquallyNearNICsTheFastestIsTaken(t *testing.T) {
+	m := &machine.Machine{Nodes: []string{"0-63"}, Driver: "550.54.15", CUDA: 12040, GPUs: []machine.GPU{{PCI: "0000:01:00.0", Path: "pci0000:00 0000:00:01.0", Name: "A"}}}
+	for i, rate := range []string{"25 Gb/sec (1X EDR)", "400 Gb/sec (4X NDR)", "100 Gb/sec (4X EDR)"} {
+		m.NICs = append(m.NICs, machine.NIC{Name: fmt.Sprintf("mlx5_%d", i), PCI: fmt.Sprintf("0000:01:%02x.0", 8+i), Path: "pci0000:00 0000:00:01.0", Layer: "InfiniBand", Rate: rate})
+	}
+	if diff := cmp.Diff([]string{"0 mlx5_1: same root port"}, chosen(labOf(t, m).look())); diff != "" {
+		t.Errorf("NICs (-want +got):\n%s", diff)
+	}
+}
+
+func TestOnlyXidsThatNeedAResetCondemnAGPU(t *testing.T) {
+	for _, code := range []uint64{48, 64, 74, 79, 95, 119, 120, 140} {
+		if !XidFatal(code) {
+			t.Errorf("%s: a GPU may be used after it", XidText(code))
+		}
+	}
+	for _, code := range []uint64{0, 1, 13, 31, 43, 45, 63, 69, 92, 94, 1000} {
+		if XidFatal(code) {
+			t.Errorf("%s: a GPU may not be used after it", XidText(code))
+		}
+	}
+}
+
 // made is a machine of the fixtures, or one that is only about sharing.
 func made(t *testing.T, name string) *lab {
 	t.Helper()

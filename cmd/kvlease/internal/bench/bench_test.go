@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"testing"
 
@@ -65,6 +66,14 @@ func sound(t *testing.T, what string, f Figure) {
 	}
 }
 
+// near allows for what numbers lose in another order of the same sum.
+func near(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if math.Abs(got-want) > 1e-6*max(1, math.Abs(want)) {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
 func TestEachWayOfEachShapeIsMeasuredAndShown(t *testing.T) {
 	cfg := small()
 	r, err := measure(t, t.Context(), cfg, nil)
@@ -87,6 +96,13 @@ func TestEachWayOfEachShapeIsMeasuredAndShown(t *testing.T) {
 		if diff := cmp.Diff(readWays, ways); diff != "" {
 			t.Errorf("ways of %s (-want +got):\n%s", read.name(), diff)
 		}
+		for _, w := range read.Ways {
+			near(t, read.name()+" "+w.Way+", GB/s from us", w.GBs.Median, float64(read.Block)*float64(read.Count)/1000/w.Us.Median)
+		}
+		// of two rounds the median of differences is the difference of medians
+		raw := read.way(WayRaw).Us.Median
+		near(t, read.name()+", what the fence adds", read.FenceUs.Median, read.way(WayOurs).Us.Median-raw)
+		near(t, read.name()+", what 8 bytes add", read.FenceLeastUs.Median, read.way(WayFenced).Us.Median-raw)
 	}
 	if diff := cmp.Diff([]string{"1 x 64", "8 x 64", "1 x 4.0K", "8 x 4.0K"}, shapes); diff != "" {
 		t.Errorf("shapes (-want +got):\n%s", diff)

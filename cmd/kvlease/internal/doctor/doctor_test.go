@@ -124,6 +124,11 @@ func TestEachHarmIsNamedWithItsRemedy(t *testing.T) {
 			r.put("sys/fs/cgroup/memory.max", "1073741824")
 			r.put("sys/fs/cgroup/memory.current", "536870912")
 		}, "cgroup memory", Warn, "512MB of 1.0GB", "MemoryMax"},
+		{"the tightest of several memory limits", "no-nic", func(r *rig) {
+			r.put("sys/fs/cgroup/engine.slice/memory.max", "68719476736")
+			r.put("sys/fs/cgroup/engine.slice/p.service/memory.max", "1073741824")
+			r.put("sys/fs/cgroup/engine.slice/p.service/memory.current", "536870912")
+		}, "cgroup memory", Warn, "512MB of 1.0GB", "MemoryMax"},
 		{"isolated processors among the process's", "no-nic", func(r *rig) { r.put("sys/devices/system/cpu/isolated", "8-31") }, "isolated processors", Warn, "8 of the process's 16", "taskset"},
 		{"isolated processors of others", "no-nic", func(r *rig) { r.put("sys/devices/system/cpu/isolated", "16-31") }, "isolated processors", Pass, "16 are isolated", ""},
 		{"one isolated processor for one loop", "no-nic", func(r *rig) { r.put("sys/devices/system/cpu/isolated", "8-31"); r.status("0", "9") }, "isolated processors", Pass, "only one", ""},
