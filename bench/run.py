@@ -7,11 +7,11 @@ usage: run.py [--quick] [--only SECTION,...] [--rounds N] [--calm SECONDS] [--re
   --only     some of: ring, hook, python, lease, idle, latency, kill, reads, memory, sites, scrape; and passes, engines, which need make deps-vllm
   --rounds   7 unless said; the latencies and the kill take as many as fit beside them
   --calm     wait before a round while others use the machine, so many seconds in all at most
-  --readme   put the table into bench/README.md, too
+  --readme   put the table into bench/README.md and its picture into docs, too
   --save     what the JSON file's name begins with
 
 Environment: KVLEASE_PEERS and KVLEASE_RIGTORP say where peers are that no registry has. A peer that is missing is named in
-the table with the reason.
+the table with the reason. A picture of each section goes to build/bench/charts.
 """
 
 import argparse
@@ -267,6 +267,7 @@ class Bench:
 SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "memory", "sites", "scrape"]
 INSIDE = ["passes", "engines"]  # inside vLLM, with what `make deps-vllm` installs
 TABLES = {"vllm": INSIDE, "seeing": ["sites", "scrape"]}  # of bench/README.md, beside the one of all
+TITLES = {"table": "kvlease beside its peers", "vllm": "kvlease inside vLLM", "seeing": "What it costs to be seen"}  # of their pictures
 
 
 def main():
@@ -299,10 +300,14 @@ def main():
             print(f"bench: {name}, {time.monotonic() - start:.0f} s, load {loads.last():.1f}", file=sys.stderr)
     result = report.Result(bench, loads)
     print(result.text())
-    if not a.quick:
-        result.save(a.save)
+    file = result.save(a.save, OUT if a.quick else report.HERE / "results")
+    table = next((table for table, sections in TABLES.items() if set(chosen) <= set(sections)), "table")
+    draw = ["go", "run", "./internal/figures/cmd", "-out", str(OUT / "charts"), "-title", TITLES[table]]
     if a.readme:
-        result.put_into_readme(next((table for table, sections in TABLES.items() if set(chosen) <= set(sections)), "table"))
+        result.put_into_readme(table)
+        draw += ["-picture", str(ROOT / "docs" / f"figures-{table}.svg")]
+    run([*draw, str(file)], 300)
+    print(f"charts: {(OUT / 'charts').relative_to(ROOT)}; file: {file.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

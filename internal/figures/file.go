@@ -142,3 +142,17 @@ func (s *Summary) check() error {
 
 // key is what a row is found by in another file.
 func (r *Row) key() string { return r.Section + ": " + r.What }
+
+// Replace puts the rows of a later run in the place of those that f has, and names both commits. Rows that f has not are left out.
+func (f *File) Replace(later *File) {
+	for i := range f.Rows {
+		for k := range later.Rows {
+			if later.Rows[k].key() == f.Rows[i].key() {
+				f.Rows[i] = later.Rows[k]
+			}
+		}
+	}
+	if later.Commit != f.Commit {
+		f.Commit += " and " + later.Commit
+	}
+}
