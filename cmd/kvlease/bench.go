@@ -124,6 +124,9 @@ func (c *benchCmd) Run(w *world) error {
 		return errors.New("interrupted; both ends were ended")
 	}
 	if err != nil {
+		if lib.File != "" { // then it is here, and says itself what it lacks
+			return err
+		}
 		return noNIXL(err)
 	}
 	if ended != nil {
@@ -141,8 +144,7 @@ func (c *benchCmd) Run(w *world) error {
 		}
 	}
 	if !c.JSON {
-		result.Write(w.stdout)
-		return nil
+		return result.Write(w.stdout)
 	}
 	enc := json.NewEncoder(w.stdout)
 	enc.SetIndent("", "  ")

@@ -127,3 +127,12 @@ func TestTheBenchSaysWhatDeviceMemoryLacks(t *testing.T) {
 		t.Errorf("code %d\n%s\n%s", code, stdout, stderr)
 	}
 }
+
+func TestTheBenchSaysWhatNIXLThatIsHereLacks(t *testing.T) {
+	builtPrograms(t)
+	t.Setenv("UCX_TLS", "none")
+	code, stdout, stderr := tool(t, nil, "bench", "--rounds", "1")
+	if code != exitFailed || stdout != "" || !strings.Contains(stderr, "UCX_TLS=none") || strings.Contains(stderr, "make deps") {
+		t.Errorf("code %d\n%s\n%s", code, stdout, stderr)
+	}
+}

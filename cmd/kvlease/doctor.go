@@ -76,8 +76,7 @@ func (c *doctorCmd) Run(w *world) error {
 		if err != nil {
 			return err
 		}
-		set.WriteShell(w.stdout)
-		return nil
+		return set.WriteShell(w.stdout)
 	}
 	r := doctor.Look(w.ctx, s)
 	if c.JSON {
@@ -85,7 +84,7 @@ func (c *doctorCmd) Run(w *world) error {
 		enc.SetIndent("", "  ")
 		err = enc.Encode(r)
 	} else {
-		r.Write(w.stdout)
+		err = r.Write(w.stdout)
 	}
 	if err == nil && r.Counts[doctor.Fail] > 0 {
 		return errBroken

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
@@ -195,16 +197,35 @@ func against(ctx context.Context, cfg *Config, owner *engine) *Fit {
 	return f
 }
 
+// Explained is an error of the side channel with what a person at a terminal may not know.
+type Explained struct {
+	Err  error
+	Hint string
+}
+
+func (e *Explained) Error() string { return e.Err.Error() + ": " + e.Hint }
+func (e *Explained) Unwrap() error { return e.Err }
+
 // explain adds to an error of the side channel what a person at a terminal may not know.
 func explain(addr string, err error) error {
 	hint := ""
 	switch handshake.ClassOf(err) {
 	case handshake.Unreachable:
+		if _, isName := errors.AsType[*net.DNSError](err); isName {
+			hint = "the name has no address here: see /etc/hosts and the name server, or write the address"
+			break
+		}
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			hint = "there is no way to it from here: ip route get shows which would be taken"
+			break
+		}
 		hint = "nobody listens there: the side channel of a stock engine is VLLM_NIXL_SIDE_CHANNEL_HOST and _PORT (5600 if not set) plus the data-parallel index, and closes when its listener dies of a request for a rank that it does not have"
 	case handshake.Silent, handshake.NotZMTP:
 		switch {
 		case errors.Is(err, context.Canceled):
 			return err
+		case handshake.ClassOf(err) == handshake.Silent && strings.HasPrefix(err.Error(), "zmtp "+addr+": connect: "):
+			hint = "no machine with that address answers, or a firewall between the two drops what comes: its port must be let through"
 		case answersHTTP(addr):
 			hint = "a web server answers there, perhaps the engine's API: the side channel is VLLM_NIXL_SIDE_CHANNEL_PORT (5600 if not set)"
 		case handshake.ClassOf(err) == handshake.Silent:
@@ -220,7 +241,7 @@ func explain(addr string, err error) error {
 	if hint == "" {
 		return err
 	}
-	return fmt.Errorf("%w: %s", err, hint)
+	return &Explained{err, hint}
 }
 
 // answersHTTP looks whether what gave no greeting is a web server; those wait for the end of a line.

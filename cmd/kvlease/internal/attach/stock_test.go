@@ -2,6 +2,8 @@ package attach
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -12,10 +14,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/dataplane/zmtp"
 )
 
 // Stock engines, and what is none.
@@ -298,6 +302,8 @@ func TestWhatAnswersAndIsNoSideChannelIsNamed(t *testing.T) {
 	startStock(t, hub, addr, 1, nil)
 	for _, tc := range []struct{ name, addr, engine, want string }{
 		{name: "nobody", addr: freeAddr(t), want: "nobody listens there"},
+		{name: "a machine that does not answer", addr: deaf(t), want: "a firewall between the two"},
+		{name: "a name that is none", addr: "no such name:5600", want: "the name has no address here"},
 		{name: "a web server", addr: l.Addr().String(), want: "a web server answers there"},
 		{name: "a server of something else", addr: says("SSH-2.0-OpenSSH_9.2p1\r\n"), want: "no NIXL side channel"},
 		{name: "a server that says nothing", addr: says(""), want: "does not answer"},
@@ -403,5 +409,39 @@ func TestTextOfAPeerDoesNothingToATerminal(t *testing.T) {
 		if strings.ContainsFunc(line, func(r rune) bool { return !strconv.IsPrint(r) }) || len(line) > 300 {
 			t.Errorf("%q", line)
 		}
+	}
+}
+
+// deaf is an address that answers no connection: its queue of them is full, so the kernel drops what comes, as a firewall does.
+func deaf(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
+	for range 8 {
+		conn, err := net.DialTimeout("tcp", addr, 100*time.Millisecond)
+		if err != nil {
+			return addr
+		}
+		t.Cleanup(func() { conn.Close() })
+	}
+	t.Fatal("a queue for no connection takes eight")
+	return ""
+}
+
+func TestAnAddressWithoutAWayIsNotCalledSilent(t *testing.T) {
+	err := explain("h:1", fmt.Errorf("zmtp h:1: connect: %w: %w", zmtp.ErrUnreachable, unix.EHOSTUNREACH))
+	if e, ok := errors.AsType[*Explained](err); !ok || !strings.Contains(e.Hint, "no way to it") || !errors.Is(err, unix.EHOSTUNREACH) {
+		t.Errorf("%v", err)
 	}
 }

@@ -129,7 +129,9 @@ func TestEachWayOfEachShapeIsMeasuredAndShown(t *testing.T) {
 		t.Errorf("through JSON (-want +got):\n%s", diff)
 	}
 	var said, drawn bytes.Buffer
-	r.Write(&said)
+	if err := r.Write(&said); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.WriteSVG(&drawn); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -133,7 +134,8 @@ func table(w io.Writer, columns []text.Column, rows [][]string) {
 }
 
 // Write prints the tables.
-func (r *Result) Write(w io.Writer) {
+func (r *Result) Write(to io.Writer) error {
+	w := bufio.NewWriter(to)
 	fmt.Fprintf(w, "kvlease %s, %s\n%s\n%s\n%s\n", r.Version, r.Date, r.where(), r.across(), r.how())
 	fmt.Fprintf(w, "\nNotifications: until P has acted on the last\n")
 	var rows [][]string
@@ -177,4 +179,5 @@ func (r *Result) Write(w io.Writer) {
 	table(w, []text.Column{{Head: "blocks", Right: true}, {Head: "bare first", Right: true}, {Head: "bare", Right: true},
 		{Head: "raw first", Right: true}, {Head: "raw", Right: true}, {Head: "kvlease first", Right: true},
 		{Head: "kvlease", Right: true}, {Head: "adds", Right: true}, {Head: "8 bytes add", Right: true}}, rows)
+	return w.Flush()
 }

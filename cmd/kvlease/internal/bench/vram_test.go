@@ -168,7 +168,9 @@ func TestDeviceMemoryIsMeasuredThroughTheCoresOwnRegistration(t *testing.T) {
 				t.Errorf("links (-want +got):\n%s", diff)
 			}
 			var said bytes.Buffer
-			r.Write(&said)
+			if err := r.Write(&said); err != nil {
+				t.Fatal(err)
+			}
 			if want := "in GB/s: GPU 0000:1b:00.0 63.0 (PCIe 32 GT/s x16), "; !strings.Contains(said.String(), want) {
 				t.Errorf("the text lacks %q:\n%s", want, said.String())
 			}

@@ -288,7 +288,7 @@ func TestEachHarmToLibrariesAndPeersIsNamedWithItsRemedy(t *testing.T) {
 		}, "kvlease trace", Warn, "lacks CAP_BPF", "setcap"},
 		{"a kernel that traces slowly", func(r *rig) { r.Caveats = func() []string { return []string{"each hit costs 5 us"} } }, "kvlease trace", Pass, "5 us", ""},
 		{"a peer that nobody is", func(r *rig) {
-			r.peer("h:1", nil, errors.New("dial h:1: refused: nobody listens there: the side channel of a stock engine is VLLM_NIXL_SIDE_CHANNEL_HOST"))
+			r.peer("h:1", nil, &attach.Explained{Err: errors.New("dial h:1: refused"), Hint: "nobody listens there: the side channel of a stock engine"})
 		}, "h:1", Fail, "dial h:1: refused", "nobody listens there: the side channel of a stock engine"},
 		{"a peer that is silent", func(r *rig) { r.peer("h:1", nil, errors.New("no answer")) }, "h:1", Fail, "no answer", "kvlease attach h:1"},
 		{"a peer of ours", func(r *rig) {
@@ -315,7 +315,9 @@ func TestTheReportIsForPeopleAndPrograms(t *testing.T) {
 	r.environ("UCX_NET_DEVICES=mlx5_0:1")
 	report := Look(t.Context(), r.System)
 	var text bytes.Buffer
-	report.Write(&text)
+	if err := report.Write(&text); err != nil {
+		t.Fatal(err)
+	}
 	for _, want := range []string{
 		"limits\n  fail  locked memory ", "        why  each NIC locks", "        fix  ulimit -l unlimited", "settings for the rank on GPU 7\n",
 		"  # UCX_NET_DEVICES is mlx5_0:1 already, and stays so\n", "  export UCX_IB_GPU_DIRECT_RDMA=yes\n", fmt.Sprintf("%d pass, %d warn, 1 fail", report.Counts[Pass], report.Counts[Warn]),
@@ -341,7 +343,9 @@ func TestSettingsOfOneGPUAreLinesForAShell(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text bytes.Buffer
-	set.WriteShell(&text)
+	if err := set.WriteShell(&text); err != nil {
+		t.Fatal(err)
+	}
 	for line := range strings.Lines(text.String()) {
 		if l := strings.TrimSpace(line); !strings.HasPrefix(l, "#") && !strings.HasPrefix(l, "export UCX_") {
 			t.Errorf("%q", l)

@@ -47,10 +47,9 @@ func peers(ctx context.Context, s *System) (lines []Result) {
 func (s *System) peer(ctx context.Context, addr string) []Result {
 	r, err := s.Ask(ctx, addr)
 	if err != nil {
-		what, hint, ok := strings.Cut(err.Error(), ": nobody listens there")
-		fix := "kvlease attach " + addr + " says more; a firewall between the machines must let the port through"
-		if ok {
-			fix = "nobody listens there" + hint
+		what, fix := err.Error(), "kvlease attach "+addr+" says more; a firewall between the machines must let the port through"
+		if e, ok := errors.AsType[*attach.Explained](err); ok {
+			what, fix = e.Err.Error(), e.Hint
 		}
 		return ill(addr, Fail, what, "no request that names this engine can be read, and none of its leases be kept", "%s", fix)
 	}

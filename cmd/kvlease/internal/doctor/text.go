@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"strings"
@@ -9,7 +10,8 @@ import (
 )
 
 // Write prints a report for people: what is well in a line, the rest with why it matters and what to do.
-func (r *Report) Write(w io.Writer) {
+func (r *Report) Write(to io.Writer) error {
+	w := bufio.NewWriter(to)
 	width := 0
 	for _, l := range r.Results {
 		width = max(width, text.Width(text.Printable(l.Name)))
@@ -29,6 +31,7 @@ func (r *Report) Write(w io.Writer) {
 		s.write(w)
 	}
 	fmt.Fprintf(w, "%d pass, %d warn, %d fail, %d skip\n", r.Counts[Pass], r.Counts[Warn], r.Counts[Fail], r.Counts[Skip])
+	return w.Flush()
 }
 
 // write prints the settings of a GPU, as lines that a shell takes.
@@ -37,11 +40,12 @@ func (s *Settings) write(w io.Writer) {
 		return
 	}
 	fmt.Fprintf(w, "settings for the rank on GPU %d\n", s.GPU)
-	s.WriteShell(w)
+	_ = s.WriteShell(w) // the report's own end says so
 }
 
 // WriteShell prints the settings that the user has not made, each below its reason.
-func (s *Settings) WriteShell(w io.Writer) {
+func (s *Settings) WriteShell(to io.Writer) error {
+	w := bufio.NewWriter(to)
 	for _, v := range s.Env {
 		fmt.Fprintf(w, "  # %s\n", v.Reason)
 		if v.IsSet {
@@ -50,6 +54,7 @@ func (s *Settings) WriteShell(w io.Writer) {
 		}
 		fmt.Fprintf(w, "  export %s=%s\n", v.Name, shellQuote(v.Value))
 	}
+	return w.Flush()
 }
 
 // shellQuote makes a value one word of a shell.
