@@ -29,8 +29,12 @@ const (
 // Caught says that tests have noticed.
 func (v Verdict) Caught() bool { return v == WasCaught || v == TimedOut }
 
-// memoryMax bounds what a mutated test may map: a loop that no longer ends must not take the machine's memory.
-const memoryMax = 16 << 30
+// Memory of a mutated test: a loop that no longer ends must not take the machine's. It may write to dataMax (RLIMIT_DATA), and map addressMax,
+// since devices of the fake CUDA driver are addresses that nobody may touch.
+const (
+	dataMax    = 16 << 30
+	addressMax = 128 << 30
+)
 
 // tests is one package's test binary.
 type tests struct {
@@ -102,7 +106,7 @@ func (b tests) run(ctx context.Context, run string, most limit, more ...string) 
 // limited runs a program in a process group of its own, with bounded time and memory.
 func limited(ctx context.Context, dir string, most limit, bin string, args ...string) (ran, error) {
 	seconds := int(most.processor.Seconds() + 0.999)
-	line := fmt.Sprintf(`ulimit -v %d && ulimit -St %d && ulimit -Ht %d && exec "$0" "$@"`, memoryMax>>10, seconds, seconds+2)
+	line := fmt.Sprintf(`ulimit -d %d && ulimit -v %d && ulimit -St %d && ulimit -Ht %d && exec "$0" "$@"`, dataMax>>10, addressMax>>10, seconds, seconds+2)
 	timed, cancel := context.WithTimeout(ctx, most.wall)
 	defer cancel()
 	cmd := exec.CommandContext(timed, "sh", append([]string{"-c", line, bin}, args...)...)

@@ -143,6 +143,9 @@ func TestAMutationIsCaughtOnlyByItsOwnTestAndOnlyIfItCompiles(t *testing.T) {
 		!res.timedOut || res.took.Processor > 30*time.Second {
 		t.Errorf("what takes more of the processor than it may: timed out %v after %v, %v", res.timedOut, res.took, err)
 	}
+	if res, err := limited(context.Background(), dir, limit{time.Minute, time.Minute}, "sh", "-c", "ulimit -d; ulimit -v"); err != nil || string(res.out) != "16777216\n134217728\n" {
+		t.Errorf("a test may write to and map %q KiB, %v; want 16 and 128 GiB", res.out, err)
+	}
 	all[0].Caught.Test = "TestGone"
 	if _, err := r.Named(context.Background(), all[:1]); err == nil || !strings.Contains(err.Error(), "TestGone") {
 		t.Errorf("a test that is not there: %v, want an error that names it", err)
