@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -227,25 +228,78 @@ func TestWorkThatTakesItsTimeIsThereWhenItsEventHasFired(t *testing.T) {
 	if _, err := c.Copies(stream, []Copy{{addr + 512, addr, 512}}, event); err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, 512)
 	for fired := false; !fired; {
-		if err := c.CopyOut(got, addr+512); err != nil || got[0] != 0 {
-			t.Fatalf("before the event: %d, %v", got[0], err)
-		}
 		if fired, err = c.Fired(event); err != nil {
 			t.Fatal(err)
 		}
 	}
+	got := make([]byte, 512)
 	if err := c.CopyOut(got, addr+512); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{7}, 512)) {
 		t.Errorf("after the event: %v, %v", got[:4], err)
 	}
 	s.do("work 3600000")
-	if _, err := c.Copies(stream, []Copy{{addr, addr + 512, 1}}, event); err != nil {
+	if err := c.Fill(addr, 8, 512); err != nil {
 		t.Fatal(err)
 	}
-	if fired, err := c.Fired(event); err != nil || fired {
-		t.Errorf("an hour early: fired %v, %v", fired, err)
+	if _, err := c.Copies(stream, []Copy{{addr + 512, addr, 512}}, event); err != nil {
+		t.Fatal(err)
 	}
+	if fired, err := c.Fired(event); err != nil || fired || s.do("byte %#x", addr+512) != 7 {
+		t.Errorf("an hour early: fired %v, %v, the byte is %d", fired, err, s.do("byte %#x", addr+512))
+	}
+	s.do("hold 0") // all that is held is done
+	if fired, err := c.Fired(event); err != nil || !fired || s.do("byte %#x", addr+512) != 8 {
+		t.Errorf("let go: fired %v, %v, the byte is %d", fired, err, s.do("byte %#x", addr+512))
+	}
+}
+
+func TestWorkIsHeldWhileAFileIsThere(t *testing.T) {
+	s := newScript(t)
+	c := s.retain(0)
+	addr, err := c.Alloc(512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	event, err := c.NewEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "held")
+	s.do("held %s", file)
+	for _, held := range []bool{true, false} {
+		if held {
+			err = os.WriteFile(file, nil, 0o600)
+		} else {
+			err = os.Remove(file)
+		}
+		if err == nil {
+			_, err = c.Copies(0, []Copy{{addr, addr + 256, 256}}, event)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fired, err := c.Fired(event); err != nil || fired == held {
+			t.Errorf("held %v: fired %v, %v", held, fired, err)
+		}
+	}
+}
+
+func TestADeviceDiesAtACall(t *testing.T) {
+	s := newScript(t)
+	c := s.retain(0)
+	addr, err := c.Alloc(512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.do("dies 0 cuMemcpyDtoH 3 719")
+	got := make([]byte, 1)
+	for i := range 4 {
+		err := c.CopyOut(got, addr)
+		if dead := i >= 2; dead != (err != nil) {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	wants(t, c.Fill(addr, 1, 1), ErrUnavailable, "CUDA_ERROR_LAUNCH_FAILED")
 }
 
 func TestACopyOfAListAllocatesNothing(t *testing.T) {

@@ -70,6 +70,18 @@ static void *works(void *unused)
 		CHECK(kvlc_copy_out(library, 0, out, addr, BYTES, &fault) == KVLC_OK && out[0] == (uint8_t)i && out[BYTES - 1] == (uint8_t)i);
 		CHECK(kvlc_pointer(library, addr, &p, &fault) == KVLC_OK && p.kind == KVLC_DEVICE && p.device == 0 && p.base == addr && p.bytes == BYTES);
 		CHECK(kvlc_sync_memops(library, 0, addr, &fault) == KVLC_OK);
+		CHECK(kvlc_fill(library, 0, addr, (uint8_t)(i + 1), BYTES / 2, &fault) == KVLC_OK);
+		const kvlc_copy_t halves[] = {{addr + BYTES / 2, addr, BYTES / 4}, {addr + BYTES / 4 * 3, addr, BYTES / 4}, {addr + BYTES / 2, addr, BYTES}};
+		uint32_t begun = 0;
+		CHECK(kvlc_copies(library, 0, stream, halves, 2, event, &begun, &fault) == KVLC_OK && begun == 2);
+		CHECK(kvlc_event_query(library, 0, event, &fault) == KVLC_OK);
+		CHECK(kvlc_copy_out(library, 0, out, addr, BYTES, &fault) == KVLC_OK && out[BYTES / 2] == (uint8_t)(i + 1) && out[BYTES - 1] == (uint8_t)(i + 1));
+		CHECK(kvlc_copies(library, 0, stream, halves, 3, event, &begun, &fault) == KVLC_CUDA && begun == 2 && strcmp(fault.call, "cuMemcpyDtoDAsync") == 0);
+		kvlc_shared_t handle;
+		uint64_t base = 0;
+		CHECK(kvlc_share(library, 0, addr + 1, &handle, &fault) == KVLC_OK);
+		CHECK(kvlc_open_shared(library, 0, &handle, &base, &fault) == KVLC_CUDA && fault.code == 201); /* its own process's */
+		CHECK(kvlc_close_shared(library, 0, addr, &fault) == KVLC_CUDA);
 		CHECK(kvlc_event_record(library, 0, event, stream, &fault) == KVLC_OK && kvlc_event_query(library, 0, event, &fault) == KVLC_OK);
 		CHECK(kvlc_copy_out(library, 0, out, addr, BYTES + 1, &fault) == KVLC_CUDA && strcmp(fault.call, "cuMemcpyDtoH") == 0);
 		CHECK(control("current") == 1);

@@ -92,14 +92,14 @@ func (c *Config) replaced() (list []string) {
 }
 
 // tellMemory says at the start where the blocks are, and what is replaced.
-func (s *narrator) tellMemory(c *Config) {
+func (n *narrator) tellMemory(c *Config) {
 	if !c.onDevices() {
 		return
 	}
-	s.line("KV caches are in device memory of GPU %d (P) and GPU %d (D). They are registered as an engine's are; blocks are offered when the event behind their last write has fired.",
+	n.line("KV caches are in device memory of GPU %d (P) and GPU %d (D). They are registered as an engine's are; blocks are offered when the event behind their last write has fired.",
 		c.Device.Of[0], c.Device.Of[1])
-	s.line("%s", s.paint.warn("replaced here:"))
+	n.line("%s", n.paint.warn("replaced here:"))
 	for _, what := range c.replaced() {
-		s.line("  %s", strings.TrimSpace(what))
+		n.line("  %s", strings.TrimSpace(what))
 	}
 }
