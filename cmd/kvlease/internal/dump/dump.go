@@ -62,6 +62,7 @@ type Context struct {
 	Blocks     uint64            `json:"blocks"`
 	BlockBytes uint64            `json:"block_bytes"`
 	Freed      map[string]uint64 `json:"freed"`
+	LogLost    uint64            `json:"log_records_lost,omitempty"` // for want of somebody who takes them
 	Readers    []Reader          `json:"readers"`
 	Owners     []Owner           `json:"owners"`
 	Ends       []End             `json:"ends"` // those that ended last, oldest first
@@ -271,6 +272,7 @@ func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 	}
 	c.Held, _ = s.Value("held", "")
 	c.Blocks, _ = s.Value("held_blocks", "")
+	c.LogLost, _ = s.Value("log_lost", "")
 	for i, reason := range record.FreedNames {
 		for _, name := range [...]string{"lease_freed", "freed"} { // of an engine or a rank, of a host
 			if n, ok := s.Value(name, strconv.Itoa(i)); ok && n > 0 && reason != "" {

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
+	"github.com/kvlease/kvlease/dataplane/core"
+	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/dataplane/wire"
 	"github.com/kvlease/kvlease/internal/require"
 )
@@ -99,6 +101,30 @@ func TestEveryLeaseIsShownWithItsReaderAndWhatIsLeftOfIt(t *testing.T) {
 	}
 	if n := len(contextOf(r, "P").Leases); n != 2 {
 		t.Errorf("%d leases are left", n)
+	}
+}
+
+func TestWhatTheLogHasLostIsSaid(t *testing.T) {
+	dir := require.Shm(t)
+	w, why, err := watch.New(&watch.Spec{Dir: dir, Head: watch.Head{Role: "engine", Engine: "E", Opened: core.Now()}, Step: []watch.Desc{{Name: "log_lost", Kind: watch.Gauge}}})
+	if err != nil || why != nil {
+		t.Fatal(err, why)
+	}
+	t.Cleanup(w.Close)
+	w.Values()[0] = 7
+	if !w.Publish(&watch.Live{Stepped: core.Now()}) {
+		t.Fatal("not published")
+	}
+	r, _ := Run(&Config{PID: os.Getpid(), Dir: dir}) // it has no leases that it could name
+	if r == nil || len(r.Contexts) != 1 {
+		t.Fatalf("%+v", r)
+	}
+	var text strings.Builder
+	if err := r.WriteText(&text, 20); err != nil {
+		t.Fatal(err)
+	}
+	if want := "  7 records of its log are lost: nobody takes them, or too seldom\n"; r.Contexts[0].LogLost != 7 || !strings.Contains(text.String(), want) {
+		t.Errorf("%d; want %q in:\n%s", r.Contexts[0].LogLost, want, text.String())
 	}
 }
 

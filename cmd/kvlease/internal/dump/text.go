@@ -60,6 +60,7 @@ func (c *Context) write(b *bytes.Buffer, ends int) {
 	}{
 		{c.Poisoned, "poisoned: every row is closed, and all leases end"},
 		{c.Draining, "draining: it takes nothing new"},
+		{c.LogLost > 0, text.Counted(int(c.LogLost), "record of its log is", "records of its log are") + " lost: nobody takes them, or too seldom"},
 		{c.Why != "", c.Why},
 	} {
 		if m.is {

@@ -47,6 +47,7 @@ func (e *Engine) judge() {
 		{e.Quarantine > 0, Warn, text.Counted(int(e.Quarantine), "read is over whose blocks stay aside", "reads are over whose blocks stay aside")},
 		{e.Late > 0, Note, text.Counted(int(e.Late), "late stock read", "late stock reads") + ": it may have read blocks of another request"},
 		{e.Stale > 0, Note, text.Counted(int(e.Stale), "stale read was", "stale reads were") + " kept out"},
+		{e.LogLost > 0, Note, text.Counted(int(e.LogLost), "record of its log is", "records of its log are") + " lost: nobody takes them, or too seldom"},
 		{e.Unproven > 0, Note, text.Counted(int(e.Unproven), "read", "reads") + " could not be proven"},
 	} {
 		if t.is {
@@ -88,7 +89,7 @@ func (e *Engine) state() State {
 		return Stopped
 	case e.Age > e.stillAfter() && e.busy():
 		return Still
-	case e.sick:
+	case e.sick && e.Age <= e.stillAfter(): // else it says how things stood at its last step, perhaps hours ago
 		return Cut
 	case e.draining:
 		return Drains

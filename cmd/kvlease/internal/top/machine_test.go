@@ -219,6 +219,31 @@ func TestWhatRanksComeToIsInTrouble(t *testing.T) {
 	}
 }
 
+func TestWhatTheLogHasLostIsSaid(t *testing.T) {
+	head := watch.Head{Role: "engine", Engine: "E", TP: 1, PP: 1, Duration: 30 * time.Second, Interval: 5 * time.Second}
+	list := shown(t, head, watch.Live{Stepped: core.Now()}, "log_lost", 7)
+	if len(list) != 2 {
+		t.Fatalf("%d contexts", len(list))
+	}
+	for _, e := range list {
+		if e.LogLost != 7 || e.Level != Note || !slices.Equal(e.Trouble, []string{"7 records of its log are lost: nobody takes them, or too seldom"}) {
+			t.Errorf("%s: %d, level %d, %q", e.Source, e.LogLost, e.Level, e.Trouble)
+		}
+	}
+}
+
+// An engine that is driven inline makes no step while no request comes: what its last one found may be long over.
+func TestOneThatRestsIsIdleWhateverItsLastStepHasFound(t *testing.T) {
+	head := watch.Head{Role: "engine", Engine: "E", TP: 1, PP: 1, Duration: 30 * time.Second, Interval: 5 * time.Second}
+	for age, want := range map[time.Duration]State{0: Cut, time.Minute: Idle} {
+		for _, e := range shown(t, head, watch.Live{Stepped: core.Now().Add(-age)}, "healthy", 0) {
+			if e.State != want {
+				t.Errorf("%v after its step %s is %s, want %s", age, e.Source, e.State, want)
+			}
+		}
+	}
+}
+
 func TestTheDeadAreShownForTenMinutes(t *testing.T) {
 	for ago, want := range map[time.Duration]int{9 * time.Minute: 1, 11 * time.Minute: 0} {
 		list := shown(t, watch.Head{Role: "engine", Engine: "E"}, watch.Live{Closed: true, Stepped: core.Now().Add(-ago)}, "held", 0)

@@ -60,7 +60,8 @@ type Engine struct {
 	Quarantine uint64 `json:"quarantine"` // reads that are over and whose blocks stay aside
 	Abandoned  uint64 `json:"abandoned"`  // transfers that may never end
 	Late       uint64 `json:"late_stock_reads"`
-	RanksLost  uint64 `json:"ranks_lost,omitempty"` // of a host
+	RanksLost  uint64 `json:"ranks_lost,omitempty"`       // of a host
+	LogLost    uint64 `json:"log_records_lost,omitempty"` // for want of somebody who takes them
 
 	Peers []Peer `json:"peers"`
 

@@ -259,6 +259,7 @@ var taken = map[string]taker{
 	"misfit":                     func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.misfit = v != 0 },
 	"reads_aside":                func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Quarantine = number(v) },
 	"transfers_abandoned":        func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Abandoned = number(v) },
+	"log_records_lost_total":     func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.LogLost = number(v) },
 	"late_stock_reads_total":     func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Late = number(v) },
 	"reads_total": func(_ *parsed, e *Engine, l map[string]string, v float64) {
 		switch l["outcome"] {
