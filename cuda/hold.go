@@ -82,6 +82,16 @@ func (h *Hold) Enter() (pushed bool, err error) { return h.contexts[0].Enter() }
 // Leave gives the thread the context back that it had before Enter.
 func (h *Hold) Leave() error { return h.contexts[0].Leave() }
 
+// Read copies what is at an address of a device that is held.
+func (h *Hold) Read(dst []byte, device uint32, addr uint64) error {
+	for _, c := range h.contexts {
+		if int(c.device) == int(device) {
+			return c.CopyOut(dst, addr)
+		}
+	}
+	return &Error{Cause: "there is no such device, or its context is not held", Fix: "device is the ordinal after CUDA_VISIBLE_DEVICES: check it", Kind: ErrInvalid}
+}
+
 // Unordered reports whether what a read has brought has to be flushed before the device may use it.
 func (h *Hold) Unordered() bool { return len(h.unordered) > 0 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvlease/kvlease/cnixl"
 	fakenixl "github.com/kvlease/kvlease/cnixl/fake"
 	"github.com/kvlease/kvlease/cuda"
@@ -133,11 +135,11 @@ func TestDeviceMemoryIsRegisteredAndServedUnderTheEnginesContext(t *testing.T) {
 		t.Errorf("the driver was begun %d times without device memory", n)
 	}
 	cache := g.cache("device")
-	for era := range 3 { // sleep and wake
+	for era := range 3 { // sleep and wake; each time the cache, what is ours, and where the page of the twin lands
 		if err := c.Register(cache); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := fakenixl.Control(g.nixl, "count register_mem"); err != nil || n != 2*(era+1) || g.do("retains 0") != 2 || g.do("synced %#x", cache[0].Addr) != 1 {
+		if n, err := fakenixl.Control(g.nixl, "count register_mem"); err != nil || n != 3*(era+1) || g.do("retains 0") != 2 || g.do("synced %#x", cache[0].Addr) != 1 {
 			t.Errorf("era %d: %d registrations, context held %d times, synced %d, %v", era, n, g.do("retains 0"), g.do("synced %#x", cache[0].Addr), err)
 		}
 		pushes := g.do("count cuCtxPushCurrent")
@@ -331,5 +333,61 @@ func TestADevicesAddressUnderTheNameOfHostMemoryIsRefused(t *testing.T) {
 	}
 	if err := c.Register(pinned); err != nil {
 		t.Errorf("pinned host memory: %v", err)
+	}
+}
+
+func TestDeviceMemoryThatPeersCouldNotReadIsRefusedAndLetGo(t *testing.T) {
+	g := newGPUs(t)
+	c := g.open("inline")
+	cache := g.cache("device")
+	mem, err := unix.Mmap(-1, 0, int(2*cache[0].Bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	mixed := append(append([]core.Region(nil), cache...), cache...)
+	for i := range uint64(2) {
+		mixed[i].Mem, mixed[i].Name = transport.DRAM, fmt.Sprintf("host.%d", i)
+		mixed[i].Addr = record.Addr(mem) + i*cache[0].Bytes
+	}
+	for _, tc := range []struct {
+		name    string
+		regions []core.Region
+		nixl    string
+		cuda    string
+		words   []string
+	}{
+		{"the transport fails the read of a device", cache, "fail get_xfer_status 1 -2", "", []string{"region 0", "layer.0", "GPU memory to NICs"}},
+		{"the device does not give its memory", cache, "", "fail cuMemcpyDtoH 5 719", []string{"region 0", "layer.0", "module cuda"}}, // behind both ends and a look at each region
+		{"the transport fails the read of host memory beside it", mixed, "fail get_xfer_status 2 -2", "", []string{"region 1", "host.1"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.nixl != "" {
+				if _, err := fakenixl.Control(g.nixl, tc.nixl); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.cuda != "" {
+				g.do("%s", tc.cuda)
+			}
+			err := c.Register(tc.regions)
+			if !errors.Is(err, core.ErrTransport) {
+				t.Fatalf("%v, want that the transport refuses", err)
+			}
+			for _, w := range append(tc.words, "UCX past shared memory", "Remedy: ", "kvlease doctor") {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q does not say %q", err, w)
+				}
+			}
+			if len(err.Error()) > 500 {
+				t.Errorf("%d bytes: kvl_last_error would cut it", len(err.Error()))
+			}
+			if g.do("retains 0") != 1 || g.do("count cuCtxPushCurrent") != g.do("count cuCtxPopCurrent") {
+				t.Errorf("held %d times, %d pushed, %d popped", g.do("retains 0"), g.do("count cuCtxPushCurrent"), g.do("count cuCtxPopCurrent"))
+			}
+		})
+	}
+	if err := c.Register(mixed); err != nil {
+		t.Errorf("without a failure: %v", err)
 	}
 }

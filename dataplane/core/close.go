@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // Close ends a context. It waits at most timeout for reads of ours, whose memory a transfer may still write: ErrBusy,
-// and the context stays open and steps on. A poisoned context does not step, but its transfers are followed to their ends here.
+// and the context stays open and steps on. ErrBusy, too, if it has cut a registration off: to be called again. A poisoned context does not step, but its transfers are followed to their ends here.
 func (c *Core) Close(timeout time.Duration) error {
 	err := c.end(timeout)
 	if err == nil {
@@ -25,6 +26,9 @@ func (c *Core) end(timeout time.Duration) error {
 	atomic.StoreUint32(&c.mem.Control.Draining, 1)
 	if c.hosted != nil {
 		return c.closeHost(timeout)
+	}
+	if err := c.cutRegistration(timeout); err != nil {
+		return err
 	}
 	if err := c.stopReads(timeout); err != nil {
 		c.mu.Lock()
@@ -44,6 +48,7 @@ func (c *Core) end(timeout time.Duration) error {
 		return err
 	}
 	c.closePage()
+	c.strays = slices.DeleteFunc(c.strays, (*proof).close)
 	if c.ranked == nil {
 		return nil
 	}
@@ -102,6 +107,7 @@ func (c *Core) leave() error {
 		}
 	}
 	c.registered, c.handshake = nil, nil
+	c.proven, c.unproven = 0, 0
 	return nil
 }
 

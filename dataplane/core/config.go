@@ -63,6 +63,7 @@ type Config struct {
 	TraceSample   int
 	StatsPage     string
 	Log, LogLevel string
+	SelfRead      string
 
 	BlockSize, DeviceID     int
 	KVCacheLayout, AttnName string

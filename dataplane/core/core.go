@@ -64,10 +64,17 @@ type Core struct {
 	reads      *read.Machine
 	regions    []Region
 	registered []transport.Region
-	handshake  []byte // our own map, after Register
-	closed     bool   // no step begins any more
-	gone       bool   // the agent is destroyed
-	broken     string // what the recovered panic said
+	// registering is the registration that is under way beside steps; nil: none.
+	registering *registration
+	pace        registrationPace
+	ending      bool     // Close was called: nothing is registered any more
+	strays      []*proof // twins whose reads have not ended
+	proven      int      // registered regions that a twin has read
+	unproven    int      // and those of which that was not shown
+	handshake   []byte   // our own map, after Register
+	closed      bool     // no step begins any more
+	gone        bool     // the agent is destroyed
+	broken      string   // what the recovered panic said
 
 	naming sync.Mutex   // before mu: engines are named and removed one after the other, here and at the side channel
 	side   *sideChannel // nil in role rank

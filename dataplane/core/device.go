@@ -20,7 +20,7 @@ type Devices interface {
 
 // Held is device memory that is registered.
 //
-// Threads: as the core calls it, one at a time.
+// Threads: Enter and Leave come from a step and from a registration at once; the others one at a time.
 // Memory: Enter, Leave and Flush make no allocation while nothing fails.
 type Held interface {
 	// Ranges are what the transport gets in place of the regions.
@@ -31,6 +31,8 @@ type Held interface {
 	Enter() (pushed bool, err error)
 	// Leave gives the thread back what it had.
 	Leave() error
+	// Read copies what a device has at an address, of one of the ranges.
+	Read(dst []byte, device uint32, addr uint64) error
 	// Unordered reports whether what a transport's read has brought must be flushed before the device may use it.
 	Unordered() bool
 	Flush() error
@@ -53,31 +55,43 @@ func (c *Core) UseHostCheck(check func(regions []Region) error) {
 	c.hostCheck = check
 }
 
-// hold has the devices of regions held, if there are any, and gives what the transport is to register. Under the lock.
-func (c *Core) hold(regions []Region) ([]transport.Region, error) {
-	var ranges []transport.Region
+// hold has the devices of regions held, if there are any, and writes down what the transport is to register. Without the lock, since a
+// driver takes its time.
+func (c *Core) hold(r *registration) error {
 	var device []Region
-	for _, r := range regions {
-		if r.Mem == transport.VRAM && c.openDevices != nil {
-			device = append(device, r)
+	for _, region := range r.regions {
+		if region.Mem == transport.VRAM && r.openDevices != nil {
+			device = append(device, region)
 			continue
 		}
-		ranges = append(ranges, transport.Region{Addr: r.Addr, Bytes: r.Bytes, Device: r.Device, Mem: r.Mem})
+		r.list = append(r.list, transport.Region{Addr: region.Addr, Bytes: region.Bytes, Device: region.Device, Mem: region.Mem})
 	}
-	if len(device) == 0 {
-		return ranges, nil
+	if len(device) > 0 {
+		devices, err := r.openDevices()
+		if err != nil {
+			return err
+		}
+		held, err := devices.Hold(device)
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.held, c.agent.held = held, held
+		c.plane.Await(held)
+		c.mu.Unlock()
+		r.list = append(r.list, held.Ranges()...)
 	}
-	devices, err := c.openDevices()
-	if err != nil {
-		return nil, err
+	r.own()
+	return nil
+}
+
+// letGoUnless is the end of a registration that came to nothing.
+func (c *Core) letGoUnless(r *registration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !r.kept {
+		c.letGo()
 	}
-	held, err := devices.Hold(device)
-	if err != nil {
-		return nil, err
-	}
-	c.held, c.agent.held = held, held
-	c.plane.Await(held)
-	return append(ranges, held.Ranges()...), nil
 }
 
 // sayHeld tells of device memory that has been registered.
@@ -144,6 +158,27 @@ func (c *Core) exit(held Held, e entered) {
 			panic(fmt.Errorf("the device's context: %w", err))
 		}
 	}
+}
+
+// enterHere is enter for a registration, which refuses where a step would poison, and goes on while steps enter and leave on their
+// threads. leave is due.
+func (c *Core) enterHere() (leave func(), err error) {
+	held := c.held // of this registration alone
+	if held == nil {
+		return func() {}, nil
+	}
+	runtime.LockOSThread()
+	pushed, err := held.Enter()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("the device's context: %w", err)
+	}
+	return func() {
+		defer runtime.UnlockOSThread()
+		if pushed {
+			_ = held.Leave() // what is lost with the context a step finds out
+		}
+	}, nil
 }
 
 // tryEnter is enter for what has to go on without a context, too: a device that cannot be entered is lost.

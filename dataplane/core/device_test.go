@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -20,8 +22,10 @@ import (
 // device is one device of a test, its driver and what is held of it.
 type device struct {
 	opened, held, flushes int
-	current               map[int]bool // by thread
 	regions               []Region
+
+	mu      sync.Mutex   // a registration enters beside steps
+	current map[int]bool // by thread
 
 	openErr, holdErr, enterErr, flushErr error
 	fired                                func(event uint64) (bool, error)
@@ -59,16 +63,32 @@ func (d *device) Enter() (bool, error) {
 	if d.enterErr != nil {
 		return false, d.enterErr
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	was := d.current[unix.Gettid()]
 	d.current[unix.Gettid()] = true
 	return !was, nil
 }
 
+func (d *device) entered() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.current[unix.Gettid()]
+}
+
 func (d *device) Leave() error {
-	if !d.current[unix.Gettid()] {
+	if !d.entered() {
 		return errors.New("left on another thread")
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.current[unix.Gettid()] = false
+	return nil
+}
+
+// Read takes the memory from where it is: what the test calls a device's is the test's.
+func (d *device) Read(dst []byte, _ uint32, addr uint64) error {
+	copy(dst, unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&addr))), len(dst)))
 	return nil
 }
 
@@ -98,7 +118,7 @@ type guarded struct {
 
 func (w *guarded) note(call string) {
 	w.calls[call]++
-	if !w.of.current[unix.Gettid()] && w.of.held > 0 {
+	if !w.of.entered() && w.of.held > 0 {
 		w.without = append(w.without, call)
 	}
 }
@@ -110,6 +130,11 @@ func (w *guarded) Register(regions []transport.Region) error {
 	}
 	w.registered = append([]transport.Region(nil), regions...)
 	return w.Transport.Register(regions)
+}
+
+func (w *guarded) Twin(agent string) (transport.Twin, error) {
+	w.note("Twin")
+	return w.Transport.(transport.Twins).Twin(agent)
 }
 
 func (w *guarded) Metadata() ([]byte, error) {
@@ -225,7 +250,7 @@ func TestEveryCallOfATransportHasTheDevicesContext(t *testing.T) {
 	if err := l.d.core.Unregister(); err != nil { // tells owners, closes
 		t.Fatal(err)
 	}
-	for _, call := range []string{"Register", "Metadata", "Load", "Send", "Poll", "PostRead", "PollReads", "Release", "Close"} {
+	for _, call := range []string{"Register", "Twin", "Metadata", "Load", "Send", "Poll", "PostRead", "PollReads", "Release", "Close"} {
 		if tr.calls[call] == 0 {
 			t.Errorf("%s was not called", call)
 		}

@@ -88,10 +88,54 @@ type ownAgent struct {
 	clock   func() clock.Instant
 	longest time.Duration // of all loads: the one call of a step that takes long
 	held    Held          // as the core has it
+	// away: memory is being registered, and whoever calls the transport would wait for it. Under the core's lock, as all of these.
+	away bool
+}
+
+// Poll is the transport's. What arrives while it is away waits there; nobody who could send knows its memory yet.
+func (a *ownAgent) Poll(in *transport.Inbox) int {
+	if a.away {
+		return 0
+	}
+	return a.Transport.Poll(in)
+}
+
+// PostRead is the transport's.
+func (a *ownAgent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
+	if a.away {
+		return 0, transport.ErrFull // not now
+	}
+	return a.Transport.PostRead(spec)
+}
+
+// Drop is the transport's, Abandon, too: both are asked again as long as they refuse.
+func (a *ownAgent) Drop(p transport.Peer) error {
+	if a.away {
+		return transport.ErrInvalid
+	}
+	return a.Transport.Drop(p)
+}
+
+func (a *ownAgent) Abandon(p transport.Peer) error {
+	if a.away {
+		return transport.ErrInvalid
+	}
+	return a.Transport.Abandon(p)
+}
+
+// Send is the transport's.
+func (a *ownAgent) Send(p transport.Peer, msg []byte) error {
+	if a.away {
+		return transport.ErrFull
+	}
+	return a.Transport.Send(p, msg)
 }
 
 // Load is the transport's, with a look at the clock: what a step can be held up by is told.
 func (a *ownAgent) Load(blob []byte) (transport.Peer, error) {
+	if a.away {
+		return 0, transport.ErrFull
+	}
 	began := a.clock()
 	p, err := a.Transport.Load(blob)
 	a.longest = max(a.longest, a.clock().Sub(began))

@@ -107,6 +107,7 @@ var keys = []key{
 	num("core_memory_max", "bytes of Go heap at which the core collects whatever happens", func(c *Config) *int { return &c.CoreMemoryMax }, 16<<20, 1<<40),
 
 	str("stats_page", "folder in memory for the file in which this context shows itself to the tools of its user, named kvlease-stats.<uid>.<pid>.<n>; empty: none", func(c *Config) *string { return &c.StatsPage }),
+	str("self_read", "`on`: kvl_register reads a page of each region back as a peer would, and refuses memory that cannot be read; `off`: it does not", func(c *Config) *string { return &c.SelfRead }, "on", "off"),
 	str("log", "where what goes wrong is told: `stderr`: there, until the host takes the first line with kvl_log_take; `host`: to kvl_log_take alone; `off`: nowhere", func(c *Config) *string { return &c.Log }, "stderr", "host", "off"),
 	str("log_level", "the least bad that is told: `error`, `warning` or `info`", func(c *Config) *string { return &c.LogLevel }, "error", "warning", "info"),
 	num("trace_sample", "of the ends of leases one in so many runs through the trace site lease__freed__one: 0, none, or a power of two", func(c *Config) *int { return &c.TraceSample }, 0, 1<<30),
@@ -129,7 +130,7 @@ func defaults() *Config {
 		RingBytes: 1 << 20, EventsMax: 1 << 16,
 		BatchBytesMax: 16 << 10, UnheardBytesMax: 16 << 20, ParseMax: 4 << 20,
 		NotifsStepMax: 1024, SweepMax: 256, DescsStepMax: 4096, RowsStepMax: 256,
-		Threads: 4, PumpPriority: "off", CoreMemoryMax: 1 << 30, StatsPage: watch.DefaultDir, Log: "stderr", LogLevel: "warning",
+		Threads: 4, PumpPriority: "off", CoreMemoryMax: 1 << 30, StatsPage: watch.DefaultDir, Log: "stderr", LogLevel: "warning", SelfRead: "on",
 		BlockSize: 16, KVCacheLayout: "LBHNC", AttnName: "FLASH_ATTN",
 	}
 }

@@ -19,72 +19,77 @@ const regionsMax = 4096 // as the handshake map bounds them
 
 // Register makes the KV cache, the board and the landing rows known to the transport: all of it or nothing. From then on
 // OwnHandshake answers. After Unregister it makes another agent, board and era first: for peers another engine.
+//
+// What takes its time (the devices, the transport, the look whether peers can read) happens on the caller's thread without the lock:
+// steps go on. Close cuts it off: ErrClosed.
 func (c *Core) Register(regions []Region) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.closed:
-		return ErrClosed
-	case c.hosted != nil:
-		return fmt.Errorf("%w: role host has no memory: register on the rank contexts", ErrState)
-	case c.registered != nil:
-		return fmt.Errorf("%w: the context has registered memory: call kvl_unregister first", ErrState)
-	}
-	if err := checkRegions(regions); err != nil {
-		return err
-	}
-	if err := c.checkHost(regions); err != nil {
-		return err
-	}
-	if c.gone {
-		if err := c.wake(); err != nil {
-			return err
-		}
-	}
-	list, err := c.hold(regions)
+	r, err := c.beginRegistration(regions)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if c.registered == nil {
-			c.letGo()
-		} else {
-			c.sayHeld()
-		}
-	}()
-	defer c.exit(c.held, c.enter())
-	list = append(list,
-		transport.Region{Addr: record.Addr(c.mem.Board), Bytes: uint64(len(c.mem.Board))},
-		transport.Region{Addr: record.Addr(c.mem.Landing), Bytes: uint64(len(c.mem.Landing))})
-	if err := c.tr.Register(list); err != nil {
-		return fmt.Errorf("%w: register %d regions: %w", ErrTransport, len(regions), err)
+	defer c.endRegistration(r)
+	if err := c.hold(r); err != nil {
+		return err
 	}
-	blob, err := c.tr.Metadata()
-	if err == nil {
-		if n := len(wire.AppendHandshake(nil, c.describe(regions, blob))); n > wire.HandshakeMax { // no peer would take it
-			c.tr.Unregister(list)
-			return fmt.Errorf("%w: the handshake map of %d regions has %d bytes, at most %d: give them shorter names", ErrInvalid, len(regions), n, wire.HandshakeMax)
-		}
-		err = c.reads.SetLocal(layoutOf(regions))
-	}
+	defer c.letGoUnless(r)
+	leave, err := c.enterHere()
 	if err != nil {
-		c.tr.Unregister(list)
+		return err
+	}
+	defer leave()
+	stop := c.watchRegistration(r)
+	defer stop()
+	if err := r.toTransport(); err != nil {
+		return err
+	}
+	blob, err := r.tr.Metadata()
+	if err != nil {
+		r.undo(len(r.list))
 		return fmt.Errorf("%w: %w", ErrTransport, err)
 	}
-	_ = c.tracker.SetLocal(layoutOf(regions)) // an engine known already that does not fit is not read from
-	if c.ranked != nil {                      // the map needs the era, which the host tells
-		c.regions, c.registered, c.ranked.blob = append([]Region(nil), regions...), list, blob
+	if err := c.prove(r, blob); err != nil {
+		r.undo(len(r.list))
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.keep(r, blob); err != nil {
+		r.undo(len(r.list))
+		return err
+	}
+	r.kept = true
+	c.proven, c.unproven = r.proven, r.unproven
+	c.sayHeld()
+	return nil
+}
+
+// keep is the end of a registration: steps and peers know of it from here on. Under the lock.
+func (c *Core) keep(r *registration, blob []byte) error {
+	switch {
+	case r.cut.Load():
+		return errCut
+	case atomic.LoadUint32(&c.mem.Control.Poisoned) != 0: // meanwhile
+		return ErrPoisoned
+	}
+	if n := len(wire.AppendHandshake(nil, c.describe(r.regions, blob))); n > wire.HandshakeMax { // no peer would take it
+		return fmt.Errorf("%w: the handshake map of %d regions has %d bytes, at most %d: give them shorter names", ErrInvalid, len(r.regions), n, wire.HandshakeMax)
+	}
+	if err := c.reads.SetLocal(layoutOf(r.regions)); err != nil {
+		return fmt.Errorf("%w: %w", ErrTransport, err)
+	}
+	_ = c.tracker.SetLocal(layoutOf(r.regions)) // an engine known already that does not fit is not read from
+	if c.ranked != nil {                        // the map needs the era, which the host tells
+		c.regions, c.registered, c.ranked.blob = r.regions, r.list, blob
 		c.enterEra()
 		c.Wake() // the next step tells the host
 		return nil
 	}
-	c.handshake = wire.AppendHandshake(nil, c.describe(regions, blob))
+	c.handshake = wire.AppendHandshake(nil, c.describe(r.regions, blob))
 	if err := c.publish(); err != nil {
 		c.handshake = nil
-		c.tr.Unregister(list)
 		return err
 	}
-	c.regions, c.registered = append([]Region(nil), regions...), list
+	c.regions, c.registered = r.regions, r.list
 	return nil
 }
 
@@ -211,7 +216,7 @@ const unregisterLooks = 100
 
 // Unregister fences, ends every lease, destroys the agent, and only then lets the host unmap: a peer's late read cannot
 // be seen from here, and software RMA answers without looking at registrations. As a reader it gives up what it tracks, tells
-// the owners, and reports it lost: there is no agent to beat with. ErrBusy: a read of ours is in flight; nothing has changed.
+// the owners, and reports it lost: there is no agent to beat with. ErrBusy: a read of ours is in flight, or a registration; nothing has changed.
 // The context steps on, and Register makes it another engine.
 func (c *Core) Unregister() error {
 	for range unregisterLooks {
@@ -226,6 +231,9 @@ func (c *Core) Unregister() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.registering != nil {
+		return fmt.Errorf("%w: memory is being registered", ErrBusy)
+	}
 	if c.registered == nil {
 		return fmt.Errorf("%w: nothing is registered", ErrState)
 	}

@@ -61,6 +61,10 @@ const (
 	PageMissing
 	DeviceRegistered
 	DeviceUnchecked
+	MemoryProven
+	MemoryUnproven
+	Registering
+	RegisteringSlow
 	PriorityOff
 	PumpOverslept
 	CollectionLong
@@ -380,13 +384,33 @@ var Defs = [kinds]Def{
 	},
 	DeviceRegistered: {
 		"device_registered", Info, [2]string{"bytes", "pieces"},
-		"{bytes} bytes of device memory are registered in {pieces} pieces; both ends of each were read through the driver, not over the way that peers take",
-		"the first read of a peer shows that way; kvlease doctor looks at what it needs",
+		"{bytes} bytes of device memory are registered in {pieces} pieces; both ends of each were read through the driver",
+		"none; memory_proven or memory_unproven says whether peers can read it",
 	},
 	DeviceUnchecked: {
 		"device_unchecked", Warning, [2]string{},
 		"not all that device memory needs could be checked: {text}",
 		"none if no NIC is to reach it; else look at kvlease doctor, name the management library by KVLEASE_NVML, or compare the cache with the BAR1 window yourself (nvidia-smi -q -d MEMORY)",
+	},
+	MemoryProven: {
+		"memory_proven", Info, [2]string{"regions", "took_ns"},
+		"a second agent of this process read the last page of each of {regions} regions over {text}, as a peer would, in {took_ns}",
+		"none",
+	},
+	MemoryUnproven: {
+		"memory_unproven", Warning, [2]string{"regions"},
+		"{regions} regions are registered, and it was not shown that peers can read them: {text}",
+		"the first read of a peer shows it; to have it shown at the start leave self_read on and shared memory out of UCX_TLS, and give the process 32 descriptors more",
+	},
+	Registering: {
+		"registering", Info, [2]string{"done_bytes", "bytes"},
+		"{done_bytes} of {bytes} bytes are registered",
+		"none: steps go on; kvl_close cuts it off after the piece that the transport is at",
+	},
+	RegisteringSlow: {
+		"registering_slow", Warning, [2]string{"since_ns", "bytes"},
+		"the transport has been registering {bytes} bytes for {since_ns}: each page is pinned, by each NIC",
+		"host memory: huge pages, which are fewer, and fewer NICs (UCX_NET_DEVICES); device memory: see dmesg for NVRM lines, and whether other processes of the machine pin, too",
 	},
 	PriorityOff: {
 		"priority_off", Warning, [2]string{"times"},

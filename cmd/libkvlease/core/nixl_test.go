@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/internal/require"
@@ -33,7 +36,7 @@ type side struct {
 
 func openSide(t *testing.T, id, drive string) *side {
 	t.Helper()
-	cfg, err := core.ParseConfig([]byte(`{"engine_id":"` + id + `","drive":"` + drive + `","log":"off","requests_max":4096,"tracked_max":4096,"engines_max":16}`))
+	cfg, err := core.ParseConfig([]byte(`{"engine_id":"` + id + `","drive":"` + drive + `","log":"host","log_level":"info","requests_max":4096,"tracked_max":4096,"engines_max":16}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +74,42 @@ func openSide(t *testing.T, id, drive string) *side {
 		}
 	})
 	return &side{core: c, host: h, kv: kv}
+}
+
+// It costs an agent, 50 ms and a connection, and takes nothing that is left behind.
+func TestMemoryIsReadBackOverRealNIXLBeforePeersAreToldOfIt(t *testing.T) {
+	s := openSide(t, "proof", "pump")
+	read := func() (proven, unproven string, took time.Duration) {
+		for { // ends with the test's time
+			lines, _ := s.core.Log(1 << 16)
+			for line := range strings.Lines(string(lines)) {
+				var l log.Line
+				if err := json.Unmarshal([]byte(line), &l); err != nil {
+					t.Fatal(err)
+				}
+				switch l.Kind {
+				case log.Defs[log.MemoryProven].Name:
+					return l.What, "", time.Duration(l.Values["took_ns"])
+				case log.Defs[log.MemoryUnproven].Name:
+					return "", l.What, 0
+				}
+			}
+		}
+	}
+	region := core.Region{Addr: record.Addr(s.kv), Bytes: kvBlocks * kvBlockLen, BlockLen: kvBlockLen, BlockStride: kvBlockLen, Blocks: kvBlocks, Group: -1, Name: "layer.0"}
+	for era := range 3 {
+		proven, unproven, took := read()
+		if !strings.Contains(proven, "each of 1 regions over UCX past shared memory") {
+			t.Fatalf("era %d: %q, %q", era, proven, unproven)
+		}
+		t.Logf("shown in %v", took)
+		if err := s.core.Unregister(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.core.Register([]core.Region{region}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (s *side) poll(buf []record.Event, kind uint16) int {

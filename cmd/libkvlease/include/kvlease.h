@@ -261,7 +261,8 @@ KVL_API int32_t kvl_producer_open(kvl_ctx_t *ctx, kvl_producer_t **producer_out)
 
 /**
  * Register the KV cache with the transport, once, before peers connect: all of it or nothing. It must stay mapped until
- * kvl_unregister or kvl_close has succeeded. With ranks: each registers its own.
+ * kvl_unregister or kvl_close has succeeded. With ranks: each registers its own. Large memory takes long: steps go on beside it, and kvl_close
+ * cuts it off (KVL_ERR_CLOSED here). It ends with a page of each region read back as a peer would.
  *
  * @param regions      [in] n regions, 1 to 4,096, that do not overlap; copied.
  * @param region_size  [in] sizeof(kvl_region_t) of the caller. An older, shorter one is taken, with 0 for what it lacks; a newer
@@ -279,7 +280,7 @@ KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, size_t
  * agent; after success, and only then, the memory may be unmapped. Waits up to 0.1 s for reads of ours that are about to end. The
  * context lives on: kvl_register makes a new agent, board and era, for peers another engine, and parameters of before are void.
  *
- * @return KVL_OK; KVL_ERR_BUSY: a read of ours is in flight, nothing has changed; KVL_ERR_INVALID: nothing is registered, or ctx is
+ * @return KVL_OK; KVL_ERR_BUSY: a read of ours is in flight, or a registration, nothing has changed; KVL_ERR_INVALID: nothing is registered, or ctx is
  *         a host context; KVL_ERR_TRANSPORT: leases have ended, but the agent does not go and memory is still registered: call again.
  */
 KVL_API int32_t kvl_unregister(kvl_ctx_t *ctx);

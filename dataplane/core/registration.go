@@ -1,0 +1,193 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// registration is memory on its way to the transport, on the thread that has called Register. A cache of 100 GiB takes seconds to minutes
+// there: the kernel or the driver pins each page. Steps go on beside it.
+type registration struct {
+	regions []Region
+	list    []transport.Region // what the transport gets: ranges of the cache, then memory of ours
+	tr      transport.Transport
+	began   clock.Instant
+	mem     *record.Memory
+
+	openDevices OpenDevices
+	pieceBytes  uint64
+
+	bytes uint64        // of list; with it there is something to see
+	done  atomic.Uint64 // of these, bytes that the transport has
+	cut   atomic.Bool   // it is to end
+	ended chan struct{} // closed when Register returns
+	kept  bool
+
+	proven, unproven int // regions
+}
+
+// errCut is what is told of a registration that Close has ended.
+var errCut = fmt.Errorf("%w: kvl_close has cut the registration off", ErrClosed)
+
+// registrationPace is when a registration is told of. Tests have their own.
+type registrationPace struct {
+	pieceBytes uint64        // the transport is handed whole ranges up to this at once
+	every      time.Duration // a line of how far it is
+	slow       time.Duration // from then on it is slow
+}
+
+// setDefaults: a GiB is pinned within 0.1 to 1 s, by 4 KiB pages.
+func (p *registrationPace) setDefaults() {
+	if p.pieceBytes == 0 {
+		*p = registrationPace{pieceBytes: 1 << 30, every: 5 * time.Second, slow: 30 * time.Second}
+	}
+}
+
+// beginRegistration looks at what can be looked at without waiting for anybody, and lets steps leave the transport alone.
+func (c *Core) beginRegistration(regions []Region) (*registration, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed, c.ending:
+		return nil, ErrClosed
+	case c.hosted != nil:
+		return nil, fmt.Errorf("%w: role host has no memory: register on the rank contexts", ErrState)
+	case c.registering != nil:
+		return nil, fmt.Errorf("%w: memory is being registered on another thread", ErrBusy)
+	case c.registered != nil:
+		return nil, fmt.Errorf("%w: the context has registered memory: call kvl_unregister first", ErrState)
+	}
+	if err := checkRegions(regions); err != nil {
+		return nil, err
+	}
+	if err := c.checkHost(regions); err != nil {
+		return nil, err
+	}
+	if c.gone {
+		if err := c.wake(); err != nil {
+			return nil, err
+		}
+	}
+	c.pace.setDefaults()
+	r := &registration{
+		regions: slices.Clone(regions), tr: c.tr, began: c.clock(), mem: c.mem, openDevices: c.openDevices, pieceBytes: c.pace.pieceBytes,
+		ended: make(chan struct{}),
+	}
+	c.registering, c.agent.away = r, true
+	return r, nil
+}
+
+func (c *Core) endRegistration(r *registration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.registering, c.agent.away = nil, false
+	close(r.ended)
+	c.Wake() // for what has waited
+}
+
+// cutRegistration ends the registration that is under way, if there is one, and lets none begin. Its caller has still to return from
+// Register, so this Close is refused: ErrBusy. What the transport is at it does to its end.
+func (c *Core) cutRegistration(timeout time.Duration) error {
+	c.mu.Lock()
+	c.ending = true
+	r := c.registering
+	c.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	r.cut.Store(true)
+	select {
+	case <-r.ended:
+	case <-time.After(timeout):
+	}
+	return fmt.Errorf("%w: memory was being registered, which is cut off: call again when kvl_register has returned", ErrBusy)
+}
+
+// own adds what of ours peers read, and where their rows land.
+func (r *registration) own() {
+	for _, m := range [][]byte{r.mem.Board, r.mem.Landing} {
+		r.list = append(r.list, transport.Region{Addr: record.Addr(m), Bytes: uint64(len(m))})
+	}
+	for _, t := range r.list {
+		r.bytes += t.Bytes
+	}
+}
+
+// admits is a transport that knows before a registration what the whole of it would run into.
+type admits interface {
+	Admits(regions []transport.Region) error
+}
+
+// toTransport registers everything, piece by piece, or nothing.
+func (r *registration) toTransport() error {
+	if a, ok := r.tr.(admits); ok {
+		if err := a.Admits(r.list); err != nil {
+			return r.refused(err)
+		}
+	}
+	for at := 0; at < len(r.list); {
+		if r.cut.Load() {
+			r.undo(at)
+			return errCut
+		}
+		n, bytes := at, uint64(0)
+		for n < len(r.list) && (n == at || bytes+r.list[n].Bytes <= r.pieceBytes) {
+			bytes += r.list[n].Bytes
+			n++
+		}
+		if err := r.tr.Register(r.list[at:n]); err != nil {
+			r.undo(at)
+			return r.refused(err)
+		}
+		r.done.Add(bytes)
+		at = n
+	}
+	return nil
+}
+
+func (r *registration) refused(err error) error {
+	return fmt.Errorf("%w: register %d regions: %w", ErrTransport, len(r.regions), err)
+}
+
+// undo takes the first n ranges back. No peer has had a word of them.
+func (r *registration) undo(n int) {
+	if n > 0 {
+		_ = r.tr.Unregister(r.list[:n])
+	}
+	r.done.Store(0)
+}
+
+// watchRegistration tells how far a registration is, until stop.
+func (c *Core) watchRegistration(r *registration) (stop func()) {
+	pace := c.pace // of this registration: the next one begins after it
+	done, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		tick := time.NewTicker(pace.every)
+		defer tick.Stop()
+		for slow := false; ; {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+			now := c.clock()
+			c.log.side().Put(log.Registering, now, log.Entry{A: r.done.Load(), B: r.bytes})
+			if since := now.Sub(r.began); since >= pace.slow && !slow {
+				slow = true
+				c.log.side().Put(log.RegisteringSlow, now, log.Entry{A: uint64(since), B: r.bytes})
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-over
+	}
+}
