@@ -24,7 +24,7 @@ type registration struct {
 	openDevices OpenDevices
 	pieceBytes  uint64
 
-	bytes uint64        // of list; with it there is something to see
+	bytes atomic.Uint64 // of list; 0: it is not known yet
 	done  atomic.Uint64 // of these, bytes that the transport has
 	cut   atomic.Bool   // it is to end
 	ended chan struct{} // closed when Register returns
@@ -70,10 +70,8 @@ func (c *Core) beginRegistration(regions []Region) (*registration, error) {
 	if err := c.checkHost(regions); err != nil {
 		return nil, err
 	}
-	if c.gone {
-		if err := c.wake(); err != nil {
-			return nil, err
-		}
+	if err := c.agentFor(regions); err != nil {
+		return nil, err
 	}
 	c.pace.setDefaults()
 	r := &registration{
@@ -116,7 +114,7 @@ func (r *registration) own() {
 		r.list = append(r.list, transport.Region{Addr: record.Addr(m), Bytes: uint64(len(m))})
 	}
 	for _, t := range r.list {
-		r.bytes += t.Bytes
+		r.bytes.Add(t.Bytes)
 	}
 }
 
@@ -179,10 +177,10 @@ func (c *Core) watchRegistration(r *registration) (stop func()) {
 			case <-tick.C:
 			}
 			now := c.clock()
-			c.log.side().Put(log.Registering, now, log.Entry{A: r.done.Load(), B: r.bytes})
+			c.log.side().Put(log.Registering, now, log.Entry{A: r.done.Load(), B: r.bytes.Load()})
 			if since := now.Sub(r.began); since >= pace.slow && !slow {
 				slow = true
-				c.log.side().Put(log.RegisteringSlow, now, log.Entry{A: uint64(since), B: r.bytes})
+				c.log.side().Put(log.RegisteringSlow, now, log.Entry{A: uint64(since), B: r.bytes.Load()})
 			}
 		}
 	}()
@@ -190,4 +188,16 @@ func (c *Core) watchRegistration(r *registration) (stop func()) {
 		close(done)
 		<-over
 	}
+}
+
+// gatherMemory says what of the cache the transport has. Under the lock.
+func (c *Core) gatherMemory(g *planeGauges) {
+	if r := c.registering; r != nil {
+		g.RegisteredBytes, g.RegisteringBytes = r.done.Load(), r.bytes.Load()
+		return
+	}
+	for _, r := range c.registered {
+		g.RegisteredBytes += r.Bytes
+	}
+	g.RegionsProven, g.RegionsUnproven = c.proven, c.unproven
 }

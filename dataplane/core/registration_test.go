@@ -249,12 +249,23 @@ func TestHowFarARegistrationIsCanBeSeen(t *testing.T) {
 	if seen() != all {
 		t.Errorf("%d of %d bytes, want of %d", layer, seen(), all)
 	}
+	l.step(time.Millisecond)
+	stat := func(name string) any { return l.d.core.counters()[name] }
+	if stat("registered_bytes") != layer || stat("registering_bytes") != all || stat("regions_proven") != 0 {
+		t.Errorf("statistics: %v of %v, %v proven", stat("registered_bytes"), stat("registering_bytes"), stat("regions_proven"))
+	}
 	if len(l.d.said(t, log.RegisteringSlow)) != 0 {
 		t.Error("it is called slow")
 	}
 	close(tr.let)
 	if err := <-result; err != nil {
 		t.Fatal(err)
+	}
+	if stat("registered_bytes") != all || stat("registering_bytes") != uint64(0) || stat("regions_proven") != 2 || stat("regions_unproven") != 0 {
+		t.Errorf("statistics: %v of %v, %v proven, %v not", stat("registered_bytes"), stat("registering_bytes"), stat("regions_proven"), stat("regions_unproven"))
+	}
+	if err := l.d.core.Unregister(); err != nil || stat("registered_bytes") != uint64(0) || stat("regions_proven") != 0 {
+		t.Errorf("asleep: %v, %v bytes, %v proven", err, stat("registered_bytes"), stat("regions_proven"))
 	}
 }
 

@@ -87,6 +87,11 @@ type planeGauges struct {
 	Lingering int    // leases past their deadline, held for a stock reader
 	ReadsOpen int    // transfers whose memory may still be written
 	LoadMaxNs uint64 // longest load of a peer's metadata
+
+	RegisteredBytes  uint64 // of the cache and of ours beside it that the transport has; grows while a registration is under way
+	RegisteringBytes uint64 // what the registration that is under way is to reach; 0: none is
+	RegionsProven    int    // registered regions of which a page was read back as by a peer
+	RegionsUnproven  int    // and those of which that was not shown: memory_unproven in the log says why
 }
 
 // rankGauges are those of a rank.
@@ -118,6 +123,7 @@ func (c *Core) gather(g *gauges, walk *engineWalk) {
 	} else {
 		own.Held, own.HeldBlocks, own.Alive = c.leases.Held(), c.leases.Blocks(), c.plane.Alive()
 		g.plane = planeGauges{Expected: c.leases.Expected(), Ending: c.leases.Ending(), Lingering: c.leases.Lingering(), ReadsOpen: c.reads.Open(), LoadMaxNs: uint64(c.agent.longest)}
+		c.gatherMemory(&g.plane)
 		if g.tracker = c.tracker.Counted(); walk == nil {
 			g.tracker = c.tracker.Gauges()
 		}

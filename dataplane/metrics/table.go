@@ -199,6 +199,11 @@ var table = []metric{
 	gauge("transfers_unended", ofRanks, "Transfers whose outcome is long told, and of which the transport says neither error nor done.", "reads_held"),
 	gauge("transfers_abandoned", ofRanks, "Of these, those of connections that were given up: their blocks stay aside until they end, perhaps for ever.", "reads_abandoned"),
 
+	// ---- memory
+	gauge("registered_bytes", ofRanks, "Memory that the transport has: the KV cache, the board and the landing rows. It grows while a registration is under way.", "registered_bytes"),
+	gauge("registering_bytes", ofRanks, "What the registration that is under way is to reach; 0: none is.", "registering_bytes"),
+	gauge("regions", ofRanks, "Registered regions of the KV cache, by whether a page of each was read back as by a peer (self_read).").by("shown", is("yes", "regions_proven"), is("no", "regions_unproven")),
+
 	// ---- engines known here, and how they are reached
 	gauge("engines", ofRanks, "Remote engines by state of the connection.").by("state", is("idle", "tracker_idle"), is("loading", "tracker_loading"), is("connected", "tracker_connected"), is("broken", "tracker_broken")),
 	gauge("engines_failing", ofRequests, "Known engines that cannot be reached.", "tracker_failing", "group_failing"),
