@@ -174,6 +174,9 @@ func nameParts() {
 	}
 }
 
+// probeMax is how long an engine with nothing to do may take; one that takes longer is told of by the scenes.
+const probeMax = 20 * time.Second
+
 // findNIXL says once, and before anything runs, what each engine would die of. flags: what engines are told of device memory; there the
 // driver can be missing, too.
 func findNIXL(ctx context.Context, node []string, flags ...string) error {
@@ -184,6 +187,8 @@ func findNIXL(ctx context.Context, node []string, flags ...string) error {
 	if lib.File != "" && len(flags) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, probeMax)
+	defer cancel()
 	var said bytes.Buffer // the loader may know a NIXL, and a device is known by its driver: an engine with nothing to do tells
 	engine := exec.CommandContext(ctx, node[0], slices.Concat(node[1:], []string{"--role", "prefill"}, flags)...)
 	engine.Stderr = &said

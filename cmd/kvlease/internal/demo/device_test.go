@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +12,7 @@ import (
 )
 
 // fakeDevices is a configuration with caches in the memory of a fake driver, whose work takes its time.
-func fakeDevices(t *testing.T, scenes string) Config {
+func fakeDevices(t *testing.T, scenes string, filter func(spec, []byte) []byte) Config {
 	t.Helper()
 	driver, err := fakecuda.Build(t.TempDir(), "libfakecuda.so")
 	if err != nil {
@@ -21,14 +22,14 @@ func fakeDevices(t *testing.T, scenes string) Config {
 	if _, err := fakecuda.Control(driver, "work 2"); err != nil {
 		t.Fatal(err)
 	}
-	cfg := testConfig(t, scenes, nil)
+	cfg := testConfig(t, scenes, filter)
 	cfg.Memory, cfg.Device = MemoryFakeCUDA, Device{Of: [2]int{0, 1}, Reads: readsIPC, Driver: driver}
 	return cfg
 }
 
 // All but j: what holds a device holds both ends of a process.
 func TestTheScenesKeepTheirPromisesWithDeviceMemoryOverLoopback(t *testing.T) {
-	cfg := fakeDevices(t, "abcdefghik")
+	cfg := fakeDevices(t, "abcdefghik", nil)
 	var story strings.Builder
 	cfg.Narrate = &story
 	result, err := Run(t.Context(), cfg)
@@ -87,7 +88,7 @@ func TestRunsOnDevicesAreStandInsWithTheWaysThatUCXNeeds(t *testing.T) {
 }
 
 func TestADeviceThatIsLostFailsItsRunWithTheDriversReason(t *testing.T) {
-	cfg := fakeDevices(t, "a")
+	cfg := fakeDevices(t, "a", nil)
 	cfg.Lease, cfg.together = 600*time.Millisecond, 1
 	if _, err := fakecuda.Control(cfg.Device.Driver, "dies 1 cuMemcpyDtoH 5 719"); err != nil { // D looks at what it has read
 		t.Fatal(err)
@@ -101,5 +102,29 @@ func TestADeviceThatIsLostFailsItsRunWithTheDriversReason(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%v does not say %q", err, word)
 		}
+	}
+}
+
+func TestAnEngineWhoseCoreBreaksFailsItsRunWithTheReason(t *testing.T) {
+	var driver string
+	cfg := fakeDevices(t, "a", func(s spec, line []byte) []byte {
+		if s.name == "D" && bytes.Contains(line, []byte(`"engine_up"`)) { // somebody resets P's device
+			_, _ = fakecuda.Control(driver, "destroy 0")
+		}
+		return line
+	})
+	driver, cfg.Lease, cfg.together = cfg.Device.Driver, 600*time.Millisecond, 1
+	result, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = result.Verdict()
+	for _, word := range []string{"the core of P (prefill", "is broken", "CUDA_ERROR_CONTEXT_IS_DESTROYED"} {
+		if err == nil || !strings.Contains(err.Error(), word) || strings.Contains(err.Error(), "goroutine") {
+			t.Errorf("%v does not say %q", err, word)
+		}
+	}
+	if len(result.Promises) != 0 {
+		t.Errorf("%d promises of runs whose engine broke", len(result.Promises))
 	}
 }

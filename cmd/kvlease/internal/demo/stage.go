@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -106,7 +107,12 @@ func (s *stage) perform() (err error) {
 		return err
 	}
 	defer s.close()
-	if err := s.scene.play(s); err != nil {
+	err = s.scene.play(s)
+	if broken := s.broken(); broken != nil {
+		s.promises = nil // an engine whose core is broken keeps none, and the reason is the thing to tell
+		return broken
+	}
+	if err != nil {
 		return err
 	}
 	leave := slices.Clone(s.all)
@@ -117,6 +123,19 @@ func (s *stage) perform() (err error) {
 		default:
 			if err := e.quit(s.ctx); err != nil {
 				return err
+			}
+		}
+	}
+	return nil
+}
+
+// broken names an engine that has said that its core is.
+func (s *stage) broken() error {
+	for _, e := range s.all {
+		for _, r := range e.reports(0) {
+			if r.Ev == "poisoned" {
+				why, _, _ := strings.Cut(r.Error, "\n") // a stack follows
+				return fmt.Errorf("%s: the core of %s is broken: %s", s.name(), e, why)
 			}
 		}
 	}

@@ -167,7 +167,7 @@ func (n *Node) takeCommands() bool {
 			}
 			ok := err == nil
 			if !ok {
-				r = jsonl.Report{Error: err.Error()}
+				r = jsonl.Report{Error: err.Error() + n.brokenBy()}
 			}
 			r.Re, r.OK = c.N, &ok
 			n.say(r)
@@ -180,6 +180,15 @@ func (n *Node) takeCommands() bool {
 		}
 	}
 	return false
+}
+
+// brokenBy is what broke the core, for the refusal of whatever came after it.
+func (n *Node) brokenBy() string {
+	why, _, _ := strings.Cut(n.engine.core.Broken(), "\n")
+	if why == "" {
+		return ""
+	}
+	return ": " + why
 }
 
 // place says who takes a command: one side of an engine, or the process that holds its requests or its memory.
