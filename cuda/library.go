@@ -91,14 +91,19 @@ func Symbols() []string {
 	}
 }
 
-// getenv reads the C environment: Go's own copy is from the time when the Go core was loaded.
-func getenv(name string) string {
+// LookupEnv reads the C environment: Go's own copy is from the time when the Go core was loaded.
+func LookupEnv(name string) (value string, set bool) {
 	cname := C.CString(name)
 	defer C.free(unsafe.Pointer(cname))
 	v := (*C.char)(C.calloc(1, textMax))
 	defer C.free(unsafe.Pointer(v))
 	if C.kvlc_getenv(cname, v, textMax) == 0 {
-		return ""
+		return "", false
 	}
-	return C.GoString(v)
+	return C.GoString(v), true
+}
+
+func getenv(name string) string {
+	value, _ := LookupEnv(name)
+	return value
 }

@@ -15,7 +15,7 @@ import (
 var transports = map[string]core.OpenTransport{
 	"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
 		return cnixl.Open(cnixl.Config{
-			Path: cfg.NixlPath, Folders: nixlFolders(), Agent: agent, PeersMax: cfg.PeersMax(), ReadsMax: 1 << 14,
+			Path: cfg.NixlPath, Folders: nixlFolders(), Agent: agent, PeersMax: cfg.PeersMax(), ReadsMax: 1 << 14, Settings: cfg.Settings,
 		})
 	},
 	"loopback": core.Loopback(hub),

@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/cuda"
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
@@ -84,9 +81,7 @@ func usable(n rdma.NIC) bool { return n.Usable() }
 
 // peerMemory reports whether a kernel module is loaded over which NICs pin device memory.
 func (m Machine) peerMemory() bool {
-	var u unix.Utsname
-	_ = unix.Uname(&u)
-	ways := rdma.LookGPUMemory(m.Sys, m.Proc, strings.TrimRight(string(u.Release[:]), "\x00"))
+	ways := rdma.LookGPUMemory(m.Sys, m.Proc, release())
 	return ways.Module != ""
 }
 

@@ -3,6 +3,8 @@ package devices
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -32,9 +34,17 @@ type gpus struct {
 	t                *testing.T
 	machine          Machine
 	cuda, nvml, nixl string
+	root             string // of the machine
+	agent            string // the last one that was opened
 }
 
 func newGPUs(t *testing.T) *gpus {
+	t.Helper()
+	return newGPUsOf(t, "eight-by-eight")
+}
+
+// newGPUsOf has its GPUs and NICs in a described machine: the fake driver's two are the first of it.
+func newGPUsOf(t *testing.T, name string) *gpus {
 	t.Helper()
 	g := &gpus{t: t}
 	for _, lib := range []struct {
@@ -55,12 +65,16 @@ func newGPUs(t *testing.T) *gpus {
 		}
 	}
 	g.reset()
-	shape, err := machine.Load("eight-by-eight") // for its NICs
+	shape, err := machine.Load(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	shape.Peer = ""
+	for i := range min(2, len(shape.GPUs)) {
+		shape.GPUs[i].PCI = fmt.Sprintf("0000:%02x:00.0", 0x1b+i)
+	}
 	root := t.TempDir()
+	g.root = root
 	if err := shape.Build(root); err != nil {
 		t.Fatal(err)
 	}
@@ -105,9 +119,26 @@ func (g *gpus) cache(kind string) []core.Region {
 	return list
 }
 
+// put writes a file of the machine.
+func (g *gpus) put(name, text string) {
+	g.t.Helper()
+	name = filepath.Join(g.root, name)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		g.t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
 func (g *gpus) open(drive string) *core.Core {
 	g.t.Helper()
-	cfg, err := core.ParseConfig([]byte(`{"engine_id":"G","log":"off","drive":"` + drive + `"}`))
+	return g.openWith(`"drive":"` + drive + `"`)
+}
+
+func (g *gpus) openWith(keys string) *core.Core {
+	g.t.Helper()
+	cfg, err := core.ParseConfig([]byte(`{"engine_id":"G","log":"host","stats_page":"",` + keys + `}`))
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -116,7 +147,8 @@ func (g *gpus) open(drive string) *core.Core {
 		g.t.Fatal(err)
 	}
 	c, err := core.Open(cfg, mem, map[string]core.OpenTransport{"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
-		return cnixl.Open(cnixl.Config{Path: g.nixl, Agent: agent, PeersMax: cfg.PeersMax()})
+		g.agent = agent
+		return cnixl.Open(cnixl.Config{Path: g.nixl, Agent: agent, PeersMax: cfg.PeersMax(), Settings: cfg.Settings})
 	}}, nil)
 	if err != nil {
 		g.t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
 // ErrConfig is wrapped by every error about a key or a value of the configuration.
@@ -55,7 +57,12 @@ type Config struct {
 	BatchBytesMax, UnheardBytesMax, ParseMax                                 int
 	NotifsStepMax, SweepMax, DescsStepMax, RowsStepMax                       int
 
-	NixlPath      string
+	NixlPath string
+
+	TransportSettings string
+	// Settings are no key: what agents are opened with, as Devices have advised. OpenTransport hands them on.
+	Settings []transport.Setting
+
 	Threads       int
 	CPUs          string
 	PumpPriority  string

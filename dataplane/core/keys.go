@@ -101,6 +101,7 @@ var keys = []key{
 	num("rows_step_max", "rows of peers read in one step", func(c *Config) *int { return &c.RowsStepMax }, 1, 4096),
 
 	str("nixl_path", "libnixl_capi.so or a folder that holds it; searched for if empty", func(c *Config) *string { return &c.NixlPath }),
+	str("transport_settings", "`auto`: where device memory is registered, NIXL is told which NICs are the device's, unless UCX's own variables say something; `off`: it is told nothing", func(c *Config) *string { return &c.TransportSettings }, "auto", "off"),
 	num("threads", "threads that the Go core may run at once", func(c *Config) *int { return &c.Threads }, 2, 64),
 	str("cpus", "list of CPUs for the threads of the core, like 0,2-3; the process's if empty", func(c *Config) *string { return &c.CPUs }),
 	str("pump_priority", "of the pump's thread: `off`: as it is; `rr`: SCHED_RR, `nice`: -10, `auto`: the first of these that is permitted; what is not is counted. Above ordinary the pump waits, spinning, for locks whose holders in the transport it keeps from running: measure with `make soak` first", func(c *Config) *string { return &c.PumpPriority }, "auto", "rr", "nice", "off"),
@@ -120,7 +121,7 @@ var keys = []key{
 
 func defaults() *Config {
 	return &Config{
-		Role: "engine", Transport: "nixl", Drive: "inline",
+		Role: "engine", Transport: "nixl", TransportSettings: "auto", Drive: "inline",
 		SideChannelHost: "localhost", SideChannelPort: 5600, EnforceCompat: true,
 		TPSize: 1, PPSize: 1, Carrier: "shm", DeathWire: true, DeathWiresMax: 4096, WireGrace: 500 * time.Millisecond,
 		BlocksTTL: 480 * time.Second,

@@ -69,6 +69,21 @@ func newLab(t testing.TB, config string) *lab {
 
 func (l *lab) node(id, config string) *node {
 	l.t.Helper()
+	n := l.unregisteredNode(id, config)
+	if err := n.core.Register(n.regions); err != nil {
+		l.t.Fatal(err)
+	}
+	return n
+}
+
+// unregistered is a node whose memory the transport does not know yet.
+func (l *lab) unregistered(id string) *node {
+	l.t.Helper()
+	return l.unregisteredNode(id, `{}`)
+}
+
+func (l *lab) unregisteredNode(id, config string) *node {
+	l.t.Helper()
 	cfg, err := ParseConfig([]byte(config))
 	if err != nil {
 		l.t.Fatal(err)
@@ -122,9 +137,6 @@ func (l *lab) node(id, config string) *node {
 			BlockLen: labBlockLen, BlockStride: labBlockLen, Blocks: labBlocks, Group: -1, Name: fmt.Sprintf("layer.%d", layer),
 			Mem: l.mem,
 		})
-	}
-	if err := c.Register(regions); err != nil {
-		l.t.Fatal(err)
 	}
 	h, err := host.New(mem, c.Wake)
 	if err != nil {

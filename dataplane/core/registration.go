@@ -70,10 +70,8 @@ func (c *Core) beginRegistration(regions []Region) (*registration, error) {
 	if err := c.checkHost(regions); err != nil {
 		return nil, err
 	}
-	if c.gone {
-		if err := c.wake(); err != nil {
-			return nil, err
-		}
+	if err := c.agentFor(regions); err != nil {
+		return nil, err
 	}
 	c.pace.setDefaults()
 	r := &registration{

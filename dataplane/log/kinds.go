@@ -59,6 +59,7 @@ const (
 	Fenced
 	Draining
 	PageMissing
+	TransportTold
 	DeviceRegistered
 	DeviceUnchecked
 	MemoryProven
@@ -381,6 +382,11 @@ var Defs = [kinds]Def{
 		"page_missing", Warning, [2]string{},
 		"tools do not see this context, as its stats page could not be made: {text}",
 		"give stats_page a folder in memory with room that this user may write to, or leave it empty",
+	},
+	TransportTold: {
+		"transport_told", Info, [2]string{},
+		"for reads of this device memory {text}",
+		"none; what UCX's environment variables or a ucx.conf say stays, and with transport_settings off nothing is told",
 	},
 	DeviceRegistered: {
 		"device_registered", Info, [2]string{"bytes", "pieces"},

@@ -33,7 +33,7 @@ func main() {}
 var transports = map[string]core.OpenTransport{
 	"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
 		return cnixl.Open(cnixl.Config{
-			Path: cfg.NixlPath, Folders: wheelFolders(), Agent: agent, PeersMax: cfg.PeersMax(), ReadsMax: 1 << 14,
+			Path: cfg.NixlPath, Folders: wheelFolders(), Agent: agent, PeersMax: cfg.PeersMax(), ReadsMax: 1 << 14, Settings: cfg.Settings,
 		})
 	},
 	"loopback": core.Loopback(loopback.NewHub()), // joins the loopback contexts of this process

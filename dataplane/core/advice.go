@@ -1,0 +1,106 @@
+package core
+
+import (
+	"slices"
+
+	"github.com/kvlease/kvlease/dataplane/log"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// Setting is what the agent should be told for reads of device memory, and why.
+type Setting struct {
+	transport.Setting
+	Reason string
+	Kept   string // what the user has said in its place, which stays; empty: nothing
+}
+
+// Advisor is what Devices may know, too: which settings of the transport the places of devices in the machine ask for.
+type Advisor interface {
+	// Advise says them for regions of device memory. What cannot be found out is left to the transport.
+	Advise(regions []Region) []Setting
+}
+
+// agentFor sees to it that regions, which have been checked, meet an agent that was opened with what their devices ask for. Under the lock.
+func (c *Core) agentFor(regions []Region) error {
+	changed := c.tell(c.advise(regions))
+	switch {
+	case c.gone:
+		return c.wake()
+	case changed:
+		return c.remake()
+	}
+	return nil
+}
+
+// advise asks which settings the device memory among regions wants. Nothing if it may not be asked, or if the driver says nothing: Hold says why.
+func (c *Core) advise(regions []Region) []Setting {
+	t, tellable := c.tr.(transport.Tellable)
+	device := slices.DeleteFunc(slices.Clone(regions), func(r Region) bool { return r.Mem != transport.VRAM })
+	if c.cfg.TransportSettings == "off" || c.openDevices == nil || !tellable || len(device) == 0 {
+		return nil
+	}
+	devices, err := c.openDevices()
+	if err != nil {
+		return nil
+	}
+	a, ok := devices.(Advisor)
+	if !ok {
+		return nil
+	}
+	list := a.Advise(device)
+	for i := range list {
+		if s := &list[i]; s.Kept == "" && !t.Carries(s.Setting) {
+			s.Kept = "nothing: the transport takes it from the environment only"
+		}
+	}
+	return list
+}
+
+// valueSaid is how much of a setting's value a line has, so that its reason has room, too.
+const valueSaid = 36
+
+// tell has agents opened with what was advised from now on, and says so. Under the lock. changed: an agent that is open was opened with something else.
+func (c *Core) tell(advice []Setting) (changed bool) {
+	told := []transport.Setting(nil)
+	for _, s := range advice {
+		value := s.Value
+		if len(value) > valueSaid {
+			value = value[:valueSaid-3] + "..."
+		}
+		text := s.Name + " is " + value
+		if s.Kept == "" {
+			told = append(told, s.Setting)
+		} else {
+			text = s.Name + " stays " + s.Kept + ", and would be " + value
+		}
+		c.log.side().Put(log.TransportTold, c.clock(), log.Entry{Text: text + ": " + s.Reason})
+	}
+	changed = !slices.Equal(told, c.cfg.Settings)
+	c.cfg.Settings = told
+	return changed
+}
+
+// remake gives a context that has registered nothing another agent, which is opened with what tell has said: NIXL takes settings at that time only, and of
+// which device the memory is shows when it is registered. The era stays: nobody knows the agent yet. As a reader what was tracked by then is lost,
+// as in wake. On an error there is no agent, and the next registration makes one. Under the lock.
+func (c *Core) remake() error {
+	if err := c.sleep(); err != nil {
+		return err
+	}
+	if err := c.closeAgent(); err != nil {
+		c.tracker.Wake(c.mem.Epoch, c.now) // with the agent that there is
+		return err
+	}
+	old := c.tr
+	c.gone = true
+	c.agent.Transport = transport.Nobody{Of: old.Name(), As: old.Agent()}
+	tr, err := c.open(c.cfg, c.agentName(c.nextEra().epoch))
+	if err != nil {
+		return err
+	}
+	c.tr = tr
+	c.agent.Transport = tr
+	c.tracker.Wake(c.mem.Epoch, c.now)
+	c.gone = false
+	return nil
+}
