@@ -86,14 +86,13 @@ func TestDataThatIsHandedOutAfterAStopBreaksThePromise(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := result.Verdict(); err == nil || !strings.Contains(err.Error(), "refused as stale") {
-		t.Errorf("verdict %v, want one about the stale read", err)
+	broken, stale := 0, 0
+	for _, p := range result.Promises { // a busy machine may have broken others, too
+		broken += int(is(!p.Kept && p.What == "requests with wrong data handed out"))
+		stale += int(is(!p.Kept && p.What == "reads of overwritten blocks refused as stale"))
 	}
-	broken := 0
-	for _, p := range result.Promises {
-		if !p.Kept && p.What == "requests with wrong data handed out" {
-			broken++
-		}
+	if err := result.Verdict(); err == nil || stale != 4 {
+		t.Errorf("verdict %v, %d runs broke the promise about the stale read, want 4", err, stale)
 	}
 	if broken != 4 {
 		t.Errorf("%d runs broke the promise that no data is handed out, want 4", broken)
