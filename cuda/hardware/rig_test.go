@@ -16,6 +16,7 @@ import (
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 	"github.com/kvlease/kvlease/cuda/fakecuda"
 	"github.com/kvlease/kvlease/cuda/fakenvml"
+	"github.com/kvlease/kvlease/cuda/ipc"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/internal/fakelib"
@@ -42,6 +43,7 @@ type rig struct {
 	real    bool
 	machine devices.Machine
 	nixl    cnixl.Config
+	ipc     bool // reads of device memory by the fake driver (cuda/ipc), since NIXL has no way to its memory
 	driver  *cuda.Driver
 }
 
@@ -164,7 +166,7 @@ func (g *rig) open(name string) *core.Core {
 	if g.real { // what was registered, and what could not be looked at, belong into the report
 		told = "stderr"
 	}
-	cfg, err := core.ParseConfig(fmt.Appendf(nil, `{"engine_id":%q,"stats_page":"","quarantine_error_wait":1,"log":%q,"log_level":"info"}`, name, told))
+	cfg, err := core.ParseConfig(fmt.Appendf(nil, `{"engine_id":%q,"stats_page":"","quarantine_error_wait":1,"read_timeout":30,"log":%q,"log_level":"info"}`, name, told))
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -175,7 +177,11 @@ func (g *rig) open(name string) *core.Core {
 	c, err := core.Open(cfg, mem, map[string]core.OpenTransport{"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
 		with := g.nixl
 		with.Agent, with.PeersMax = agent, cfg.PeersMax()
-		return cnixl.Open(with)
+		tr, err := cnixl.Open(with)
+		if err != nil || !g.ipc {
+			return tr, err
+		}
+		return ipc.New(tr, ipc.Config{Driver: g.driver, ReadsMax: 16, DescsMax: 64})
 	}}, nil)
 	if err != nil {
 		g.t.Fatal(err)
