@@ -72,7 +72,7 @@ def summary(values):
 def show(v, unit):
     if unit == "bytes":
         return f"{v:,.0f} B"
-    if unit in ("%", "/s"):
+    if unit in ("%", "/s", "threads"):
         return f"{v:.3g} {unit}" if v < 1000 else f"{v:,.0f} {unit}"
     for limit, factor, name in ((1e3, 1, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms"), (float("inf"), 1e9, "s")):
         if v < limit:

@@ -16,7 +16,7 @@ class Row:
     peers: list = field(default_factory=list)  # (project, what of it, samples, scale)
     ratio: float | None = None  # the best peer's median over ours must not be below
     less: str = ""  # samples that are taken off ours: the transport's own part
-    unit: str = "time"  # time, bytes, %, /s
+    unit: str = "time"  # time, bytes, %, /s, threads
     tail: bool = False  # p50 and p99 instead of median and range
     more: bool = False  # the greater the better
     family: str = ""  # rows of one growth curve
@@ -57,9 +57,13 @@ def rows():
     for n, limit in (("1000", 15), ("10000", 15), ("100000", None), ("1000000", 40)):
         out.append(Row("lease", f"renew by slot, {int(n):,} leases", f"RenewNative/leases={n} ns/id", limit=limit, family="renew by slot, by leases", at=int(n),
                        target=f"≤ {limit} ns" if limit else "", peers=[vllm("messages of 64 ids", f"renew.{n}"), ("etcd", "Renew", f"etcd.renew.{n}", NS)]))
+    curve = "step with a stock heartbeat among 10,000 leases, by ids"
+    for n in (10, 100, 1000):
+        out.append(Row("lease", f"step with a heartbeat of {n:,} stock ids, 10,000 leases", f"Heartbeat/ids={n} ns/op", family=curve, at=n,
+                       peers=[vllm("_get_new_notifs", f"heartbeat.{n}")]))
     for n, limit in (("10000", 0.3e6), ("1000000", 1.0e6)):
         out.append(Row("lease", f"step with a heartbeat of 10,000 stock ids, {int(n):,} leases", f"Heartbeat10000/leases={n} ns/op", limit=limit,
-                       target=f"≤ {limit / 1e6} ms", peers=[vllm("_get_new_notifs", f"message.{n}")]))
+                       family=curve, at=10000 if n == "10000" else 0, target=f"≤ {limit / 1e6} ms", peers=[vllm("_get_new_notifs", f"message.{n}")]))
     out += [
         Row("idle", "`kvl_step`, nothing due, 10 k held and tracked, a handshake pending, less NIXL's poll", "idle.step", less="idle.poll", limit=500,
             target="≤ 0.5 µs + NIXL's poll", peers=[vllm("idle step, NIXL's poll not in it", "idle")]),
@@ -82,7 +86,50 @@ def rows():
         out.append(Row("latency", f"completion sent → blocks-free event, {words}", f"free.{how}", US, peers=raw, tail=True))
     out.append(Row("kill", "D killed → blocks free, lease of 3 s (extension 2 s), no death wire", "kill.freed", S, limit=2.08e9,
                    target="≤ extension + settle + tick + two steps = 2.08 s", peers=[vllm("lease of 3 s, clock moved by hand", "freed.3", S), vllm("its default of 30 s", "freed.30", S)]))
-    return out + reads() + sites() + scrape() + inside()
+    return out + reads() + first() + wire() + guest() + sites() + scrape() + inside()
+
+
+def first():
+    """Until the first word of a read was seen, which the reader may use only behind the fence."""
+    out = []
+    for block, name in ((4096, "4 KiB"), (1 << 20, "1 MiB")):
+        for n in (1, 64):
+            key = f"first.{block}.{n}"
+            out.append(Row("first", f"first word of a read of {n} × {name}", f"{key}.kvlease", US, peers=[
+                ("NIXL", "P told", f"{key}.raw", US), ("NIXL", "P not told", f"{key}.bare", US), ("by hand", "8 bytes read before P is told", f"{key}.raw+8", US)]))
+    return out
+
+
+def wire():
+    out = []
+    for name, words in (("commas", "commas"), ("ids_of_one_byte", "ids of one byte"), ("ids_of_50_bytes", "ids of 50 bytes"), ("one_id", "one id")):
+        out.append(Row("wire", f"worst step with a hostile message of 4 MiB: {words}", f"Hostile4MiB/{name} ns/step-worst", peers=[vllm("_get_new_notifs", f"hostile.{name}")]))
+    out += [
+        Row("wire", "handshake map of 61 layers, made", "Handshake/make ns/op"),
+        Row("wire", "handshake map of 61 layers, read and checked", "Handshake/read ns/op"),
+        Row("wire", "side channel: a request and its answer over TCP on this machine", "Request/ours_to_ours ns/op", peers=[("libzmq", "", "Request/libzmq_to_libzmq ns/op", NS)]),
+    ]
+    for kind, words in (("process", "in one process"), ("shm", "over shared memory"), ("delta", "in messages that the engine carries, taken and put")):
+        out.append(Row("wire", f"a record of 100 bytes from a host to its rank, {words}, 64 at a time", f"Record/{kind} ns/op"))
+    return out
+
+
+def guest():
+    """What kvlease costs its host: the pump is ours, the best of it that needs nothing from the host."""
+    alone, agent = ("no library", "the same process"), ("NIXL", "an agent alone")
+    ours = [("kvlease inline", "", "inline"), ("kvlease loopback", "without NIXL", "loopback")]
+
+    def row(what, name, first=(*agent, "nixl"), second=(*alone, "none"), **more):
+        return Row("guest", what, f"guest.pump.{name}", peers=[(project, of, f"guest.{kind}.{name}", NS) for project, of, kind in (first, second, *ours)], **more)
+
+    return [
+        row("start-up: open, and 16 MiB of memory registered", "open"),
+        row("resident memory that comes with it, 1,000 leases held", "rss", unit="bytes"),
+        row("threads of the process", "threads", unit="threads"),
+        row("context switches of the process, 1,000 leases held, passes of 30 ms", "switches", unit="/s"),
+        row("share of a core, the same", "cpu", unit="%"),
+        row("a load of a memory-bound loop beside it, the same", "load", first=(*alone, "none"), second=(*agent, "nixl")),
+    ]
 
 
 def sites():

@@ -4,7 +4,7 @@
 usage: run.py [--quick] [--only SECTION,...] [--rounds N] [--calm SECONDS] [--readme] [--save NAME]
 
   --quick    few rounds and the smaller sizes: shows that all of it runs, not how fast it is
-  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, memory, sites, scrape; and passes, engines, which need make deps-vllm
+  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, first, wire, guest, memory, sites, scrape; and passes, engines, which need make deps-vllm
   --rounds   7 unless said; the latencies and the kill take as many as fit beside them
   --calm     wait before a round while others use the machine, so many seconds in all at most
   --readme   put the table into bench/README.md and its picture into docs, too
@@ -15,6 +15,7 @@ the table with the reason. A picture of each section goes to build/bench/charts.
 """
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -84,13 +85,14 @@ class GoBench:
     """Benchmarks of one package, from its test binary."""
 
     def __init__(self, package, pattern, benchtime):
+        self.folder = ROOT / package
         self.binary = OUT / (Path(package).name + ".test")
         if not self.binary.exists():
             run(["go", "test", "-c", "-o", str(self.binary), f"./{package}"], 600)
         self.cmd = [str(self.binary), "-test.run=^$", f"-test.bench={pattern}", f"-test.benchtime={benchtime}"]
 
     def round(self, samples):
-        for line in run(self.cmd, 600).splitlines():
+        for line in run(self.cmd, 600, self.folder).splitlines():
             if m := re.match(r"Benchmark(\S+?)(?:-\d+)?\s+\d+\s+(.*)", line):
                 fields = m[2].split()
                 for value, unit in zip(fields[::2], fields[1::2]):
@@ -100,8 +102,24 @@ class GoBench:
         pass
 
 
-def run(cmd, timeout):
-    done = subprocess.run(cmd, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+class FirstByte:
+    """The times to the first word of `kvlease bench`."""
+
+    def __init__(self, blocks, counts):
+        self.cmd = [str(ROOT / "build" / "kvlease"), "bench", "--json", f"--block={blocks}", f"--count={counts}", "--rounds=1"]
+
+    def round(self, samples):
+        for read in json.loads(run(self.cmd, 300))["reads"]:
+            for way in read["ways"]:
+                if "first_us" in way:
+                    samples.add(f"first.{read['block']}.{read['count']}.{way['way']}", way["first_us"]["median"])
+
+    def close(self):
+        pass
+
+
+def run(cmd, timeout, folder=ROOT):
+    done = subprocess.run(cmd, cwd=folder, capture_output=True, text=True, timeout=timeout)
     if done.returncode != 0:
         sys.exit(f"bench: {' '.join(cmd)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout
@@ -210,6 +228,7 @@ class Bench:
             GoBench("dataplane/lease", "^BenchmarkSweepEnds$", "300x"),
             GoBench("dataplane/lease", f"^BenchmarkSweepNothingDue$/^leases=({only})$", "200000x"),
             GoBench("dataplane/heartbeat", "^BenchmarkRound1000Engines$", "2x"),
+            GoBench("bench/plane", "^BenchmarkHeartbeat$", "200x"),
             GoBench("bench/plane", f"^BenchmarkHeartbeat10000$/^leases=({only})$", "50x"),
             GoBench("bench/plane", "^BenchmarkIdleStep$", "200000x"),
         ]
@@ -234,6 +253,24 @@ class Bench:
         shapes = [(4096, 4096), (65536, 4096), (1 << 20, 1024)]
         for block, blocks in shapes[:2] if self.quick else shapes:
             turns([self.pair("reads", block=block, blocks=blocks, rounds=1)], self.rounds, self.samples, self.calm)
+
+    def first(self):
+        """Two processes of `kvlease bench`, which takes its ways in turn sample by sample; a round is one of it."""
+        turns([FirstByte("4K,1M", "1,64")], self.rounds, self.samples, self.calm)
+
+    def wire(self):
+        ours = [
+            GoBench("bench/plane", "^BenchmarkHostile4MiB$", "3x"),
+            GoBench("dataplane/wire", "^BenchmarkHandshake$", "2000x"),
+            GoBench("dataplane/stream", "^BenchmarkRecord$", "64000x"),
+            GoBench("dataplane/zmtp", "^BenchmarkRequest$/^ours_to_ours$", "3000x"),
+        ]
+        # One op is a process that makes 3,000 requests; without pyzmq it is left out.
+        libzmq = [GoBench("dataplane/zmtp", "^BenchmarkRequest$/^libzmq_to_libzmq$", "1x") for _ in self.peer("libzmq", peers.libzmq)]
+        turns([*ours, *libzmq, *self.vllm(["10000"])], self.rounds, self.samples, self.calm)
+
+    def guest(self):
+        turns([Once(link_kvlease("guest", "-Icnixl", "bench/guest/guest.c", "bench/pair/raw.c"))], self.rounds, self.samples, self.calm)
 
     def passes(self):
         """The connector in vLLM's own classes; kvlease is on the path as `make vllm-wheel` leaves it."""
@@ -264,7 +301,7 @@ class Bench:
             self.samples.add(f"memory.{name}", value)
 
 
-SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "memory", "sites", "scrape"]
+SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "first", "wire", "guest", "memory", "sites", "scrape"]
 INSIDE = ["passes", "engines"]  # inside vLLM, with what `make deps-vllm` installs
 TABLES = {"vllm": INSIDE, "seeing": ["sites", "scrape"]}  # of bench/README.md, beside the one of all
 TITLES = {"table": "kvlease beside its peers", "vllm": "kvlease inside vLLM", "seeing": "What it costs to be seen"}  # of their pictures

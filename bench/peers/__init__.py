@@ -50,6 +50,12 @@ def lessor():
     return folder / "lessor"
 
 
+def libzmq():
+    """libzmq comes with pyzmq, which the tests of dataplane/zmtp put into .deps; their benchmark drives it."""
+    if not (ROOT / ".deps" / "pyzmq" / "zmq").is_dir():
+        raise Missing("pyzmq is not in .deps/pyzmq, where go test ./dataplane/zmtp puts it")
+
+
 def vllm():
     """The connector of the vLLM wheel (336 MB, of which only the Python files of one folder stay), numpy, and the probe."""
     probe = os.environ.get("KVLEASE_PEERS", "")

@@ -16,7 +16,7 @@ probe = importlib.import_module("vllm_lease_cost")
 v = probe.load(sys.argv[2])
 sizes = [int(n) for n in sys.argv[3:]]
 BIG = max(sizes)
-MESSAGE, BATCH, ENGINES, ENDS = 10_000, 64, 1_000, 256
+MESSAGE, BATCH, ENGINES, ENDS, HOSTILE = 10_000, 64, 1_000, 256, 4 << 20
 
 ids = [probe.rid(i) for i in range(BIG)]
 chance = random.Random(1)
@@ -49,6 +49,24 @@ def beats(owner, n, each):
     named = chance.sample(ids[:n], k=MESSAGE) if n >= MESSAGE else chance.choices(ids[:n], k=MESSAGE)
     owner.nixl_wrapper.inbox = {"D": [("HB:" + ",".join(named[i : i + each])).encode() for i in range(0, MESSAGE, each)]}
     return timed(owner._get_new_notifs)
+
+
+def one_message():
+    """Single messages to an owner of 10,000 leases: heartbeats of some ids, and 4 MiB from nobody, as bench/plane sends them."""
+    n = min(MESSAGE, BIG)
+    owner = owners[n]
+    for k in (10, 100, 1000):
+        messages = [("HB:" + ",".join(chance.sample(ids[:n], k=k))).encode() for _ in range(20)]
+
+        def take():
+            for m in messages:
+                owner.nixl_wrapper.inbox = {"D": [m]}
+                owner._get_new_notifs()
+
+        say(f"vllm.heartbeat.{k}", timed(take), len(messages))
+    for name, piece in (("commas", b","), ("ids_of_one_byte", b"x,"), ("ids_of_50_bytes", probe.rid(1 << 30).encode() + b","), ("one_id", b"x")):
+        owner.nixl_wrapper.inbox = {"D": [(b"HB:" + piece * (HOSTILE // len(piece)))[:HOSTILE]]}
+        say(f"vllm.hostile.{name}", timed(owner._get_new_notifs))
 
 
 def tracker():
@@ -123,6 +141,7 @@ for _ in sys.stdin:
         say(f"vllm.renew.{n}", beats(owner, n, BATCH), MESSAGE)
         say(f"vllm.message.{n}", beats(owner, n, MESSAGE))
         say(f"vllm.scan.{n}", timed(lambda o=owner: o._reap_expired_send_leases(set())))
+    one_message()
     track_and_idle()
     round_of_engines()
     ends()

@@ -101,37 +101,70 @@ func (e *engine) connect(owner *engine) uint64 {
 
 // One stock heartbeat that names 10,000 of the leases in random order, and the step that applies it. An op is one heartbeat.
 func BenchmarkHeartbeat10000(b *testing.B) {
-	const ids = 10_000
 	for _, leases := range []int{10_000, 1_000_000} {
 		b.Run(fmt.Sprintf("leases=%d", leases), func(b *testing.B) {
-			hub := loopback.NewHub()
-			p := open(b, hub, "P", fmt.Sprintf(`{"requests_max":%d,"kv_lease_duration":3600}`, leases))
-			p.hold(leases)
-			m, err := p.core.OwnHandshake(0)
-			must(b, err)
-			var h wire.Handshake
-			must(b, wire.ParseHandshake(m, &h))
-			d, err := hub.New("vllm-agent", loopback.Config{})
-			must(b, err)
-			peer, err := d.Load(h.AgentMetadata)
-			must(b, err)
-			msgs := heartbeats(leases, ids)
+			p, send := stockReader(b, leases)
+			msgs := heartbeats(leases, 10_000)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				b.StopTimer()
-				must(b, d.Send(peer, msgs[i%len(msgs)]))
-				p.now = p.now.Add(time.Millisecond)
+				send(msgs[i%len(msgs)])
 				b.StartTimer()
 				must(b, p.core.Step())
 			}
-			var stats struct {
-				BeatsApplied int `json:"beats_applied"`
-			}
-			must(b, json.Unmarshal(p.core.Stats(), &stats))
-			if stats.BeatsApplied != ids*b.N {
-				b.Fatalf("%d beats applied in %d steps", stats.BeatsApplied, b.N)
-			}
+			applied(b, p, 10_000)
 		})
+	}
+}
+
+// The same of fewer ids, among 10,000 leases.
+func BenchmarkHeartbeat(b *testing.B) {
+	for _, ids := range []int{10, 100, 1000} {
+		b.Run(fmt.Sprintf("ids=%d", ids), func(b *testing.B) {
+			p, send := stockReader(b, 10_000)
+			msgs := heartbeats(10_000, ids)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				b.StopTimer()
+				send(msgs[i%len(msgs)])
+				b.StartTimer()
+				must(b, p.core.Step())
+			}
+			applied(b, p, ids)
+		})
+	}
+}
+
+// stockReader is P with leases, and what sends it a message of vLLM's agent and lets a millisecond pass.
+func stockReader(b *testing.B, leases int) (p *engine, send func(msg []byte)) {
+	b.Helper()
+	hub := loopback.NewHub()
+	p = open(b, hub, "P", fmt.Sprintf(`{"requests_max":%d,"kv_lease_duration":3600}`, leases))
+	p.hold(leases)
+	m, err := p.core.OwnHandshake(0)
+	must(b, err)
+	var h wire.Handshake
+	must(b, wire.ParseHandshake(m, &h))
+	d, err := hub.New("vllm-agent", loopback.Config{NotifBytesMax: 8 << 20})
+	must(b, err)
+	peer, err := d.Load(h.AgentMetadata)
+	must(b, err)
+	return p, func(msg []byte) {
+		must(b, d.Send(peer, msg))
+		p.now = p.now.Add(time.Millisecond)
+	}
+}
+
+// applied checks that each message was, with all its ids.
+func applied(b *testing.B, p *engine, ids int) {
+	b.Helper()
+	var stats struct {
+		NotifsReceived int `json:"notifs_received"`
+		BeatsApplied   int `json:"beats_applied"`
+	}
+	must(b, json.Unmarshal(p.core.Stats(), &stats))
+	if stats.NotifsReceived != b.N || stats.BeatsApplied != ids*b.N {
+		b.Fatalf("%d of %d messages received, %d beats applied", stats.NotifsReceived, b.N, stats.BeatsApplied)
 	}
 }
 

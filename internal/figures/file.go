@@ -28,7 +28,7 @@ type Row struct {
 	Section string   `json:"section"`
 	What    string   `json:"what"`
 	Target  string   `json:"target"`           // in words
-	Unit    string   `json:"unit"`             // ns, B, % of a core, /s
+	Unit    string   `json:"unit"`             // ns, B, % of a core, /s, threads
 	Better  string   `json:"better,omitempty"` // more, if a greater figure is the better one
 	Limit   *float64 `json:"limit,omitempty"`  // of the median, in Unit
 	Ratio   *float64 `json:"ratio_target,omitempty"`
@@ -65,12 +65,12 @@ func (p *Peer) name() string {
 }
 
 // ownProjects are peers of rows.py that run kvlease's code: they move with it, so they say nothing of the machine.
-var ownProjects = []string{"kvlease on 0.32", "kvlease inline", "without", "unscraped", "ctypes"}
+var ownProjects = []string{"kvlease on 0.32", "kvlease inline", "kvlease loopback", "without", "unscraped", "ctypes"}
 
 func (p *Peer) own() bool { return slices.Contains(ownProjects, p.Project) }
 
 // units are those that a row may have.
-var units = []string{"ns", "B", "%", "/s"}
+var units = []string{"ns", "B", "%", "/s", "threads"}
 
 // Load reads a file and checks what Compare and the charts rely on. Errors say the path; ErrFile and what the file has wrong.
 func Load(path string) (*File, error) {
