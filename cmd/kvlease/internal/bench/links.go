@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/kvlease/kvlease/cuda"
@@ -27,17 +28,19 @@ func links(m devices.Machine, gpus []string, env func(string) (string, bool)) (l
 	named, chosen := env("UCX_NET_DEVICES")
 	takes, near := rdma.Takes(tls, named), map[int]bool{}
 	list = []Link{} // none is said as such in JSON
-	for g := range h.GPUs {
-		for _, pci := range gpus {
-			if h.GPUs[g].PCI != pci {
-				continue
-			}
-			l := h.GPULink(g)
-			list = append(list, Link{Name: "GPU " + pci, GBs: l.GBs(), What: l.String()})
-			for _, n := range h.Choose()[g].NICs {
-				near[n] = true
-			}
-			break
+	for i, pci := range gpus {
+		if slices.Contains(gpus[:i], pci) {
+			continue
+		}
+		g := h.At(pci)
+		if g < 0 {
+			list = append(list, Link{Name: "GPU " + pci, What: "not in sysfs"})
+			continue
+		}
+		l := h.GPULink(g)
+		list = append(list, Link{Name: "GPU " + pci, GBs: l.GBs(), What: l.String()})
+		for _, n := range h.Choose()[g].NICs {
+			near[n] = true
 		}
 	}
 	for n := range h.NICs {
@@ -93,7 +96,7 @@ func (r *Result) across() string {
 	}
 	var said []string
 	for _, l := range r.Links {
-		rate := "?"
+		rate := "?" // nobody tells it
 		if l.GBs > 0 {
 			rate = short(l.GBs)
 		}

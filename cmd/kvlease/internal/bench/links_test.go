@@ -33,6 +33,7 @@ func TestLinksAreThoseThatUCXMayUse(t *testing.T) {
 	}{
 		{"a GPU and its NIC", []string{"0000:52:00.0"}, nil, []string{"GPU 0000:52:00.0 63.0", "mlx5_2 50.0"}},
 		{"twice the same GPU", []string{"0000:52:00.0", "0000:52:00.0"}, nil, []string{"GPU 0000:52:00.0 63.0", "mlx5_2 50.0"}},
+		{"a GPU that sysfs does not show", []string{"0000:53:00.0"}, map[string]string{"UCX_TLS": "tcp"}, []string{"GPU 0000:53:00.0 0.00"}},
 		{"the user's own choice", []string{"0000:52:00.0"}, map[string]string{"UCX_NET_DEVICES": "mlx5_8:1,mlx5_9:1"}, []string{"GPU 0000:52:00.0 63.0", "mlx5_8 25.0", "mlx5_9 7.88"}},
 		{"no way over NICs", []string{"0000:52:00.0"}, map[string]string{"UCX_TLS": "tcp,cuda_copy"}, []string{"GPU 0000:52:00.0 63.0"}},
 		{"host memory over two NICs", nil, map[string]string{"UCX_NET_DEVICES": "mlx5_0:1,mlx5_7:1"}, []string{"mlx5_0 50.0", "mlx5_7 50.0"}},

@@ -238,6 +238,11 @@ func TestEachHarmToGPUsAndNICsIsNamedWithItsRemedy(t *testing.T) {
 		{"no NIC that can be used", "far-socket", func(r *rig) { r.remove("dev/infiniband") }, "GPU 0's NIC", Fail, "no RDMA NIC", "above"},
 		{"a setting that is worse than ours", "eight-by-eight", func(r *rig) { r.environ("UCX_NET_DEVICES=mlx5_1:1") }, "GPU 0's NIC", Warn, "UCX_NET_DEVICES is mlx5_1:1", "UCX_NET_DEVICES=mlx5_0:1"},
 		{"the same in a file of UCX's", "eight-by-eight", func(r *rig) { r.put("proc/self/root/root/ucx.conf", "UCX_NET_DEVICES=mlx5_1:1") }, "GPU 0's NIC", Warn, "UCX_NET_DEVICES is mlx5_1:1", "UCX_NET_DEVICES=mlx5_0:1"},
+		{"the right one without its port", "eight-by-eight", func(r *rig) { r.environ("UCX_NET_DEVICES=mlx5_0") }, "GPU 0's NIC", Pass, "mlx5_0", ""},
+		{"all others left out", "eight-by-eight", func(r *rig) {
+			r.environ("UCX_NET_DEVICES=^mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1,mlx5_9:1")
+		}, "GPU 0's NIC", Pass, "mlx5_0", ""},
+		{"two of which one is right", "eight-by-eight", func(r *rig) { r.environ("UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1") }, "GPU 0's NIC", Warn, "UCX_NET_DEVICES is mlx5_0:1,mlx5_1:1", "UCX_NET_DEVICES=mlx5_0:1"},
 		{"the same setting where it is right", "eight-by-eight", func(r *rig) { r.environ("UCX_NET_DEVICES=mlx5_1:1") }, "GPU 1's NIC", Pass, "mlx5_1", ""},
 		{"a device that is not there", "eight-by-eight", func(r *rig) { r.environ("UCX_NET_DEVICES=mlx5_0:1,mlx5_77:1") }, "UCX_NET_DEVICES", Warn, "mlx5_77", "unset"},
 		{"transports without verbs", "eight-by-eight", func(r *rig) { r.environ("UCX_TLS=tcp,sm,self") }, "UCX_TLS", Warn, "tcp", "have rc among them"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -76,6 +77,20 @@ func gpuMemoryToNICs(_ context.Context, s *System) []Result {
 		"modprobe nvidia-peermem (needs NVIDIA's or the distribution's RDMA stack with peer memory); or NVIDIA's open kernel modules on Linux 5.12 or later, for dma-buf")
 }
 
+// sameNICs reports whether a user names the NICs that are chosen in another way: without their ports, or by those to leave out.
+func (s *System) sameNICs(set fabric.Setting, c fabric.Choice) bool {
+	if set.Name != "UCX_NET_DEVICES" {
+		return false
+	}
+	takes := rdma.Takes("", set.Users)
+	for n := range s.fabric().NICs {
+		if nic := &s.fabric().NICs[n]; nic.Usable() && takes(nic.Name) != slices.Contains(c.NICs, n) {
+			return false
+		}
+	}
+	return true
+}
+
 // nearestNICs says for each GPU which NIC it should use, and whether that is near.
 func nearestNICs(_ context.Context, s *System) (lines []Result) {
 	h := s.fabric()
@@ -96,7 +111,7 @@ func nearestNICs(_ context.Context, s *System) (lines []Result) {
 			r.Fix = "in a virtual machine: let it see the host's topology; else the firmware's ACPI tables say no node"
 		}
 		for _, set := range h.Settings(fmt.Sprint("GPU ", g), c, s.told()) {
-			if set.IsSet && set.Users != set.Value && r.State == Pass {
+			if set.IsSet && set.Users != set.Value && r.State == Pass && !s.sameNICs(set, c) {
 				r.State = Warn
 				r.Value = fmt.Sprintf("%s; %s is %s", c.Why, set.Name, text.Printable(set.Users))
 				r.Why = "set by you, and kept, though for this GPU " + set.Value + " is better: " + set.Reason
