@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +35,22 @@ type side struct {
 
 func openSide(t *testing.T, id, drive string) *side {
 	t.Helper()
+	s := openUnregistered(t, id, drive)
+	if err := s.core.Register([]core.Region{s.region()}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// region is the side's cache.
+func (s *side) region() core.Region {
+	return core.Region{
+		Addr: record.Addr(s.kv), Bytes: kvBlocks * kvBlockLen, BlockLen: kvBlockLen, BlockStride: kvBlockLen, Blocks: kvBlocks, Group: -1, Name: "layer.0",
+	}
+}
+
+func openUnregistered(t *testing.T, id, drive string) *side {
+	t.Helper()
 	cfg, err := core.ParseConfig([]byte(`{"engine_id":"` + id + `","drive":"` + drive + `","log":"host","log_level":"info","requests_max":4096,"tracked_max":4096,"engines_max":16}`))
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +60,7 @@ func openSide(t *testing.T, id, drive string) *side {
 		t.Fatal(err)
 	}
 	open := map[string]core.OpenTransport{"nixl": func(cfg *core.Config, agent string) (transport.Transport, error) {
-		return cnixl.Open(cnixl.Config{Folders: []string{"../../.."}, Agent: agent, PeersMax: cfg.EnginesMax, ReadsMax: 1 << 13})
+		return cnixl.Open(cnixl.Config{Folders: []string{"../../.."}, Agent: agent, PeersMax: cfg.EnginesMax, ReadsMax: 1 << 13, Settings: cfg.Settings})
 	}}
 	c, err := core.Open(cfg, mem, open, nil)
 	if errors.Is(err, core.ErrUnavailable) {
@@ -56,12 +71,6 @@ func openSide(t *testing.T, id, drive string) *side {
 	}
 	kv, err := unix.Mmap(-1, 0, kvBlocks*kvBlockLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Register([]core.Region{{
-		Addr: uint64(uintptr(unsafe.Pointer(&kv[0]))), Bytes: kvBlocks * kvBlockLen, BlockLen: kvBlockLen, BlockStride: kvBlockLen,
-		Blocks: kvBlocks, Group: -1, Name: "layer.0",
-	}}); err != nil {
 		t.Fatal(err)
 	}
 	h, err := host.New(mem, c.Wake)
@@ -96,7 +105,6 @@ func TestMemoryIsReadBackOverRealNIXLBeforePeersAreToldOfIt(t *testing.T) {
 			}
 		}
 	}
-	region := core.Region{Addr: record.Addr(s.kv), Bytes: kvBlocks * kvBlockLen, BlockLen: kvBlockLen, BlockStride: kvBlockLen, Blocks: kvBlocks, Group: -1, Name: "layer.0"}
 	for era := range 3 {
 		proven, unproven, took := read()
 		if !strings.Contains(proven, "each of 1 regions over UCX past shared memory") {
@@ -106,8 +114,68 @@ func TestMemoryIsReadBackOverRealNIXLBeforePeersAreToldOfIt(t *testing.T) {
 		if err := s.core.Unregister(); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.core.Register([]core.Region{region}); err != nil {
+		if err := s.core.Register([]core.Region{s.region()}); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// advised are devices whose memory cannot be held, and which say what the agent should be told.
+type advised struct{}
+
+var errNotHeld = errors.New("it cannot be held")
+
+func (advised) Hold([]core.Region) (core.Held, error) { return nil, errNotHeld }
+
+func (advised) Advise([]core.Region) []core.Setting {
+	return []core.Setting{{Setting: transport.Setting{Name: "UCX_NET_DEVICES", Value: "^none0:1,none1:1"}, Reason: "a test says so"}}
+}
+
+func TestARealAgentIsMadeAnewForWhatItIsToldAndReads(t *testing.T) {
+	p, d := openSide(t, "P", "pump"), openUnregistered(t, "D", "pump")
+	d.core.UseDevices(func() (core.Devices, error) { return advised{}, nil })
+	gpu := d.region()
+	gpu.Mem = transport.VRAM
+	if err := d.core.Register([]core.Region{gpu}); !errors.Is(err, errNotHeld) || len(d.core.Config().Settings) != 1 {
+		t.Fatalf("%v, told %q", err, d.core.Config().Settings)
+	}
+	if err := d.core.Register([]core.Region{d.region()}); err != nil || len(d.core.Config().Settings) != 0 { // host memory asks for nothing: another agent again
+		t.Fatalf("%v, told %q", err, d.core.Config().Settings)
+	}
+	m, err := p.core.OwnHandshake(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := d.core.AddEngine(heartbeat.EngineDesc{ID: "P"})
+	if err == nil {
+		err = d.core.Handshake(engine, 0, m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range p.kv {
+		p.kv[i] = byte(i/kvBlockLen + 1)
+	}
+	lease, err := p.host.Grant(host.Grant{ID: []byte("r"), Blocks: 8}, core.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	track, err := d.host.Track(engine, &host.Remote{
+		ID: []byte("r"), Native: true, Epoch: p.core.Memory().Epoch, Key: p.host.Key(lease), Slot: lease.Slot(), Generation: lease.Use(),
+	}, []byte("r"), 1, core.Now())
+	if err == nil {
+		err = d.host.Read(track, []record.Run{{Local: 40, Remote: 3, N: 8}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var buf [64]record.Event
+	for done := 0; done == 0; time.Sleep(time.Millisecond) { // ends with the test's time
+		done = d.poll(buf[:], record.EvReadDone)
+	}
+	for i := range 8 {
+		if got := d.kv[(40+i)*kvBlockLen]; got != byte(3+i+1) {
+			t.Errorf("block %d has %d, want %d", 40+i, got, 3+i+1)
 		}
 	}
 }

@@ -99,6 +99,7 @@ func openSide(name string, spec *Spec, transports map[string]core.OpenTransport)
 	if s.host, err = host.New(mem, nil); err != nil {
 		return nil, err
 	}
+	// After the registration: cfg has what NIXL was told of the devices then, so both agents have the same NICs.
 	if s.raw, err = transports[spec.Transport](cfg, "bench-raw-"+name); err != nil {
 		return nil, fmt.Errorf("the raw agent: %w", err)
 	}
