@@ -131,6 +131,20 @@ func (g *gpus) put(name, text string) {
 	}
 }
 
+// engine is a hold of the first device's context, as another part of the engine has it.
+func (g *gpus) engine() *cuda.Context {
+	g.t.Helper()
+	d, err := cuda.Open("")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	c, err := d.Retain(0)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return c
+}
+
 func (g *gpus) open(drive string) *core.Core {
 	g.t.Helper()
 	return g.openWith(`"drive":"` + drive + `"`)
@@ -185,14 +199,7 @@ func TestDeviceMemoryIsRegisteredAndServedUnderTheEnginesContext(t *testing.T) {
 	if err := c.Register(cache); err != nil {
 		t.Fatal(err)
 	}
-	d, err := cuda.Open("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine, err := d.Retain(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	engine := g.engine()
 	if _, err := engine.Enter(); err != nil { // as an engine's forward thread has it
 		t.Fatal(err)
 	}
@@ -219,14 +226,7 @@ func TestAGrantIsOfferedWhenItsCUDAEventHasFired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := cuda.Open("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine, err := d.Retain(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	engine := g.engine()
 	defer engine.Release()
 	stream, err := engine.NewStream()
 	if err != nil {

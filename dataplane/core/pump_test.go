@@ -44,8 +44,7 @@ func (n *node) await(t *testing.T, kind uint16) record.Event {
 		if _, err := unix.Poll(fds, 100); err != nil && err != unix.EINTR {
 			t.Fatal(err)
 		}
-		var count [8]byte
-		unix.Read(int(n.core.mem.Control.EventFd), count[:])
+		empty(int(n.core.mem.Control.EventFd))
 	}
 	t.Fatalf("no event of kind %d; got %+v", kind, n.evs)
 	return record.Event{}

@@ -26,14 +26,14 @@ func newEventFd(t testing.TB) int {
 // wakes counts the wakes of a pump, which sleeps so, that say makes.
 func (c *Core) wakes(t testing.TB, sleep uint32, say func() error) int {
 	t.Helper()
-	var count [8]byte
-	unix.Read(int(c.mem.Control.WakeFd), count[:])
+	empty(int(c.mem.Control.WakeFd))
 	atomic.StoreUint32(&c.mem.Control.Asleep, sleep)
 	err := say()
 	atomic.StoreUint32(&c.mem.Control.Asleep, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	var count [8]byte // which empty does not tell
 	if n, _ := unix.Read(int(c.mem.Control.WakeFd), count[:]); n != len(count) {
 		return 0
 	}
