@@ -75,19 +75,19 @@ func compare(w io.Writer, chosen, all []Item, was, is *File) error {
 	for i := range chosen {
 		it := &chosen[i]
 		n, before := is.Counts[it.Name], was.Counts[it.Name]
-		line := fmt.Sprintf("%-46s %10.4g a %s", it.Name, n, it.Per)
+		line := fmt.Sprintf("%-46s %10s per %s", it.Name, number(n), it.Per)
 		switch apart := it.depends(other); {
 		case before == 0:
 			errs = append(errs, fmt.Errorf("%w: %s is counted, and not committed", ErrGrown, it.Name))
 			line += ", new"
 		case apart != "":
-			line += fmt.Sprintf(", not compared with %.4g: other %s", before, apart)
+			line += fmt.Sprintf(", not compared with %s: other %s", number(before), apart)
 		default:
 			compared++
-			line += fmt.Sprintf(", before %.4g: %+.1f %%", before, 100*(n/before-1))
+			line += fmt.Sprintf(", before %s: %+.1f %%", number(before), 100*(n/before-1))
 			if n > before*(1+it.Tolerance) {
 				line += ", MORE"
-				errs = append(errs, fmt.Errorf("%w: %s: %.4g for %.4g, %+.1f %%, allowed is %+.0f %%", ErrGrown, it.Name, n, before, 100*(n/before-1), 100*it.Tolerance))
+				errs = append(errs, fmt.Errorf("%w: %s: %s for %s, %+.1f %%, allowed is %+.0f %%", ErrGrown, it.Name, number(n), number(before), 100*(n/before-1), 100*it.Tolerance))
 			} else if n < before*(1-it.Tolerance) {
 				line += ", fewer"
 				fewer++
@@ -115,4 +115,12 @@ func (it *Item) depends(other map[string]bool) string {
 		}
 	}
 	return ""
+}
+
+// number writes a count with as many places as may matter.
+func number(n float64) string {
+	if n < 1000 {
+		return fmt.Sprintf("%.1f", n)
+	}
+	return fmt.Sprintf("%.0f", n)
 }

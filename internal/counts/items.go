@@ -46,8 +46,10 @@ var items = []Item{
 	bench("grant of a lease in the table", "lease", "dataplane/lease", "GrantAndComplete", "", "lease.(*Table).Grant", 2000, 1),
 	bench("completion of a lease in the table", "lease", "dataplane/lease", "GrantAndComplete", "", "lease.(*Table).CompleteID", 2000, 1),
 	bench("D round of 1,000 engines, 10 requests each", "request", "dataplane/heartbeat", "Round1000Engines", "/^native$", "heartbeat.(*bulk).step", 2, 10000),
+	bench("step with a heartbeat of 100 stock ids", "id", "bench/plane", "Heartbeat", "/^ids=100$", "core.(*Core).Step", 100, 100),
 	bench("step with a heartbeat of 10,000 stock ids", "id", "bench/plane", "Heartbeat10000", "/^leases=10000$", "core.(*Core).Step", 5, 10000),
 	bench("step, 10,000 held and tracked, nothing due", "step", "bench/plane", "IdleStep", "", "plane.(*engine).step", 2000, 1),
+	bench("handshake map of 61 layers, read", "map", "dataplane/wire", "Handshake", "/^read$", "wire.ParseHandshake", 100, 1),
 	bench("step with a hostile message of 4 MiB", "byte", "bench/plane", "Hostile4MiB", "/^ids_of_one_byte$", "core.(*Core).Step", 1, 4<<20),
 }
 
