@@ -28,6 +28,8 @@ func (c *Core) Register(regions []Region) error {
 		return err
 	}
 	defer c.endRegistration(r)
+	stop := c.watchRegistration(r)
+	defer stop()
 	if err := c.hold(r); err != nil {
 		return err
 	}
@@ -37,8 +39,6 @@ func (c *Core) Register(regions []Region) error {
 		return err
 	}
 	defer leave()
-	stop := c.watchRegistration(r)
-	defer stop()
 	if err := r.toTransport(); err != nil {
 		return err
 	}

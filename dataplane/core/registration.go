@@ -24,7 +24,7 @@ type registration struct {
 	openDevices OpenDevices
 	pieceBytes  uint64
 
-	bytes atomic.Uint64 // of list; 0: it is not known yet
+	bytes atomic.Uint64 // of list; until the devices have had their say, of the regions
 	done  atomic.Uint64 // of these, bytes that the transport has
 	cut   atomic.Bool   // it is to end
 	ended chan struct{} // closed when Register returns
@@ -78,6 +78,9 @@ func (c *Core) beginRegistration(regions []Region) (*registration, error) {
 		regions: slices.Clone(regions), tr: c.tr, began: c.clock(), mem: c.mem, openDevices: c.openDevices, pieceBytes: c.pace.pieceBytes,
 		ended: make(chan struct{}),
 	}
+	for _, region := range r.regions {
+		r.bytes.Add(region.Bytes)
+	}
 	c.registering, c.agent.away = r, true
 	return r, nil
 }
@@ -113,9 +116,11 @@ func (r *registration) own() {
 	for _, m := range [][]byte{r.mem.Board, r.mem.Landing} {
 		r.list = append(r.list, transport.Region{Addr: record.Addr(m), Bytes: uint64(len(m))})
 	}
+	bytes := uint64(0)
 	for _, t := range r.list {
-		r.bytes.Add(t.Bytes)
+		bytes += t.Bytes
 	}
+	r.bytes.Store(bytes)
 }
 
 // admits is a transport that knows before a registration what the whole of it would run into.

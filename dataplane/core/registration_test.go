@@ -270,17 +270,30 @@ func TestHowFarARegistrationIsCanBeSeen(t *testing.T) {
 }
 
 func TestASlowRegistrationIsToldWithARemedy(t *testing.T) {
-	l, result := newSlow(t, func(l *lab) { l.d.core.pace.every, l.d.core.pace.slow = time.Millisecond, 0 })
-	tr := waitForSlow(l)
-	<-tr.at
-	for len(l.d.said(t, log.Registering)) < 4 { // ends with the test's time; the first of them says that it is slow
-		time.Sleep(time.Millisecond)
-	}
-	close(tr.let)
-	if err := <-result; err != nil {
-		t.Fatal(err)
-	}
-	if lines := l.d.said(t, log.RegisteringSlow); len(lines) != 1 || !strings.Contains(lines[0].Remedy, "huge pages") {
-		t.Errorf("said %+v", lines)
+	for _, at := range []string{"the transport", "the driver"} {
+		t.Run(at, func(t *testing.T) {
+			let, dev := make(chan struct{}), &device{current: map[int]bool{}}
+			l, result := newSlow(t, func(l *lab) {
+				l.d.core.pace.every, l.d.core.pace.slow = time.Millisecond, 0
+				if at == "the driver" {
+					l.d.regions = mixed(l.d.regions)
+					l.d.core.UseDevices(func() (Devices, error) {
+						<-let
+						return dev.open()
+					})
+				}
+			})
+			for len(l.d.said(t, log.Registering)) < 4 { // ends with the test's time; the first of them says that it is slow
+				time.Sleep(time.Millisecond)
+			}
+			close(let)
+			close(waitForSlow(l).let)
+			if err := <-result; err != nil {
+				t.Fatal(err)
+			}
+			if lines := l.d.said(t, log.RegisteringSlow); len(lines) != 1 || !strings.Contains(lines[0].Remedy, "huge pages") || !strings.Contains(lines[0].Remedy, "NVRM") {
+				t.Errorf("said %+v", lines)
+			}
+		})
 	}
 }

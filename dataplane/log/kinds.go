@@ -415,7 +415,7 @@ var Defs = [kinds]Def{
 	},
 	RegisteringSlow: {
 		"registering_slow", Warning, [2]string{"since_ns", "bytes"},
-		"the transport has been registering {bytes} bytes for {since_ns}: each page is pinned, by each NIC",
+		"registering {bytes} bytes has taken {since_ns} so far: devices look at the memory, then each page is pinned, by each NIC",
 		"host memory: huge pages, which are fewer, and fewer NICs (UCX_NET_DEVICES); device memory: see dmesg for NVRM lines, and whether other processes of the machine pin, too",
 	},
 	PriorityOff: {
