@@ -63,6 +63,7 @@ type Context struct {
 	BlockBytes uint64            `json:"block_bytes"`
 	Freed      map[string]uint64 `json:"freed"`
 	LogLost    uint64            `json:"log_records_lost,omitempty"` // for want of somebody who takes them
+	Memory     Memory            `json:"memory"`
 	Readers    []Reader          `json:"readers"`
 	Owners     []Owner           `json:"owners"`
 	Ends       []End             `json:"ends"` // those that ended last, oldest first
@@ -75,6 +76,14 @@ type Context struct {
 	Leases []Lease `json:"leases"`
 
 	err error
+}
+
+// Memory is what the transport has of a context.
+type Memory struct {
+	Registered  uint64 `json:"registered_bytes"`
+	Registering uint64 `json:"registering_bytes,omitempty"` // to be reached; 0: no registration is under way
+	Proven      uint64 `json:"regions_proven"`              // of which a page was read back as by a peer
+	Unproven    uint64 `json:"regions_unproven"`            // of which that was not shown
 }
 
 // Reader is an engine that holds blocks, as the page has it.
@@ -273,6 +282,11 @@ func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 	c.Held, _ = s.Value("held", "")
 	c.Blocks, _ = s.Value("held_blocks", "")
 	c.LogLost, _ = s.Value("log_lost", "")
+	for name, to := range map[string]*uint64{
+		"registered_bytes": &c.Memory.Registered, "registering_bytes": &c.Memory.Registering, "regions_proven": &c.Memory.Proven, "regions_unproven": &c.Memory.Unproven,
+	} {
+		*to, _ = s.Value(name, "")
+	}
 	for i, reason := range record.FreedNames {
 		for _, name := range [...]string{"lease_freed", "freed"} { // of an engine or a rank, of a host
 			if n, ok := s.Value(name, strconv.Itoa(i)); ok && n > 0 && reason != "" {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,14 +105,20 @@ func TestEveryLeaseIsShownWithItsReaderAndWhatIsLeftOfIt(t *testing.T) {
 	}
 }
 
-func TestWhatTheLogHasLostIsSaid(t *testing.T) {
+// ofPage is the report of a context whose page has these values, and its text.
+func ofPage(t *testing.T, names []string, values []uint64) (*Context, string) {
+	t.Helper()
 	dir := require.Shm(t)
-	w, why, err := watch.New(&watch.Spec{Dir: dir, Head: watch.Head{Role: "engine", Engine: "E", Opened: core.Now()}, Step: []watch.Desc{{Name: "log_lost", Kind: watch.Gauge}}})
+	spec := &watch.Spec{Dir: dir, Head: watch.Head{Role: "engine", Engine: "E", Opened: core.Now()}}
+	for _, name := range names {
+		spec.Step = append(spec.Step, watch.Desc{Name: name, Kind: watch.Gauge})
+	}
+	w, why, err := watch.New(spec)
 	if err != nil || why != nil {
 		t.Fatal(err, why)
 	}
 	t.Cleanup(w.Close)
-	w.Values()[0] = 7
+	copy(w.Values(), values)
 	if !w.Publish(&watch.Live{Stepped: core.Now()}) {
 		t.Fatal("not published")
 	}
@@ -123,8 +130,31 @@ func TestWhatTheLogHasLostIsSaid(t *testing.T) {
 	if err := r.WriteText(&text, 20); err != nil {
 		t.Fatal(err)
 	}
-	if want := "  7 records of its log are lost: nobody takes them, or too seldom\n"; r.Contexts[0].LogLost != 7 || !strings.Contains(text.String(), want) {
-		t.Errorf("%d; want %q in:\n%s", r.Contexts[0].LogLost, want, text.String())
+	return r.Contexts[0], text.String()
+}
+
+func TestWhatTheLogHasLostIsSaid(t *testing.T) {
+	c, text := ofPage(t, []string{"log_lost"}, []uint64{7})
+	if want := "  7 records of its log are lost: nobody takes them, or too seldom\n"; c.LogLost != 7 || !strings.Contains(text, want) {
+		t.Errorf("%d; want %q in:\n%s", c.LogLost, want, text)
+	}
+}
+
+func TestWhatOfTheMemoryIsRegisteredAndWasShownIsSaid(t *testing.T) {
+	names := []string{"registered_bytes", "registering_bytes", "regions_proven", "regions_unproven"}
+	for want, values := range map[string][]uint64{
+		"": {0, 0, 0, 0},
+		"  memory: 64MB; of 2 regions a page was read back as by a peer\n":                         {64 << 20, 0, 2, 0},
+		"  memory: 64MB; that peers can read 1 region was not shown: memory_unproven in its log\n": {64 << 20, 0, 1, 1},
+		"  memory: 64MB of 128MB are registered so far\n":                                          {64 << 20, 128 << 20, 0, 0},
+		"  memory: 0B of 128MB are registered so far\n":                                            {0, 128 << 20, 0, 0},
+		"  memory: 64MB\n": {64 << 20, 0, 0, 0},
+	} {
+		c, text := ofPage(t, names, values)
+		if got := []uint64{c.Memory.Registered, c.Memory.Registering, c.Memory.Proven, c.Memory.Unproven}; !slices.Equal(got, values) ||
+			!strings.Contains(text, want) || strings.Contains(text, "memory: ") != (want != "") {
+			t.Errorf("%v; want %v and %q in:\n%s", got, values, want, text)
+		}
 	}
 }
 

@@ -58,6 +58,7 @@ func (c *Context) write(b *bytes.Buffer, ends int) {
 		is   bool
 		text string
 	}{
+		{c.Memory.Registered+c.Memory.Registering > 0, c.Memory.String()},
 		{c.Poisoned, "poisoned: every row is closed, and all leases end"},
 		{c.Draining, "draining: it takes nothing new"},
 		{c.LogLost > 0, text.Counted(int(c.LogLost), "record of its log is", "records of its log are") + " lost: nobody takes them, or too seldom"},
@@ -77,6 +78,19 @@ func (c *Context) write(b *bytes.Buffer, ends int) {
 		c.writeLeases(b)
 	}
 	c.writeEnds(b, ends)
+}
+
+func (m *Memory) String() string {
+	have := text.Bytes(float64(m.Registered)) + "B"
+	switch {
+	case m.Registering > 0:
+		return fmt.Sprintf("memory: %s of %sB are registered so far", have, text.Bytes(float64(m.Registering)))
+	case m.Unproven > 0:
+		return fmt.Sprintf("memory: %s; that peers can read %s was not shown: memory_unproven in its log", have, text.Counted(int(m.Unproven), "region", "regions"))
+	case m.Proven > 0:
+		return fmt.Sprintf("memory: %s; of %s a page was read back as by a peer", have, text.Counted(int(m.Proven), "region", "regions"))
+	}
+	return "memory: " + have // of a library that does not tell
 }
 
 func (c *Context) totals() string {
