@@ -114,7 +114,7 @@ var keys = []key{
 	num("trace_sample", "of the ends of leases one in so many runs through the trace site lease__freed__one: 0, none, or a power of two", func(c *Config) *int { return &c.TraceSample }, 0, 1<<30),
 
 	num("block_size", "tokens of a block", func(c *Config) *int { return &c.BlockSize }, 1, 1<<20),
-	num("device_id", "device that the handshake names", func(c *Config) *int { return &c.DeviceID }, 0, 1<<16),
+	num("device_id", "device that the handshake names where no device memory is registered", func(c *Config) *int { return &c.DeviceID }, 0, 1<<16),
 	str("kv_cache_layout", "layout name that the handshake carries; equal on both sides", func(c *Config) *string { return &c.KVCacheLayout }),
 	str("attn_backend_name", "attention backend that the handshake carries", func(c *Config) *string { return &c.AttnName }),
 }

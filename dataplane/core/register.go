@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"sync/atomic"
 	"time"
@@ -91,6 +92,26 @@ func (c *Core) keep(r *registration, blob []byte) error {
 	}
 	c.regions, c.registered = r.regions, r.list
 	return nil
+}
+
+// oneDevice gives all regions the number under which peers ask for them, since a map has one for all of them: that of the device memory, else
+// device_id. Transports compare it for host memory, too, where it means nothing else.
+func oneDevice(regions []Region, deviceID uint32) ([]Region, error) {
+	first := slices.IndexFunc(regions, func(r Region) bool { return r.Mem == transport.VRAM })
+	if first >= 0 {
+		deviceID = regions[first].Device
+	}
+	all := slices.Clone(regions)
+	for i := range all {
+		switch r := &all[i]; {
+		case r.Mem != transport.VRAM:
+			r.Device = deviceID
+		case r.Device != deviceID:
+			return nil, fmt.Errorf("%w: regions %d (%q) and %d (%q) are on devices %d and %d, and peers are told one for all: open a context for each device",
+				ErrInvalid, first, all[first].Name, i, r.Name, deviceID, r.Device)
+		}
+	}
+	return all, nil
 }
 
 // checkRegions names the first region that cannot be what it says.
@@ -186,7 +207,7 @@ func layoutOf(regions []Region) *read.Layout {
 // describe is what peers are told: vLLM's map with our key.
 func (c *Core) describe(regions []Region, blob []byte) *wire.Handshake {
 	h := &wire.Handshake{
-		EngineID: c.cfg.EngineID, AgentMetadata: blob, DeviceID: uint32(c.cfg.DeviceID),
+		EngineID: c.cfg.EngineID, AgentMetadata: blob, DeviceID: regions[0].Device, // of all (oneDevice)
 		Layout: c.cfg.KVCacheLayout, BlockSize: uint64(c.cfg.BlockSize), AttnBackend: c.cfg.AttnName,
 		PhysicalPerLogical: 1, DCPSize: 1, PCPSize: 1, Native: true,
 		Lease: wire.HandshakeLease{

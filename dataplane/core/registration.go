@@ -2,7 +2,6 @@ package core
 
 import (
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -64,6 +63,10 @@ func (c *Core) beginRegistration(regions []Region) (*registration, error) {
 	case c.registered != nil:
 		return nil, fmt.Errorf("%w: the context has registered memory: call kvl_unregister first", ErrState)
 	}
+	regions, err := oneDevice(regions, uint32(c.cfg.DeviceID))
+	if err != nil {
+		return nil, err
+	}
 	if err := checkRegions(regions); err != nil {
 		return nil, err
 	}
@@ -75,7 +78,7 @@ func (c *Core) beginRegistration(regions []Region) (*registration, error) {
 	}
 	c.pace.setDefaults()
 	r := &registration{
-		regions: slices.Clone(regions), tr: c.tr, began: c.clock(), mem: c.mem, openDevices: c.openDevices, pieceBytes: c.pace.pieceBytes,
+		regions: regions, tr: c.tr, began: c.clock(), mem: c.mem, openDevices: c.openDevices, pieceBytes: c.pace.pieceBytes,
 		ended: make(chan struct{}),
 	}
 	for _, region := range r.regions {

@@ -128,7 +128,7 @@ typedef struct kvl_region {
 	uint64_t block_stride; /* bytes from one block to the next, >= block_len */
 	uint32_t blocks;       /* block ids are 0 .. blocks-1 */
 	int32_t group;         /* transfer group whose ids address it; -1: every group's ids do */
-	uint32_t device;       /* GPU ordinal; 0 for host memory */
+	uint32_t device;       /* GPU ordinal, one for all device memory of a context; of no meaning for host memory */
 	uint32_t mem;          /* KVL_MEM_* */
 	kvl_bytes_t name;      /* layer; with pipeline stages regions of two engines are matched by it, else by their order; may be empty */
 	uint32_t parts;        /* pieces of a block; 0 counts as 1 */

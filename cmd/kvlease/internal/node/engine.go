@@ -71,9 +71,6 @@ func (c *Config) core() ([]byte, error) {
 		}
 		keys["side_channel_listen"], keys["side_channel_host"], keys["side_channel_port"] = true, host, number
 	}
-	if c.Memory == MemoryVRAM {
-		keys["device_id"] = c.Device // under which peers ask their transport for our regions
-	}
 	if c.NixlPath != "" {
 		keys["nixl_path"] = c.NixlPath
 	}
