@@ -1,7 +1,9 @@
 package core
 
 import (
+	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -81,26 +83,34 @@ func (c *Core) tell(advice []Setting) (changed bool) {
 }
 
 // remake gives a context that has registered nothing another agent, which is opened with what tell has said: NIXL takes settings at that time only, and of
-// which device the memory is shows when it is registered. The era stays: nobody knows the agent yet. As a reader what was tracked by then is lost,
-// as in wake. On an error there is no agent, and the next registration makes one. Under the lock.
+// which device the memory is shows when it is registered. The era stays, since nobody knows the agent yet, and so does what is tracked, since without memory
+// no peer is loaded; if one were, what is tracked would be lost with it. On an error there is no agent, and the next registration makes one. Under the lock.
 func (c *Core) remake() error {
-	if err := c.sleep(); err != nil {
-		return err
+	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
+		return ErrPoisoned
 	}
-	if err := c.closeAgent(); err != nil {
-		c.tracker.Wake(c.mem.Epoch, c.now) // with the agent that there is
-		return err
+	loaded := c.tracker.Loaded()
+	if loaded {
+		if err := c.sleep(); err != nil {
+			return err
+		}
 	}
-	old := c.tr
+	err := c.closeAgent()
+	if err != nil && loaded {
+		c.tracker.Wake(c.mem.Epoch, c.now) // over the agent that there is
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrTransport, err)
+	}
 	c.gone = true
-	c.agent.Transport = transport.Nobody{Of: old.Name(), As: old.Agent()}
+	c.agent.Transport = transport.Nobody{Of: c.tr.Name(), As: c.tr.Agent()}
 	tr, err := c.open(c.cfg, c.agentName(c.nextEra().epoch))
 	if err != nil {
 		return err
 	}
-	c.tr = tr
-	c.agent.Transport = tr
-	c.tracker.Wake(c.mem.Epoch, c.now)
-	c.gone = false
+	c.tr, c.agent.Transport, c.gone = tr, tr, false
+	if loaded {
+		c.tracker.Wake(c.mem.Epoch, c.now)
+	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
@@ -166,6 +167,51 @@ func TestTheEraStaysWhenTheAgentIsMadeAnew(t *testing.T) {
 	l.d = e
 	l.peer = l.connect(e, l.p)
 	l.reads("r1", 7)
+}
+
+func TestWhatIsTrackedBeforeMemoryIsRegisteredOutlivesTheFirstAgent(t *testing.T) {
+	l := newAdviceLab(t, `{}`)
+	l.of.advice = []Setting{one("UCX_NET_DEVICES", "^mlx5_1:1", "")}
+	e := l.unregistered("E")
+	engine, err := e.core.AddEngine(heartbeat.EngineDesc{ID: "P"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.d, l.peer = e, engine
+	there, here := blocks(3, 8), blocks(40, 8)
+	_, remote := l.grant("early", 9, there)
+	track := l.track(remote, "d-early", 90)
+	l.run(200*time.Millisecond, 10*time.Millisecond)
+	if err := e.core.Register(e.regions); err != nil || len(l.opened) != 3 {
+		t.Fatalf("%v, %d agents", err, len(l.opened))
+	}
+	m, err := l.p.core.OwnHandshake(0)
+	if err == nil {
+		err = e.core.Handshake(engine, 0, m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.run(200*time.Millisecond, 10*time.Millisecond)
+	l.read(track, here, there)
+	l.run(200*time.Millisecond, 10*time.Millisecond)
+	if evs := e.take(record.EvReadDone); len(evs) != 1 || evs[0].User != 90 || e.wrong(9, here) != 0 {
+		t.Errorf("read: %+v, left %+v", evs, e.evs)
+	}
+}
+
+func TestPeersOfAnAgentAreKnown(t *testing.T) {
+	l := newLab(t, `{}`)
+	if l.p.core.tracker.Loaded() {
+		t.Error("an owner has loaded somebody")
+	}
+	l.run(time.Second, 30*time.Millisecond)
+	if !l.d.core.tracker.Loaded() {
+		t.Error("a reader that is connected has nobody loaded")
+	}
+	if err := l.d.core.Unregister(); err != nil || l.d.core.tracker.Loaded() {
+		t.Errorf("%v; or somebody is loaded in an agent that is gone", err)
+	}
 }
 
 func TestRanksWhoseAgentsAreMadeAnewReadAndServe(t *testing.T) {

@@ -64,6 +64,21 @@ func (t *Tracker) forgetPeers(e *engine) {
 	e.breaks++
 }
 
+// Loaded reports whether the agent has a peer loaded, or one whose reads have not ended. Off the step.
+func (t *Tracker) Loaded() bool {
+	if len(t.parked) > 0 {
+		return true
+	}
+	for i := range t.engines {
+		for k := range t.engines[i].links {
+			if t.engines[i].links[k].peer != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Wake goes on over a new agent: to owners we are another engine. Off the step, in its place.
 func (t *Tracker) Wake(epoch uint64, now clock.Instant) {
 	t.cfg.Self.Epoch = epoch

@@ -267,7 +267,8 @@ KVL_API int32_t kvl_producer_open(kvl_ctx_t *ctx, kvl_producer_t **producer_out)
  * @param regions      [in] n regions, 1 to 4,096, that do not overlap; copied.
  * @param region_size  [in] sizeof(kvl_region_t) of the caller. An older, shorter one is taken, with 0 for what it lacks; a newer
  *                     one if what we do not know of it is 0.
- * Device memory (KVL_MEM_VRAM) must be of a device with which this process has begun: its primary context is used and never made.
+ * Device memory (KVL_MEM_VRAM) must be of a device with which this process has begun: its primary context is used and never made. NIXL is told
+ * which NICs are the device's, unless the user has told UCX (transport_settings): for that the context's first agent is made anew, 50 ms.
  *
  * @return KVL_OK; KVL_ERR_INVALID: the text names the region, or memory is registered already, or ctx is a host context;
  *         KVL_ERR_UNAVAILABLE: driver or device lack what device memory needs, the text names cause and remedy;
