@@ -157,7 +157,7 @@ func TestADeviceThatIsNotThereEndsAnEngine(t *testing.T) {
 	} {
 		do("reset")
 		do("%s", script)
-		cfg := Config{Role: "prefill", Drive: "inline", Transport: "loopback", Lease: 30 * time.Second, Layers: 1, Blocks: 128, PassTime: time.Millisecond, Memory: MemoryVRAM}
+		cfg := Config{Role: "prefill", Drive: "inline", Transport: "loopback", Lease: 30 * time.Second, Layers: 1, Blocks: 128, PassTime: time.Millisecond, Memory: MemoryVRAM, Reads: ReadsIPC}
 		err := Run(t.Context(), cfg, loopbacks(), strings.NewReader(""), &strings.Builder{}, "test")
 		if len(words) == 0 && err != nil {
 			t.Errorf("%s: %v", script, err)
