@@ -11,7 +11,7 @@ from lab import until
 
 @pytest.fixture
 def owner(gpu, engines):
-    return engines("G", cache=gpu)
+    return engines("G", cache=gpu, self_read="off")  # over loopback nobody reads device memory
 
 
 def offered(owner, lease, id):
@@ -111,6 +111,12 @@ def test_what_is_no_event_is_refused(gpu, owner):
             owner.producer.grant("r", [[3]], ready_event=wrong)
     owner.turn()
     assert owner.context.stats()["lease_grants"] == 0
+
+
+def test_device_memory_that_nobody_could_read_is_refused(gpu):
+    with k.Context({"transport": "loopback"}) as context:
+        with pytest.raises(k.TransportError, match="peers could not read it"):
+            context.register([gpu.region()])
 
 
 def test_without_device_memory_there_is_nobody_to_ask(engines):

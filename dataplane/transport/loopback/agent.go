@@ -312,9 +312,11 @@ func (a *Agent) land(s *readSlot) bool {
 	if to == nil || to.epoch != s.peer.epoch {
 		return false
 	}
+	device := s.localMem == transport.VRAM || s.remoteMem == transport.VRAM
 	ok := a.reads.each(s, func(d *transport.Desc) bool {
 		return regions.Covered(a.regions, s.localMem, d.LocalDevice, d.Local, d.Len) &&
-			regions.Covered(to.regions, s.remoteMem, d.RemoteDevice, d.Remote, d.Len)
+			regions.Covered(to.regions, s.remoteMem, d.RemoteDevice, d.Remote, d.Len) &&
+			(!device || touchable(d.Local, d.Len) && touchable(d.Remote, d.Len))
 	})
 	return ok && a.reads.each(s, func(d *transport.Desc) bool {
 		move(d)
