@@ -19,7 +19,7 @@ type engine struct {
 	up       uint64        // ranks of ours that are connected to it
 	isUp     bool          // EvEngineUp was said, or waits
 	offAt    clock.Instant // since when it is not up
-	missedAt clock.Instant // when a request was lost here last, or ended while the engine was failing; 0: none has
+	missedAt clock.Instant // when a request was lost, given up in trouble, or could not be read here last; 0: none was
 	upAt     clock.Instant // and since when it is; this and the next two for the stats page
 	took     time.Duration // from offAt to upAt
 	connects uint64

@@ -42,10 +42,12 @@ func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
 		name    string
 		tracked bool  // a request is there when the engine dies
 		drops   bool  // which the host untracks when it is told
+		reads   bool  // which the host reads before it is told
 		long    []int // what counts after 20, 40, 100 and 200 s
 	}{
 		{name: "nothing was tracked there", long: []int{0, 0, 0, 0}},
 		{name: "a request was lost with it", tracked: true, drops: true, long: []int{0, 1, 1, 0}},
+		{name: "a read there fails at once", tracked: true, reads: true, long: []int{0, 1, 1, 0}},
 		{name: "a request stays there", tracked: true, long: []int{0, 1, 1, 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -59,6 +61,10 @@ func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
 			}
 			for _, agent := range []string{"P_0", "P_1"} {
 				l.hub.Kill(agent)
+			}
+			if tc.reads {
+				must(t, d.host.Read(track, runs(20, 0, 4)))
+				l.until("failed", func() bool { return d.count(record.EvReadFailed) > 0 })
 			}
 			must(t, d.group.EngineDead(peer))
 			l.until("down", func() bool { return d.count(record.EvEngineDown) > 0 })

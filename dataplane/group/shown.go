@@ -66,16 +66,10 @@ func (g *Group) ShowEngine(i int, v *heartbeat.EngineShown) bool {
 	case e.breaks > 0:
 		v.State = heartbeat.Broken
 	}
-	if off, failing := g.failing(e); failing {
-		v.Failing, v.FailingFor, v.Wanted = true, off, heartbeat.Wanted(v.Tracked, e.missedAt, g.now)
+	if off := g.now.Sub(e.offAt); !e.isUp && off >= g.cfg.Duration/6 {
+		v.Failing, v.FailingFor, v.Wanted = true, off, heartbeat.Wanted(v.Tracked, e.missedAt, g.now, g.cfg.Duration)
 	}
 	return true
-}
-
-// failing tells whether an engine has not been up on all ranks for an interval, and since how long.
-func (g *Group) failing(e *engine) (off time.Duration, failing bool) {
-	off = g.now.Sub(e.offAt)
-	return off, !e.isUp && off >= g.cfg.Duration/6
 }
 
 // Add takes an engine into the gauges that count engines by how they stand.

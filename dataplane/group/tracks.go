@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -216,7 +217,7 @@ func (g *Group) settle(u uint32, t *track) {
 	}
 	if _, e := g.placeOf(t.req.Engine); e != nil {
 		e.tracked--
-		if _, failing := g.failing(e); failing || !e.isUp && (t.gone || t.status == record.ReadLost) {
+		if heartbeat.Missed(t.said&saidRead != 0, t.status, !e.isUp) {
 			e.missedAt = g.now
 		}
 		if t.req.ExpiresNs != 0 {

@@ -71,7 +71,7 @@ type Gauges struct {
 	LongIDsFree   int
 	Parked        int    // agents of engines that came back as others, not yet dropped
 	Failing       int    // engines without a connection or unheard for an interval, or from which the last three reads have failed
-	FailingLong   int    // of these, for one lease duration, and requests are tracked there, or were in its trouble, two minutes ago at most
+	FailingLong   int    // of these, for one lease duration, and requests are tracked there, or were in its trouble: two minutes and a lease duration ago at most
 	FailingUnused int    // of these, for one lease duration, and nobody misses them
 	FailingMs     uint64 // the longest of all
 }

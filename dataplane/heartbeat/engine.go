@@ -82,7 +82,7 @@ type engine struct {
 	offset clock.Offset // of its host's CLOCK_MONOTONIC
 
 	offAt    clock.Instant // since when it is not connected; 0: it is
-	missedAt clock.Instant // when a request was lost here last, or ended while the engine was failing; 0: none has
+	missedAt clock.Instant // when a request was lost, given up in trouble, or could not be read here last; 0: none was
 	badReads uint32        // reads that ended badly in a row
 	badSince clock.Instant // the first of them
 

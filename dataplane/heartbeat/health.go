@@ -23,20 +23,33 @@ func (e *engine) judge(status uint8, now clock.Instant) {
 	}
 }
 
-// missedFor is how long an engine that fails counts as wanted after the last request that ended there meanwhile: longer than alerts wait, since
-// the requests themselves are told as gone, and end, soon after one lease duration.
+// missedFor is how long an engine counts as wanted after one lease duration since the last request that its trouble ended: longer than alerts
+// wait. The duration is what trouble has to last before it counts, and all its requests may have ended in its first moment.
 const missedFor = 2 * time.Minute
 
-// Wanted tells whether anybody misses an engine that fails: requests are tracked there, or one ended there while it failed, or was lost
-// with it. One that was closed in order is missed by nobody, and known until its reader forgets it.
-func Wanted(tracked int, missedAt, now clock.Instant) bool {
-	return tracked > 0 || missedAt != 0 && now.Sub(missedAt) < missedFor
+// Wanted tells whether anybody misses an engine that fails: requests are tracked there, or one was given up there in its trouble, could not
+// be read, or was lost with it. One that was closed in order is missed by nobody, and known until its reader forgets it.
+func Wanted(tracked int, missedAt, now clock.Instant, duration time.Duration) bool {
+	return tracked > 0 || missedAt != 0 && now.Sub(missedAt) < duration+missedFor
 }
 
-// parted notes that n requests have left an engine, by their own will or lost with it.
-func (t *Tracker) parted(e *engine, n int, lost bool, now clock.Instant) {
-	e.requests -= n
-	if _, failing := t.failingSince(e); n > 0 && (lost || failing) {
+// Missed tells whether the end of a request says that its engine is missed: it could not be read for the way there, or it was given up, or
+// lost, after the engine's trouble had begun. Trouble that ends soon is asked about by nobody. status is its read's; read: it had one.
+func Missed(read bool, status uint8, trouble bool) bool {
+	if read {
+		switch status {
+		case record.ReadOK, record.ReadStale: // the bytes came
+			return false
+		case record.ReadFailed, record.ReadTimeout, record.ReadLost: // often the first sign of trouble
+			return true
+		}
+	}
+	return trouble
+}
+
+// parted notes that n requests have left an engine.
+func (t *Tracker) parted(e *engine, n int, missed bool, now clock.Instant) {
+	if e.requests -= n; n > 0 && missed {
 		e.missedAt = now
 	}
 }

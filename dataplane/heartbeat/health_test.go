@@ -94,6 +94,57 @@ func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
 	}
 }
 
+// Who dies takes requests along that end before its trouble has lasted: what they ended in is missed all the same.
+func TestAnEngineWhoseRequestsEndedInTheFirstMomentOfItsTroubleIsMissed(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		end  func(t *testing.T, r *rig, e uint64, h record.Handle)
+		want int // of the engines that fail for long, 40 and 140 s after the death
+	}{
+		{name: "a read fails", want: 1, end: func(t *testing.T, r *rig, _ uint64, h record.Handle) {
+			r.hub.Kill("P")
+			r.read(h, record.Run{N: 1})
+			r.step(r.now.Add(10 * time.Millisecond))
+			if got := r.said(h); got != "failed(3)" {
+				t.Fatalf("events: %q", got)
+			}
+		}},
+		{name: "it is untracked as soon as trouble is seen", want: 1, end: func(_ *testing.T, r *rig, _ uint64, h record.Handle) {
+			r.hub.Kill("P")
+			for r.k.Gauges().Broken == 0 {
+				r.step(r.now.Add(100 * time.Millisecond))
+			}
+			r.k.Untrack(h, r.now)
+		}},
+		{name: "it is read before", want: 0, end: func(t *testing.T, r *rig, e uint64, h record.Handle) {
+			r.read(h, record.Run{N: 1})
+			r.run(r.now.Add(time.Second), 10*time.Millisecond)
+			if got := r.said(h); got != "done" {
+				t.Fatalf("events: %q", got)
+			}
+			r.hub.Kill("P")
+			must(t, r.k.EngineDead(e))
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, nil)
+			o, live := r.owner("P", true), r.owner("Q", false)
+			e := r.connect(o)
+			r.track(r.connect(live), live, 1, 0)
+			h := r.trackStock(e, "a")
+			r.run(sec(20), time.Second)
+			tc.end(t, r, e, h)
+			died := r.now
+			for _, after := range []time.Duration{40 * time.Second, 140 * time.Second} { // alerts wait a minute
+				r.run(died.Add(after), time.Second)
+				if g := r.k.Gauges(); g.FailingLong != tc.want || g.FailingUnused != 1-tc.want {
+					t.Errorf("after %v: %d long, %d unused; want %d long", after, g.FailingLong, g.FailingUnused, tc.want)
+				}
+			}
+		})
+	}
+}
+
 func TestAnEngineThatNeverAnsweredCountsAsFailing(t *testing.T) {
 	r := newRig(t, nil)
 	o := r.owner("P", false)

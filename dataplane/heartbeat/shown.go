@@ -36,7 +36,7 @@ type EngineShown struct {
 	Offset       clock.Offset
 	Failing      bool
 	FailingFor   time.Duration
-	Wanted       bool // requests are tracked there, or one ended there while it failed: see heartbeat.Wanted
+	Wanted       bool // see heartbeat.Wanted
 }
 
 // EnginePlaces is how many places of the engine table have been used.
@@ -67,7 +67,7 @@ func (t *Tracker) ShowEngine(i int, v *EngineShown) bool {
 	}
 	var since clock.Instant
 	if since, v.Failing = t.failingSince(e); v.Failing {
-		v.FailingFor, v.Wanted = t.now.Sub(since), Wanted(e.requests, e.missedAt, t.now)
+		v.FailingFor, v.Wanted = t.now.Sub(since), Wanted(e.requests, e.missedAt, t.now, t.cfg.Duration)
 	}
 	return true
 }
