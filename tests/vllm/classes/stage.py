@@ -57,7 +57,7 @@ import kvlease  # noqa: E402
 import kvlease.vllm.worker  # noqa: E402
 
 VERSION = vllm.__version__.split("+")[0]
-logging.getLogger("kvlease").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
+logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # a newer vLLM sets it when an engine is made
 BLOCK, LAYERS, HEADS, HEAD = 32, 2, 2, 32
 SMALL = 1 << 20  # of rolling values: three bits are left for layer and head in a float32
 IDLE = 0.001  # s that the core sleeps after a step without tokens

@@ -1,5 +1,6 @@
 """What the library says goes to vLLM's log, also of engines that make no pass."""
 
+import logging
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ import stage
 from stage import until
 
 import kvlease
-from kvlease.vllm import logs
+from kvlease.vllm import logs, owner, reader, scheduler, worker
 
 
 def threads():
@@ -72,6 +73,16 @@ class Logs(unittest.TestCase):
         for ctx in (closed, busy, good):
             teller.leave(ctx)
         until(lambda: not threads())  # it ends
+
+    def test_what_we_say_has_the_handlers_and_the_level_of_vllm(self):
+        for module in (logs, owner, reader, scheduler, worker):
+            with self.assertLogs("vllm", "INFO") as said:
+                module.logger.info("history of %s", module.__name__)
+            self.assertEqual([r.getMessage() for r in said.records], [f"history of {module.__name__}"])
+        vllm = logging.getLogger("vllm")
+        self.addCleanup(vllm.setLevel, vllm.level)
+        vllm.setLevel("WARNING")
+        self.assertFalse(logs.logger.isEnabledFor(logging.INFO))
 
     def test_a_logger_that_stands_holds_no_close_up_for_ever(self):
         stands, teller = threading.Event(), logs.Teller()

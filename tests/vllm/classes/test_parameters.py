@@ -7,6 +7,7 @@ from stage import BRIEF, answer, prompt, until
 from test_leases import Pair
 
 import kvlease
+from kvlease.vllm import reader
 
 NEEDED = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port")
 DEEP = []
@@ -101,7 +102,7 @@ class Wrong:
                 tokens = prompt(70, self.count)
                 kv = self.prefill(tokens)
                 read = unittest.mock.patch.object(kvlease, "params_read", side_effect=AssertionError("read"))
-                with read, self.assertLogs("kvlease.vllm.reader", "WARNING") as logs:
+                with read, self.assertLogs(reader.logger, "WARNING") as logs:
                     id = self.decode(tokens, {**kv, "remote_block_ids": ids})
                 self.assertIn("remote_block_ids", logs.output[0])
                 out = self.d.run(id, self.p)

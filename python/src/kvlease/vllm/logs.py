@@ -12,7 +12,13 @@ from vllm.logger import init_logger
 
 import kvlease
 
-logger = init_logger(__name__)
+
+def logger_of(module: str) -> logging.Logger:
+    """vLLM's, whose handlers, level and format are those of "vllm" and of the names below it; another name has none of them."""
+    return init_logger(f"vllm.{module}")
+
+
+logger = logger_of(__name__)
 
 LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 EVERY = 1.0  # s between two looks; what 256 records of a context do not hold until then is lost

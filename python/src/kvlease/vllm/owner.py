@@ -7,9 +7,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from vllm.logger import init_logger
 
 import kvlease
+from kvlease.vllm.logs import logger_of
 from kvlease.vllm.stats import REASONS, Source
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kvlease.vllm.blocks import Blocks
 
-logger = init_logger(__name__)
+logger = logger_of(__name__)
 
 PRESSURE_BLOCKS = 64  # asked back at a time
 PATIENCE = 0.02  # s that a request without a block waits for them

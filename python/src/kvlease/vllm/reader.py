@@ -6,10 +6,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vllm.logger import init_logger
-
 import kvlease
 from kvlease.vllm.engines import SETTLE, Engines
+from kvlease.vllm.logs import logger_of
 from kvlease.vllm.stats import READS, Source
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from kvlease.vllm.blocks import Aside
 
-logger = init_logger(__name__)
+logger = logger_of(__name__)
 
 TRACKED, READING, LOST = range(3)
 WHY = (  # by KVL_READ_*

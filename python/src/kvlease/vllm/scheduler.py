@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
-from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 import kvlease
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from kvlease.vllm.settings import Settings
 
-logger = init_logger(__name__)
+logger = logs.logger_of(__name__)
 
 
 class Scheduler(NixlPullConnectorScheduler):

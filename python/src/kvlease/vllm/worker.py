@@ -14,7 +14,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransfe
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlHandshakePayload
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 from vllm.distributed.parallel_state import get_pp_group
-from vllm.logger import init_logger
 
 import kvlease
 from kvlease.vllm import carried, logs, standin
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from kvlease.vllm.settings import Settings
 
-logger = init_logger(__name__)
+logger = logs.logger_of(__name__)
 
 NOTHING = KVConnectorTransferResults(frozenset(), frozenset(), frozenset())  # type: ignore[arg-type]  # shared, so nobody may change it
 QUIET_TIMEOUT = 150.0  # s that a sleep waits for reads in flight; the library gives a read up after 120
