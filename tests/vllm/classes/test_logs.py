@@ -84,6 +84,26 @@ class Logs(unittest.TestCase):
         vllm.setLevel("WARNING")
         self.assertFalse(logs.logger.isEnabledFor(logging.INFO))
 
+    def test_a_logger_that_raises_costs_no_other_line_and_no_close(self):
+        class Raises(logging.Filter):
+            def filter(self, record):
+                if "bad" in record.getMessage():
+                    raise OSError("no room")
+                return True
+
+        raises, teller, ctx, other = Raises(), logs.Teller(), Context("bad", "good"), Context()
+        logs.logger.addFilter(raises)
+        self.addCleanup(logs.logger.removeFilter, raises)
+        with self.assertLogs(logs.logger, "WARNING") as said:
+            teller.watch(ctx)
+            teller.watch(other)
+            until(lambda: ctx.asked > 1 and other.asked)  # the thread goes on
+            ctx.what += ["bad", "last"]
+            teller.leave(ctx)
+        teller.leave(other)
+        self.assertEqual([re.sub(".*kvlease |: it is so", "", line) for line in said.output], ["good", "last"])
+        until(lambda: not threads())
+
     def test_a_logger_that_stands_holds_no_close_up_for_ever(self):
         stands, teller = threading.Event(), logs.Teller()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import threading
+import traceback
 from typing import Any
 
 from vllm.logger import init_logger
@@ -27,7 +29,11 @@ PATIENCE = 1.0  # s that a context which leaves waits for a look that is under w
 
 def hand_over(ctx: kvlease.Context) -> None:
     for line in ctx.log():
-        logger.log(LEVELS.get(line["level"], logging.WARNING), "kvlease %s", text(line))
+        try:
+            logger.log(LEVELS.get(line["level"], logging.WARNING), "kvlease %s", text(line))
+        except Exception:  # a filter or handler that somebody has put there: neither the other lines nor a close may end by it
+            with contextlib.suppress(Exception):
+                traceback.print_exc()
 
 
 def text(line: dict[str, Any]) -> str:
@@ -56,10 +62,11 @@ class Teller:
 
     def watch(self, ctx: kvlease.Context) -> None:
         with self._changed:
-            self._contexts.append(ctx)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kvlease_logs", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="kvlease_logs", daemon=True)
+                thread.start()  # or there is none, and the next context tries again
+                self._thread = thread
+            self._contexts.append(ctx)
 
     def leave(self, ctx: kvlease.Context) -> None:
         """Hand over what a context has said until now, and look at it no more; before it is closed."""
