@@ -106,7 +106,7 @@ func TestTheBenchRefusesWhatItCannotDo(t *testing.T) {
 		{"no blocks", "--count has 0, allowed: 1 to 16384", exitUsage, []string{"--count", "0"}},
 		{"keys that are none", "--config needs a JSON object of keys", exitUsage, []string{"--config", "[]"}},
 		{"memory that is not built in", `--memory is "tape", allowed: dram, vram`, exitUsage, []string{"--memory", "tape"}},
-		{"a GPU for host memory", "--device is for --memory vram", exitUsage, []string{"--device", "1"}},
+		{"a GPU for host memory", "--device is for --memory of a device", exitUsage, []string{"--device", "1"}},
 		{"a third GPU", "--device is [0 1 2], wanted: one GPU or two", exitUsage, []string{"--device", "0,1,2", "--memory", "vram"}},
 		{"a picture that cannot be written", "the picture cannot be written", exitFailed, []string{"--svg", "/nonexistent/b.svg"}},
 	} {
