@@ -13,6 +13,7 @@ type Hold struct {
 	unordered []*Context // of devices whose writes by NICs have to be flushed
 	ranges    []Range
 	notes     []string
+	noNIC     bool
 }
 
 // probeBytes is what is read of both ends of a range: a page of the host.
@@ -26,7 +27,7 @@ func (d *Driver) Hold(regions []Region, m Machine) (*Hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Hold{ranges: plan.Ranges, notes: plan.Unchecked}
+	h := &Hold{ranges: plan.Ranges, notes: plan.Unchecked, noNIC: m.NoNIC}
 	if err := h.take(d, plan, m); err != nil {
 		_ = h.Release() // the first failure is the one to tell
 		return nil, err
@@ -74,6 +75,9 @@ func (h *Hold) Ranges() []Range { return h.ranges }
 
 // Notes are what could not be checked.
 func (h *Hold) Notes() []string { return h.notes }
+
+// NoNIC is what Machine said: no NIC is to reach the memory.
+func (h *Hold) NoNIC() bool { return h.noNIC }
 
 // Enter makes the context of the first device current on this thread, which the caller keeps until Leave. pushed: Leave is due.
 // UCX asks for any context on the thread; memory of other devices it finds by their addresses.

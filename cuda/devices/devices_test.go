@@ -423,3 +423,15 @@ func TestDeviceMemoryThatPeersCouldNotReadIsRefusedAndLetGo(t *testing.T) {
 		t.Errorf("without a failure: %v", err)
 	}
 }
+
+func TestWithoutANICAReadThatFailsOfADeviceIsSaidAndRefusesNothing(t *testing.T) {
+	g := newGPUs(t)
+	g.machine = Machine{Sys: t.TempDir()}
+	c := g.open("inline")
+	if _, err := fakenixl.Control(g.nixl, "fail get_xfer_status 1 -2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Register(g.cache("device")); err != nil || !strings.Contains(string(c.Stats()), `"regions_unproven":2`) {
+		t.Errorf("%v, statistics %s", err, c.Stats())
+	}
+}

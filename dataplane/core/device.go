@@ -33,6 +33,9 @@ type Held interface {
 	Leave() error
 	// Read copies what a device has at an address, of one of the ranges.
 	Read(dst []byte, device uint32, addr uint64) error
+	// NoNIC reports that no NIC is to reach the memory: peers of this machine read it by NVLink, which an agent of the same process may
+	// not have.
+	NoNIC() bool
 	// Unordered reports whether what a transport's read has brought must be flushed before the device may use it.
 	Unordered() bool
 	Flush() error

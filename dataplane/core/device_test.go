@@ -29,7 +29,7 @@ type device struct {
 
 	openErr, holdErr, enterErr, flushErr error
 	fired                                func(event uint64) (bool, error)
-	unordered                            bool
+	unordered, noNIC                     bool
 	released                             func() // nil, or called when it is let go
 }
 
@@ -94,6 +94,7 @@ func (d *device) Read(dst []byte, _ uint32, addr uint64) error {
 }
 
 func (d *device) Unordered() bool { return d.unordered }
+func (d *device) NoNIC() bool     { return d.noNIC }
 
 func (d *device) Flush() error {
 	d.flushes++

@@ -263,6 +263,10 @@ const (
 func (p *proof) refused(n int, why string) error {
 	fix := proofFix
 	if p.r.region(n).Mem == transport.VRAM {
+		if p.held != nil && p.held.NoNIC() {
+			return fmt.Errorf("%w: a second agent of this process tried the last page of %s over %s, and %s; this process has no NIC, and its peers another way",
+				errUnproven, p.r.name(n), p.twin.Way, why)
+		}
 		fix = proofDeviceFix + fix
 	}
 	return fmt.Errorf("%w: %s is registered, and peers could not read it: a second agent of this process tried its last page over %s, and %s. Remedy: %s",

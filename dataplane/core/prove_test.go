@@ -242,6 +242,28 @@ func TestMemoryOfWhichNothingCouldBeShownIsRegisteredAndTheLogSaysWhy(t *testing
 	}
 }
 
+// Peers of the machine read it by NVLink, which a second agent of the same process may not have.
+func TestDeviceMemoryThatNoNICIsToReachIsNotRefusedForIt(t *testing.T) {
+	l, _ := newScripted(t, `{}`, func(tw *transport.Twin) error {
+		tw.Transport.(*loopback.Agent).FailNext(loopback.OpRead, nil)
+		return nil
+	})
+	dev := &device{current: map[int]bool{}, noNIC: true}
+	l.d.core.UseDevices(dev.open)
+	regions := mixed(l.d.regions)
+	if err := l.d.core.Register(regions); !errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), "layer.0") {
+		t.Errorf("host memory beside it that cannot be read: %v", err)
+	}
+	regions[0].Mem = transport.VRAM
+	if err := l.d.core.Register(regions); err != nil {
+		t.Fatal(err)
+	}
+	l.d.wantSaid(t, log.MemoryUnproven, "", "")
+	if said := l.d.book.Of(t, log.MemoryUnproven)[0]; !strings.Contains(said.What, `region 0 ("layer.0"`) || !strings.Contains(said.What, "has no NIC") {
+		t.Errorf("said %q", said.What)
+	}
+}
+
 // A transport in software would read it in this process, and the process would die.
 func TestMemoryThatMayNotBeReadYetIsNotReadBack(t *testing.T) {
 	l, _ := newScripted(t, `{}`, func(*transport.Twin) error { return nil })
