@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -296,4 +297,76 @@ func TestASlowRegistrationIsToldWithARemedy(t *testing.T) {
 			}
 		})
 	}
+}
+
+// choosy is a transport that would run into a limit with the second of two pieces.
+type choosy struct {
+	transport.Transport
+	asked, registered int
+}
+
+func (c *choosy) Admits(regions []transport.Region) error {
+	c.asked = len(regions)
+	return fmt.Errorf("%w: 96 MiB of 64", transport.ErrUnavailable)
+}
+
+func (c *choosy) Register(regions []transport.Region) error {
+	c.registered++
+	return c.Transport.Register(regions)
+}
+
+func TestWhatTheWholeOfAMemoryRunsIntoIsFoundBeforeItsFirstPiece(t *testing.T) {
+	l := newLab(t, `{}`)
+	if err := l.d.core.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	var tr *choosy
+	l.wrap = func(_ string, inner transport.Transport) transport.Transport {
+		tr = &choosy{Transport: inner}
+		return tr
+	}
+	l.d.core.pace = registrationPace{pieceBytes: 1, every: time.Hour, slow: time.Hour}
+	if err := l.d.core.Register(l.d.regions); !errors.Is(err, ErrTransport) || !strings.Contains(err.Error(), "96 MiB of 64") {
+		t.Errorf("Register: %v", err)
+	}
+	if tr.asked != 4 || tr.registered != 0 {
+		t.Errorf("asked about %d ranges, %d pieces registered", tr.asked, tr.registered)
+	}
+}
+
+func TestNothingOfARegistrationStaysBehindIfAPieceIsRefused(t *testing.T) {
+	l := newLab(t, `{}`)
+	if err := l.d.core.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	l.d.core.pace = registrationPace{pieceBytes: 1, every: time.Hour, slow: time.Hour}
+	var inner *loopback.Agent
+	l.wrap = func(_ string, tr transport.Transport) transport.Transport {
+		inner = tr.(*loopback.Agent)
+		return &refusesThird{Transport: tr}
+	}
+	if err := l.d.core.Register(l.d.regions); !errors.Is(err, ErrTransport) {
+		t.Errorf("Register: %v", err)
+	}
+	for i, r := range l.d.regions {
+		if err := inner.Unregister([]transport.Region{{Addr: r.Addr, Bytes: r.Bytes}}); err == nil {
+			t.Errorf("region %d was registered still", i)
+		}
+	}
+	if err := l.d.core.Register(l.d.regions); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}
+
+// refusesThird is a transport that refuses its third registration.
+type refusesThird struct {
+	transport.Transport
+	n int
+}
+
+func (f *refusesThird) Register(regions []transport.Region) error {
+	if f.n++; f.n == 3 {
+		return fmt.Errorf("%w: no room", transport.ErrFull)
+	}
+	return f.Transport.Register(regions)
 }
