@@ -250,7 +250,7 @@ func TestHowFarARegistrationIsCanBeSeen(t *testing.T) {
 	if seen() != all {
 		t.Errorf("%d of %d bytes, want of %d", layer, seen(), all)
 	}
-	l.step(time.Millisecond)
+	l.stepOne(l.d)
 	stat := func(name string) any { return l.d.core.counters()[name] }
 	if stat("registered_bytes") != layer || stat("registering_bytes") != all || stat("regions_proven") != 0 {
 		t.Errorf("statistics: %v of %v, %v proven", stat("registered_bytes"), stat("registering_bytes"), stat("regions_proven"))
