@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -92,12 +93,11 @@ func ReadCallgrind(r io.Reader) (*Profile, error) {
 	return p, nil
 }
 
-// Of sums the calls of a function by a function of this name or its closures; by anybody if by is empty. A name of Go is cut to what follows the
-// last slash: lease.(*Table).Sweep.
-func (p *Profile) Of(called, by string) (c Calls) {
+// Of sums the calls of a function by all but these, which are those that prepare what is counted. A name of Go is cut to what follows the last slash:
+// lease.(*Table).Sweep. Who called is not always known: where Go changes a goroutine's stack, callgrind may keep a function that has returned.
+func (p *Profile) Of(called string, except ...string) (c Calls) {
 	for pair, calls := range p.calls {
-		who := short(pair[0])
-		if short(pair[1]) == called && (by == "" || who == by || strings.HasPrefix(who, by+".func")) {
+		if short(pair[1]) == called && !slices.Contains(except, short(pair[0])) {
 			c.N += calls.N
 			c.Instructions += calls.Instructions
 		}

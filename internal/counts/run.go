@@ -16,10 +16,14 @@ import (
 // ErrNoValgrind is what Runner.Check answers where there is none.
 var ErrNoValgrind = errors.New("there is no valgrind; remedy: apt-get install valgrind")
 
+// errKilled is a run that somebody traced meanwhile: valgrind does not go past the kernel's breakpoints at trace sites.
+var errKilled = errors.New("a tracer attached to what is counted")
+
 // Bounds of one run under valgrind, which takes some seconds on a calm machine.
 const (
 	runMax    = 3 * time.Minute
 	memoryMax = 4 << 30
+	tries     = 3 // where calls were lost, see Profile.Of
 )
 
 // Runner builds what is counted and runs it.
@@ -65,9 +69,17 @@ func (r *Runner) Tools() map[string]string {
 type job struct {
 	program string
 	args    []string
+	main    bool // count the first thread alone
 }
 
-func (j job) String() string { return j.program + " " + strings.Join(j.args, " ") }
+func (j job) String() string { return fmt.Sprint(j.program, j.args, j.main) }
+
+func (it *Item) jobs() []job {
+	if it.again != nil {
+		return []job{{it.program, it.args, true}, {it.program, it.again, true}}
+	}
+	return []job{{it.program, it.args, false}}
+}
 
 // Count counts the items that are chosen, as many runs at a time as there are processors. It fails if one cannot be built or run, or if a function was
 // never called.
@@ -92,15 +104,36 @@ func (r *Runner) Count(ctx context.Context, chosen []Item) (map[string]float64, 
 		return err
 	}
 	for i := range chosen {
-		if err := add(job{chosen[i].program, chosen[i].args}); err != nil {
-			return nil, err
-		}
-		if chosen[i].again != nil {
-			if err := add(job{chosen[i].program, chosen[i].again}); err != nil {
+		for _, j := range chosen[i].jobs() {
+			if err := add(j); err != nil {
 				return nil, err
 			}
 		}
 	}
+	out := make(map[string]float64)
+	for try := 1; ; try++ {
+		if err := r.run(ctx, jobs, binaries, profiles); err != nil {
+			return nil, err
+		}
+		var lost error
+		jobs = nil
+		for i := range chosen {
+			it := &chosen[i]
+			n, err := it.from(profiles)
+			if err != nil {
+				lost = errors.Join(lost, err)
+				jobs = append(jobs, it.jobs()...)
+			}
+			out[it.Name] = n
+		}
+		if lost == nil || try == tries {
+			return out, lost
+		}
+	}
+}
+
+// run puts the profiles of jobs into profiles.
+func (r *Runner) run(ctx context.Context, jobs []job, binaries map[string]string, profiles map[string]*Profile) error {
 	var (
 		mu     sync.Mutex
 		wg     sync.WaitGroup
@@ -112,44 +145,40 @@ func (r *Runner) Count(ctx context.Context, chosen []Item) (map[string]float64, 
 			turns <- struct{}{}
 			defer func() { <-turns }()
 			p, err := r.profile(ctx, fmt.Sprintf("%d.callgrind", i), binaries[j.program], j)
+			for try := 1; errors.Is(err, errKilled) && try < tries; try++ {
+				p, err = r.profile(ctx, fmt.Sprintf("%d.callgrind", i), binaries[j.program], j)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			profiles[j.String()], failed = p, errors.Join(failed, err)
 		})
 	}
 	wg.Wait()
-	if failed != nil {
-		return nil, failed
-	}
-	out := make(map[string]float64)
-	for i := range chosen {
-		var err error
-		if out[chosen[i].Name], err = chosen[i].from(profiles); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
+	return failed
 }
 
 // from takes an item's count out of the profiles of its runs.
 func (it *Item) from(profiles map[string]*Profile) (float64, error) {
-	p := profiles[job{it.program, it.args}.String()]
+	jobs := it.jobs()
+	p := profiles[jobs[0].String()]
 	if it.again != nil {
-		return (float64(profiles[job{it.program, it.again}.String()].Total) - float64(p.Total)) / float64(it.per), nil
-	}
-	c := p.Of(it.called, it.by)
-	if c.N == 0 {
-		by := it.by
-		if by == "" {
-			by = "anybody"
+		q := profiles[jobs[1].String()]
+		first, second := p.Of(it.called), q.Of(it.called)
+		if second.N-first.N != it.per {
+			return 0, it.lost(second.N-first.N, it.per)
 		}
-		return 0, fmt.Errorf("%s: %s was not called by %s: it has another name or is inlined now, and items.go must say what to count", it.Name, it.called, by)
+		return (float64(q.Total-second.Instructions) - float64(p.Total-first.Instructions)) / float64(it.per), nil
 	}
-	per := it.per
-	if per == 0 {
-		per = c.N
+	c := p.Of(it.called, it.except...)
+	if c.N != it.calls {
+		return 0, it.lost(c.N, it.calls)
 	}
-	return float64(c.Instructions) / float64(per), nil
+	return float64(c.Instructions) / float64(it.per), nil
+}
+
+func (it *Item) lost(seen, want uint64) error {
+	return fmt.Errorf("%s: %d calls of %s were seen, not %d: it has another name, is inlined or called otherwise now, and items.go must say what to count",
+		it.Name, seen, it.called, want)
 }
 
 // build makes a C program, or the test binary of a package.
@@ -171,18 +200,25 @@ func (r *Runner) build(ctx context.Context, program string) (string, error) {
 // left are the instructions of the functions. Names of C are bound at the start, not at the first call.
 func (r *Runner) profile(ctx context.Context, name, binary string, j job) (*Profile, error) {
 	file := filepath.Join(r.Out, name)
+	threads, read := "no", file
+	if j.main {
+		threads, read = "yes", file+"-01"
+	}
 	ctx, cancel := context.WithTimeout(ctx, runMax)
 	defer cancel()
 	// With a bound: callgrind remembers each jump between the parts of a function as a call, and what spins takes the machine's memory.
-	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", fmt.Sprintf(`ulimit -v %d && exec valgrind --tool=callgrind --callgrind-out-file="$0" "$@"`, memoryMax>>10),
-		file, binary}, j.args...)...)
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", fmt.Sprintf(`ulimit -v %d && exec valgrind --tool=callgrind --separate-threads=%s --callgrind-out-file="$0" "$@"`, memoryMax>>10,
+		threads), file, binary}, j.args...)...)
 	cmd.Dir = r.Root
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1", "GOGC=off", "LD_BIND_NOW=1",
 		"KVLEASE_CORE="+filepath.Join(r.Libs, "libkvlease-core.so"))
 	if out, err := cmd.CombinedOutput(); err != nil {
+		if strings.Contains(string(out), "(SIGTRAP)") {
+			return nil, fmt.Errorf("%w: %s\n%s", errKilled, j, out)
+		}
 		return nil, fmt.Errorf("valgrind %s: %w\n%s", j, err, out)
 	}
-	f, err := os.Open(file)
+	f, err := os.Open(read)
 	if err != nil {
 		return nil, err
 	}
