@@ -74,13 +74,15 @@ func TestWhatAScriptedDriverDoesEndsTheDemoWithItsReason(t *testing.T) {
 		{"no memory for the context", "fail cuDevicePrimaryCtxRetain 1 2", exitFailed, []string{"cuDevicePrimaryCtxRetain", "CUDA_ERROR_OUT_OF_MEMORY"}},
 		{"no peer memory", "attribute 0 124 0", exitFailed, []string{"no dma-buf", "nvidia_peermem"}},
 		{"a lost device", "lost 0 719", exitFailed, []string{"CUDA_ERROR_LAUNCH_FAILED", "Xid"}},
-		{"a device that is lost when P writes", "dies 0 cuEventQuery 3 719", exitFailed, []string{"P (prefill", "not written before its lease ended", "CUDA_ERROR_LAUNCH_FAILED", "Xid"}},
+		{"a device that is lost when P writes", "dies 0 cuEventQuery 3 719", exitFailed, []string{"P (prefill", "refused grant r2: its blocks were not written before its lease ended", "CUDA_ERROR_LAUNCH_FAILED", "Xid"}},
 		{"a device that is lost when D meets P", "dies 0 cuIpcOpenMemHandle 1 719", exitFailed, []string{"D (decode", "CUDA_ERROR_LAUNCH_FAILED", "Xid"}},
 		{"devices that cannot reach each other", strings.Join(loads, ";"), exitFailed, []string{`"engine_up" for P`, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "topo -p2p"}},
 		{"no current context", "fail cuCtxPushCurrent 100 201", exitFailed, []string{"cuCtxPushCurrent", "CUDA_ERROR_INVALID_CONTEXT"}},
 		{"an old driver", "version 11080", exitFailed, []string{"CUDA 11.8", "12.0", "525.60.13"}},
 		{"a missing symbol", "missing cuFlushGPUDirectRDMAWrites", exitFailed, []string{"no symbol cuFlushGPUDirectRDMAWrites"}},
 		{"no device", "devices 0", exitFailed, []string{"device 0", "CUDA_VISIBLE_DEVICES"}},
+		{"a script with a slip", "memroy 0 0x100000", exitFailed, []string{"KVL_FAKE_CUDA", `"memroy 0 0x100000" is not understood`}},
+		{"a script that names no call of the driver's", "fail cuMemAlocc 1 2", exitFailed, []string{`"fail cuMemAlocc 1 2" is not understood`}},
 		{"a slow registration", "slow cuPointerSetAttribute 400;slow cuIpcGetMemHandle 400", exitOK, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

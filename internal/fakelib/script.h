@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SCRIPT_CALLS = 96, SCRIPT_FAILS = 64, SCRIPT_NAME = 256 };
 
@@ -90,7 +91,8 @@ static bool script_begin(void)
 	return first;
 }
 
-/* Gives the commands of an environment variable, split by ';'. */
+/* Gives the commands of an environment variable, split by ';'. One with a slip ends the process: without it the rest would pass as if the fault had been
+ * there. By _exit, since what runs at an exit may call the fake, whose lock is held. */
 static void script_read(const char *variable, int (*command)(const char *line))
 {
 	const char *script = getenv(variable);
@@ -98,8 +100,10 @@ static void script_read(const char *variable, int (*command)(const char *line))
 	while (script != NULL && *script != 0) {
 		size_t n = strcspn(script, ";");
 		snprintf(line, sizeof line, "%.*s", (int)n, script);
-		if (command(line) < 0)
+		if (command(line) < 0) {
 			fprintf(stderr, "%s: \"%s\" is not understood\n", variable, line);
+			_exit(2);
+		}
 		script += n + (script[n] == ';');
 	}
 }

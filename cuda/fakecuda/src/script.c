@@ -1,5 +1,5 @@
 /* The script of the fake: what it is told to do by kvl_fake_cuda_control, or at first use by KVL_FAKE_CUDA (commands split by ';').
- * Names of calls have no version behind them; codes are CUresults.
+ * Names of calls have no version behind them; codes are CUresults. A command in KVL_FAKE_CUDA that is not understood ends the process.
  *
  *   fail CALL N CODE          the N-th call of CALL from now answers CODE and does nothing
  *   count CALL                returns how often CALL was entered
@@ -148,12 +148,25 @@ static void reset(void)
 	reset_devices();
 }
 
+/* A name that the driver does not have would be scripted and never come. */
+static bool names_no_call(const char *word, const char *a, const char *b)
+{
+	static const char *const words[] = {"fail", "count", "gate", "slow", "missing"};
+	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+		if (strcmp(word, words[i]) == 0)
+			return !is_call(a);
+	}
+	return strcmp(word, "dies") == 0 && !is_call(b);
+}
+
 static int command(const char *line)
 {
 	char word[16] = "", a[NAME] = "", b[NAME] = "", c[NAME] = "", e[NAME] = "";
 	if (sscanf(line, "%15s %63s %63s %63s %63s", word, a, b, c, e) < 1)
 		return 0;
 	int answer;
+	if (names_no_call(word, a, b))
+		return -1;
 	if (script_common(word, a, b, c, &answer))
 		return answer;
 	if (strcmp(word, "gate") == 0) {

@@ -203,7 +203,8 @@ func (e *engine) ask(ctx context.Context, commands ...jsonl.Command) ([]jsonl.Re
 			return nil, err
 		}
 		if answers[i].Refused() {
-			return nil, fmt.Errorf("%s: %s refused %s %s: %s %s", e.spec.run, e, commands[i].Cmd, commands[i].ID, answers[i].Status, answers[i].Error)
+			why := strings.TrimSpace(answers[i].Status + " " + answers[i].Error)
+			return nil, fmt.Errorf("%s: %s refused %s: %s", e.spec.run, e, strings.TrimSpace(commands[i].Cmd+" "+commands[i].ID), why)
 		}
 	}
 	return answers, nil
