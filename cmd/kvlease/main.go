@@ -43,7 +43,7 @@ Start with:
 
 type cli struct {
 	Demo    demoCmd    `cmd:"" help:"Run scenes in which engines wait, read, stop, crash and come back. Prints promised against measured and draws a timeline."`
-	Node    nodeCmd    `cmd:"" help:"Run an engine stand-in: a KV cache in host memory, a forward loop, commands as JSON lines on stdin."`
+	Node    nodeCmd    `cmd:"" help:"Run an engine stand-in: a KV cache in host memory or a GPU's, a forward loop, commands as JSON lines on stdin."`
 	Soak    soakCmd    `cmd:"" help:"Run P and D for minutes on busy cores: longest step, longest pause, shortest lease that held."`
 	Sim     simCmd     `cmd:"" help:"Run fleets of the real plane code on a virtual clock: a fault case, faults by chance, or a trace of requests, for the price of each lease duration."`
 	Attach  attachCmd  `cmd:"" help:"Look at a running engine, stock vLLM's or ours: what it publishes, round trips, its clock, a request's lease and blocks."`
