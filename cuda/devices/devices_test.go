@@ -22,12 +22,28 @@ import (
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/internal/fakelib"
 )
 
 const (
 	kvBlocks   = 64
 	kvBlockLen = 4096
 )
+
+// One of each for all tests: a process may open so many drivers only.
+var (
+	builtCUDA = fakelib.Once{Build: func(dir string) (string, error) { return fakecuda.Build(dir, "libfakecuda.so") }}
+	builtNVML = fakelib.Once{Build: func(dir string) (string, error) { return fakenvml.Build(dir, "libfakenvml.so") }}
+	builtNIXL = fakelib.Once{Build: func(dir string) (string, error) { return fakenixl.Build(dir, "libfakenixl.so") }}
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, built := range []*fakelib.Once{&builtCUDA, &builtNVML, &builtNIXL} {
+		built.Remove()
+	}
+	os.Exit(code)
+}
 
 // gpus is a machine with two GPUs, of which nothing is real, and an engine that has begun with the first.
 type gpus struct {
@@ -49,21 +65,20 @@ func newGPUsOf(t *testing.T, name string) *gpus {
 	g := &gpus{t: t}
 	for _, lib := range []struct {
 		file  *string
-		build func(dir, name string) (string, error)
+		built *fakelib.Once
 		env   string
 	}{
-		{&g.cuda, fakecuda.Build, "KVLEASE_CUDA"},
-		{&g.nvml, func(dir, name string) (string, error) { return fakenvml.Build(dir, name) }, "KVLEASE_NVML"},
-		{&g.nixl, fakenixl.Build, ""},
+		{&g.cuda, &builtCUDA, "KVLEASE_CUDA"}, {&g.nvml, &builtNVML, "KVLEASE_NVML"}, {&g.nixl, &builtNIXL, ""},
 	} {
 		var err error
-		if *lib.file, err = lib.build(t.TempDir(), "libfake.so"); err != nil {
+		if *lib.file, err = lib.built.Path(); err != nil {
 			t.Fatal(err)
 		}
 		if lib.env != "" {
 			t.Setenv(lib.env, *lib.file)
 		}
 	}
+	g.fakeNIXL("reset")
 	g.reset()
 	shape, err := machine.Load(name)
 	if err != nil {
@@ -129,6 +144,15 @@ func (g *gpus) put(name, text string) {
 	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 		g.t.Fatal(err)
 	}
+}
+
+func (g *gpus) fakeNIXL(format string, args ...any) int {
+	g.t.Helper()
+	n, err := fakenixl.Control(g.nixl, fmt.Sprintf(format, args...))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return n
 }
 
 // engine is a hold of the first device's context, as another part of the engine has it.
@@ -433,5 +457,40 @@ func TestWithoutANICAReadThatFailsOfADeviceIsSaidAndRefusesNothing(t *testing.T)
 	}
 	if err := c.Register(g.cache("device")); err != nil || !strings.Contains(string(c.Stats()), `"regions_unproven":2`) {
 		t.Errorf("%v, statistics %s", err, c.Stats())
+	}
+}
+
+func TestASlowRegistrationIsToldWhileItLastsAndEndsWell(t *testing.T) {
+	g := newGPUs(t)
+	for _, tc := range []struct {
+		name string
+		gate func(closed int)
+	}{
+		{"the driver", func(closed int) { g.do("gate cuPointerSetAttribute %d", closed) }},
+		{"NIXL", func(closed int) { g.fakeNIXL("gate register_mem %d", closed) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g.reset()
+			c, cache := g.open("inline"), g.cache("device")
+			c.PaceRegistrations(time.Millisecond, 0)
+			tc.gate(1)
+			result := make(chan error, 1)
+			go func() { result <- c.Register(cache) }()
+			said := ""
+			for !strings.Contains(said, `"registering_slow"`) { // ends with the test's time
+				if err := c.Step(); err != nil || len(result) > 0 { // a step does not wait for it
+					t.Fatalf("step: %v; %d results", err, len(result))
+				}
+				lines, _ := c.Log(1 << 16)
+				said += string(lines)
+			}
+			if !strings.Contains(said, "huge pages") || !strings.Contains(said, "NVRM") {
+				t.Errorf("said %s", said)
+			}
+			tc.gate(0)
+			if err := errors.Join(<-result, c.Close(time.Second)); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

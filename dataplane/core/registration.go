@@ -49,6 +49,15 @@ func (p *registrationPace) setDefaults() {
 	}
 }
 
+// PaceRegistrations says how often a registration tells how far it is, and when it is slow: 5 s and 30 s otherwise. For tools that somebody
+// looks at, and tests.
+func (c *Core) PaceRegistrations(every, slow time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pace.setDefaults()
+	c.pace.every, c.pace.slow = every, slow
+}
+
 // beginRegistration looks at what can be looked at without waiting for anybody, and lets steps leave the transport alone.
 func (c *Core) beginRegistration(regions []Region) (*registration, error) {
 	c.mu.Lock()

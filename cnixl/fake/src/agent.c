@@ -201,6 +201,7 @@ int nixl_capi_register_mem(agent_t *a, list_t *l, void *args)
 {
 	(void)args;
 	SCRIPTED("register_mem");
+	gate("register_mem");
 	pthread_mutex_lock(&lock);
 	for (size_t i = 0; i < l->ranges.n; i++) {
 		range_t *r = &l->ranges.at[i];
