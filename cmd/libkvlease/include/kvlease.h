@@ -264,15 +264,17 @@ KVL_API int32_t kvl_producer_open(kvl_ctx_t *ctx, kvl_producer_t **producer_out)
  * kvl_unregister or kvl_close has succeeded. With ranks: each registers its own. Large memory takes long: steps go on beside it, and kvl_close
  * cuts it off (KVL_ERR_CLOSED here). It ends with a page of each region read back as a peer would.
  *
- * @param regions      [in] n regions, 1 to 4,096, that do not overlap; copied.
- * @param region_size  [in] sizeof(kvl_region_t) of the caller. An older, shorter one is taken, with 0 for what it lacks; a newer
- *                     one if what we do not know of it is 0.
  * Device memory (KVL_MEM_VRAM) must be of a device with which this process has begun: its primary context is used and never made. NIXL is told
  * which NICs are the device's, unless the user has told UCX (transport_settings): for that the context's first agent is made anew, 50 ms.
  *
+ * @param regions      [in] n regions, 1 to 4,096, that do not overlap, and of which those on a device are on one; copied.
+ * @param region_size  [in] sizeof(kvl_region_t) of the caller. An older, shorter one is taken, with 0 for what it lacks; a newer
+ *                     one if what we do not know of it is 0.
+ *
  * @return KVL_OK; KVL_ERR_INVALID: the text names the region, or memory is registered already, or ctx is a host context;
  *         KVL_ERR_UNAVAILABLE: driver or device lack what device memory needs, the text names cause and remedy;
- *         KVL_ERR_TRANSPORT, KVL_ERR_NOMEM, KVL_ERR_CLOSED, KVL_ERR_POISONED, KVL_ERR_BUSY.
+ *         KVL_ERR_TRANSPORT: NIXL refuses, more would be locked than RLIMIT_MEMLOCK allows, or peers could not read it;
+ *         KVL_ERR_BUSY: another registration is under way; KVL_ERR_NOMEM, KVL_ERR_CLOSED, KVL_ERR_POISONED. None of these regions is registered then.
  */
 KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, size_t region_size, uint32_t n);
 
