@@ -15,7 +15,7 @@ import (
 )
 
 // told gives what NIXL's agent was told: whether its backend has this engine_config and this device_list, each "-" if it is none.
-func (g *gpus) told(c *core.Core, engine, devices string) bool {
+func (g *gpus) told(engine, devices string) bool {
 	g.t.Helper()
 	ask := func(what, text string) bool {
 		n, err := fakenixl.Control(g.nixl, what+" "+g.agent+" "+text)
@@ -64,13 +64,13 @@ func TestNIXLIsToldWhichNICsAreTheDevices(t *testing.T) {
 				g.put("proc/self/cwd/ucx.conf", tc.file)
 			}
 			c := g.openWith(`"drive":"inline","log_level":"info"` + tc.config)
-			if !g.told(c, "-", "-") {
+			if !g.told("-", "-") {
 				t.Error("the agent was told something before there was memory")
 			}
 			if err := c.Register(g.cache("device")); err != nil {
 				t.Fatal(err)
 			}
-			if !g.told(c, tc.engine, tc.devices) {
+			if !g.told(tc.engine, tc.devices) {
 				t.Errorf("the agent was not told %s and %s", tc.engine, tc.devices)
 			}
 			switch said := g.said(c); {
@@ -90,7 +90,7 @@ func TestADeviceThatSysfsDoesNotKnowGetsNoAdvice(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := g.open("inline")
-	if err := c.Register(g.cache("device")); err != nil || !g.told(c, "-", "-") {
+	if err := c.Register(g.cache("device")); err != nil || !g.told("-", "-") {
 		t.Errorf("%v; or it was told something", err)
 	}
 }

@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -149,7 +150,7 @@ func TestWhileMemoryIsRegisteredNothingElseIsDoneWithIt(t *testing.T) {
 	if err := <-result; err != nil {
 		t.Fatal(err)
 	}
-	if want := []int{1, 1, 1, 1}; len(tr.pieces) != len(want) {
+	if want := []int{1, 1, 1, 1}; !slices.Equal(tr.pieces, want) {
 		t.Errorf("registered in pieces of %v ranges, want %v", tr.pieces, want)
 	}
 }
