@@ -127,8 +127,8 @@ def guest():
         row("resident memory that comes with it, 1,000 leases held", "rss", unit="bytes"),
         row("threads of the process", "threads", unit="threads"),
         row("context switches of the process, 1,000 leases held, passes of 30 ms", "switches", unit="/s"),
-        row("share of a core, the same", "cpu", unit="%"),
-        row("a load of a memory-bound loop beside it, the same", "load", first=(*alone, "none"), second=(*agent, "nixl")),
+        row("share of a core that the process takes, 1,000 leases held, passes of 30 ms", "cpu", unit="%"),
+        row("a load of a memory-bound loop beside 1,000 held leases", "load", first=(*alone, "none"), second=(*agent, "nixl")),
     ]
 
 
