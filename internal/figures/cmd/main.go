@@ -33,7 +33,7 @@ func run(args []string) error {
 		return err
 	}
 	if flags.NArg() < 1 || *out == "" && *picture == "" {
-		return errors.New("usage: [-out DIR] [-picture FILE [-title TEXT]] RESULT.json...")
+		return errors.New("usage: [-out DIR] [-picture FILE [-title TEXT]] RESULT.json [RESULT.json...]")
 	}
 	f, err := figures.Load(flags.Arg(0))
 	if err != nil {
