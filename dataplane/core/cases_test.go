@@ -226,6 +226,6 @@ func TestAHostNoneOfWhoseEnginesAnswersIsNotHealthy(t *testing.T) {
 	if err := d.host.Untrack(track); err != nil {
 		t.Fatal(err)
 	}
-	f.turns(1500)
+	f.turns(1600)
 	want(1, 1) // nobody needs it any more
 }
