@@ -51,6 +51,7 @@ for name in ${steps//,/ }; do
 done
 asked() { [[ ,$steps, = *",$1,"* ]]; }
 build=$(realpath -m "${built:-build}")
+[ -z "$built" ] || [ -x "$build/kvlease" ] || refuse "--build is $built, and no kvlease is there: make deps build makes build/kvlease"
 
 # ---- is there a GPU ----
 

@@ -98,6 +98,7 @@ func TestTheCheckOfGPUsSaysWhyItDoesNotRun(t *testing.T) {
 		{"a step that is none", "--steps has dance", nil, []string{"--fake", "--steps", "doctor,dance"}},
 		{"a span that is none", "--limit is soon", nil, []string{"--fake", "--limit", "soon"}},
 		{"a value that is not there", "--build needs a value", nil, []string{"--build", ""}},
+		{"a folder without a build", "--build is /dev, and no kvlease is there", nil, []string{"--fake", "--build", "/dev"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
