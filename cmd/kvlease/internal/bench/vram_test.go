@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -17,17 +18,26 @@ import (
 	"github.com/kvlease/kvlease/cuda/fabric/machine"
 	"github.com/kvlease/kvlease/cuda/fakecuda"
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/internal/fakelib"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
-func TestDeviceMemoryIsTouchedThroughItsDriverAlone(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	path, err := fakecuda.Build(t.TempDir(), "libfakecuda.so")
-	if err != nil {
-		t.Fatal(err)
-	}
-	do := func(command string) int {
+// built is one for all tests: a process may open so many drivers only.
+var built = fakelib.Once{Build: func(dir string) (string, error) { return fakecuda.Build(dir, "libfakecuda.so") }}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	built.Remove()
+	os.Exit(code)
+}
+
+// fakeDriver is one as it was built; do gives it a command.
+func fakeDriver(t *testing.T) (do func(command string) int) {
+	t.Helper()
+	path, err := built.Path()
+	require.Compiled(t, err)
+	t.Setenv("KVLEASE_CUDA", path)
+	do = func(command string) int {
 		t.Helper()
 		n, err := fakecuda.Control(path, command)
 		if err != nil {
@@ -35,7 +45,14 @@ func TestDeviceMemoryIsTouchedThroughItsDriverAlone(t *testing.T) {
 		}
 		return n
 	}
-	t.Setenv("KVLEASE_CUDA", path)
+	do("reset")
+	return do
+}
+
+func TestDeviceMemoryIsTouchedThroughItsDriverAlone(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	do := fakeDriver(t)
 	const block = 1 << 16
 	m, err := openMemory("vram", 4*block, true, 1)
 	if err != nil {
@@ -104,17 +121,7 @@ func (n *nic) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 }
 
 func TestDeviceMemoryIsMeasuredThroughTheCoresOwnRegistration(t *testing.T) {
-	path, err := fakecuda.Build(t.TempDir(), "libfakecuda.so")
-	require.Compiled(t, err)
-	do := func(command string) int {
-		t.Helper()
-		n, err := fakecuda.Control(path, command)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	t.Setenv("KVLEASE_CUDA", path)
+	do := fakeDriver(t)
 	root := t.TempDir()
 	shape, err := machine.Load("eight-by-eight")
 	if err != nil {
