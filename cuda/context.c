@@ -76,6 +76,7 @@ static int32_t retain(int32_t library, int32_t device, int make, kvlc_fault_t *f
 			st = CALL(l, fault, cuDevicePrimaryCtxRetain, &ctx, d);
 		if (st == KVLC_OK) {
 			__atomic_store_n(&l->contexts[device], ctx, __ATOMIC_RELAXED);
+			l->devices[device] = d;
 			l->retained[device] = 1;
 		}
 	}
@@ -97,11 +98,8 @@ int32_t kvlc_release(int32_t library, int32_t device, kvlc_fault_t *fault)
 	if (l->retained[device] == 0) {
 		st = KVLC_NO_DEVICE;
 	} else if (--l->retained[device] == 0) {
-		CUdevice d;
 		__atomic_store_n(&l->contexts[device], NULL, __ATOMIC_RELAXED);
-		st = CALL(l, fault, cuDeviceGet, &d, device);
-		if (st == KVLC_OK)
-			st = CALL(l, fault, cuDevicePrimaryCtxRelease, d); /* of a lost device it fails, and there is nothing to keep */
+		st = CALL(l, fault, cuDevicePrimaryCtxRelease, l->devices[device]); /* of a lost device it fails, and there is nothing to keep */
 	}
 	pthread_mutex_unlock(&l->lock);
 	return st;

@@ -1,7 +1,9 @@
 package cuda
 
 import (
+	"os"
 	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -141,6 +143,61 @@ func TestADeviceThatIsLostIsReleased(t *testing.T) {
 	wants(t, c.Release(), ErrInvalid)
 	_, err := c.Enter()
 	wants(t, err, ErrInvalid, "context is not held")
+}
+
+// TestAHoldIsGivenUpWhateverElseTheDriverRefuses: no call but the release itself stands between a hold and its end.
+func TestAHoldIsGivenUpWhateverElseTheDriverRefuses(t *testing.T) {
+	for _, symbol := range Symbols() {
+		symbol = strings.TrimSuffix(symbol, "_v2")
+		if symbol == "cuDevicePrimaryCtxRelease" {
+			continue
+		}
+		s := newScript(t)
+		c := s.retain(0)
+		s.do("fail %s 1 719", symbol)
+		if err := c.Release(); err != nil || s.do("retains 0") != 1 { // the engine's
+			t.Errorf("%s fails: held %d times, %v", symbol, s.do("retains 0"), err)
+		}
+	}
+}
+
+// TestWhatIsNotHandedOverIsTakenBack: a thread that does not get its own context back is told so, and nobody has what was made then.
+func TestWhatIsNotHandedOverIsTakenBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		undo string // the call that takes it back
+		make func(c *Context, addr uint64) error
+	}{
+		"memory":  {"cuMemFree", func(c *Context, _ uint64) error { _, err := c.Alloc(4096); return err }},
+		"stream":  {"cuStreamDestroy", func(c *Context, _ uint64) error { _, err := c.NewStream(); return err }},
+		"event":   {"cuEventDestroy", func(c *Context, _ uint64) error { _, err := c.NewEvent(); return err }},
+		"dma-buf": {"", func(c *Context, addr uint64) error { _, err := c.Export(addr, 4096); return err }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runtime.LockOSThread() // and never given back: its context cannot be taken away
+			s := newScript(t)
+			c := s.retain(0)
+			addr := s.alloc("device", 0, 1<<20, 0)
+			before := descriptors(t)
+			s.do("fail cuCtxPopCurrent 1 719")
+			wants(t, tc.make(c, addr), ErrUnavailable, "cuCtxPopCurrent")
+			if tc.undo != "" && s.do("count %s", tc.undo) != 1 {
+				t.Errorf("%s was called %d times", tc.undo, s.do("count %s", tc.undo))
+			}
+			if n := descriptors(t); n != before {
+				t.Errorf("%d descriptors, were %d", n, before)
+			}
+		})
+	}
+}
+
+// descriptors is how many files this process has open.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
 }
 
 func TestEnteringAndLeavingAllocateNothing(t *testing.T) {

@@ -19,9 +19,9 @@ int32_t kvlc_stream(int32_t library, int32_t device, uint64_t *stream_out, kvlc_
 		return st;
 	CUstream stream = NULL;
 	st = CALL(s.l, fault, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-	if (st == KVLC_OK)
-		*stream_out = (uint64_t)(uintptr_t)stream;
-	return kvlc_end(&s, st, fault);
+	if (st != KVLC_OK)
+		return kvlc_end(&s, st, fault);
+	HAND_OVER(fault, stream_out, (uint64_t)(uintptr_t)stream, s.l->api.cuStreamDestroy(stream));
 }
 
 int32_t kvlc_event(int32_t library, int32_t device, uint64_t *event_out, kvlc_fault_t *fault)
@@ -32,9 +32,9 @@ int32_t kvlc_event(int32_t library, int32_t device, uint64_t *event_out, kvlc_fa
 		return st;
 	CUevent event = NULL;
 	st = CALL(s.l, fault, cuEventCreate, &event, CU_EVENT_DISABLE_TIMING);
-	if (st == KVLC_OK)
-		*event_out = (uint64_t)(uintptr_t)event;
-	return kvlc_end(&s, st, fault);
+	if (st != KVLC_OK)
+		return kvlc_end(&s, st, fault);
+	HAND_OVER(fault, event_out, (uint64_t)(uintptr_t)event, s.l->api.cuEventDestroy(event));
 }
 
 int32_t kvlc_event_query(int32_t library, int32_t device, uint64_t event, kvlc_fault_t *fault)

@@ -28,9 +28,9 @@ int32_t kvlc_open_shared(int32_t library, int32_t device, const kvlc_shared_t *h
 	memcpy(&own, handle, sizeof own);
 	CUdeviceptr base = 0;
 	st = CALL(s.l, fault, cuIpcOpenMemHandle, &base, own, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-	if (st == KVLC_OK)
-		*base_out = base;
-	return kvlc_end(&s, st, fault);
+	if (st != KVLC_OK)
+		return kvlc_end(&s, st, fault);
+	HAND_OVER(fault, base_out, base, s.l->api.cuIpcCloseMemHandle(base));
 }
 
 int32_t kvlc_close_shared(int32_t library, int32_t device, uint64_t base, kvlc_fault_t *fault)

@@ -12,6 +12,7 @@ typedef struct {
 	cuda_api_t api;
 	pthread_mutex_t lock; /* guards retained */
 	uint32_t retained[KVLC_DEVICES_MAX];
+	CUdevice devices[KVLC_DEVICES_MAX];   /* of retained devices, so that a release asks the driver for nothing else */
 	CUcontext contexts[KVLC_DEVICES_MAX]; /* of retained devices; atomic, since a call may come beside another's retain or release */
 } library_t;
 
@@ -32,6 +33,18 @@ typedef struct {
 /* After an error of kvlc_begin nothing is due. kvlc_end gives the thread its own context back and hands st on. */
 int32_t kvlc_begin(scope_t *s, int32_t library, int32_t device, kvlc_fault_t *fault);
 int32_t kvlc_end(scope_t *s, int32_t st, kvlc_fault_t *fault);
+
+/* The end of a function that has made something under the device's context, and hands it over as value. Where the thread cannot be given
+ * its own context back nobody is told of what was made, so undo takes it away: the device's context is current still. */
+#define HAND_OVER(fault, to, value, undo) \
+	do { \
+		int32_t ended = kvlc_end(&s, KVLC_OK, fault); \
+		if (ended == KVLC_OK) \
+			*(to) = (value); \
+		else \
+			(void)(undo); \
+		return ended; \
+	} while (0)
 
 /* The body of a function that is one driver call under the device's context. */
 #define WITHIN(fault, name, ...) \

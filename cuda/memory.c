@@ -121,12 +121,11 @@ int32_t kvlc_export(int32_t library, int32_t device, uint64_t addr, uint64_t byt
 		return st;
 	int fd = -1;
 	st = CALL(s.l, fault, cuMemGetHandleForAddressRange, &fd, first, end - first, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
-	if (st == KVLC_OK) {
-		*fd_out = fd;
-		*offset_out = addr - first;
-		*bytes_out = end - first;
-	}
-	return kvlc_end(&s, st, fault);
+	if (st != KVLC_OK)
+		return kvlc_end(&s, st, fault);
+	*offset_out = addr - first;
+	*bytes_out = end - first;
+	HAND_OVER(fault, fd_out, fd, close(fd));
 }
 
 int32_t kvlc_flush(int32_t library, int32_t device, kvlc_fault_t *fault)
@@ -142,9 +141,9 @@ int32_t kvlc_alloc(int32_t library, int32_t device, uint64_t bytes, uint64_t *ad
 		return st;
 	CUdeviceptr at = 0;
 	st = CALL(s.l, fault, cuMemAlloc, &at, bytes);
-	if (st == KVLC_OK)
-		*addr_out = at;
-	return kvlc_end(&s, st, fault);
+	if (st != KVLC_OK)
+		return kvlc_end(&s, st, fault);
+	HAND_OVER(fault, addr_out, at, s.l->api.cuMemFree(at));
 }
 
 int32_t kvlc_free(int32_t library, int32_t device, uint64_t addr, kvlc_fault_t *fault)
