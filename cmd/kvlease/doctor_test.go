@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -199,6 +200,20 @@ func TestAReportThatCannotBeWrittenIsAFailure(t *testing.T) {
 		}
 		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(said.String(), "no space left") {
 			t.Errorf("%q: code %d, %q", args, code, said.String())
+		}
+	}
+}
+
+// TestALibraryOfNVIDIAsThatIsNamedAndIsNoneFails also where there is no GPU: who has named it wants it asked.
+func TestALibraryOfNVIDIAsThatIsNamedAndIsNoneFails(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	if err := os.WriteFile(none, []byte("no library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{none, none + ".away"} {
+		code, stdout, stderr := tool(t, nil, "doctor", "--no-load", "--nvml", file)
+		if code != exitFailed || !strings.Contains(stdout, "--nvml or KVLEASE_NVML names is none: "+file) || !strings.Contains(stdout, "or neither") {
+			t.Errorf("code %d\n%s\n%s", code, stdout, stderr)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 // Sentinels of what NVIDIA's management library can answer; each stands for another thing to do.
 var (
 	ErrNoLibrary = errors.New("no NVIDIA management library")
+	ErrNamed     = errors.New("the file that --nvml or KVLEASE_NVML names is none")
 	ErrNoDriver  = errors.New("the NVIDIA driver is not loaded")
 	ErrMismatch  = errors.New("the NVIDIA library is of another version than the kernel module")
 	ErrNoRights  = errors.New("this process may not open the NVIDIA devices")

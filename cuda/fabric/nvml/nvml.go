@@ -77,6 +77,9 @@ func openManagement(path string) (*management, error) {
 	}
 	file := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
 	if err := file.Open(); err != nil { // go-nvml keeps the loader's words to itself
+		if path != libraryName { // whoever has named one is told, also where there is no GPU
+			return nil, fmt.Errorf("%w: %w: %w", fabric.ErrNoLibrary, fabric.ErrNamed, err)
+		}
 		return nil, fmt.Errorf("%w: %w", fabric.ErrNoLibrary, err)
 	}
 	for _, name := range required {

@@ -23,6 +23,7 @@ var driverFixes = []struct {
 	err error
 	fix string
 }{
+	{fabric.ErrNamed, "name libnvidia-ml.so.1 of NVIDIA's driver by --nvml or KVLEASE_NVML, or neither: the loader finds the driver's own"},
 	{fabric.ErrNoLibrary, "install NVIDIA's driver; in a container start it with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility. A library elsewhere: --nvml FILE"},
 	{fabric.ErrNoDriver, "modprobe nvidia; if it does not load: dmesg | grep -i nvrm, and rebuild it for this kernel (dkms status)"},
 	{fabric.ErrMismatch, "reboot, or unload all of nvidia's modules and load them again: the driver was updated under a running kernel module. In a container: the same driver as the host's"},
@@ -45,7 +46,7 @@ func gpuDriver(_ context.Context, s *System) []Result {
 		}
 		return one(name, Pass, fmt.Sprintf("%s%s; %s", h.Driver, kind, text.Counted(len(h.GPUs), "GPU", "GPUs")))
 	}
-	if len(h.OnBus) == 0 && errors.Is(h.GPUErr, fabric.ErrNoLibrary) {
+	if len(h.OnBus) == 0 && errors.Is(h.GPUErr, fabric.ErrNoLibrary) && !errors.Is(h.GPUErr, fabric.ErrNamed) {
 		return one(name, Skip, "no NVIDIA GPU on the bus, and no library of its driver")
 	}
 	fix := "nvidia-smi, and dmesg | grep NVRM, say more"
