@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -67,8 +68,15 @@ func childrenOf(t *testing.T, pid int) []string {
 	return all
 }
 
-func TestCtrlCEndsTheBenchAndItsOwner(t *testing.T) {
+func TestCtrlCAndAClosedTerminalEndTheBenchAndItsOwner(t *testing.T) {
 	builtPrograms(t)
+	for _, by := range []syscall.Signal{syscall.SIGINT, syscall.SIGHUP} {
+		t.Run(by.String(), func(t *testing.T) { endsWithItsOwner(t, by) })
+	}
+}
+
+func endsWithItsOwner(t *testing.T, by syscall.Signal) {
+	t.Helper()
 	cmd := exec.Command(os.Args[0], "bench", "--rounds", "1000")
 	cmd.Env = append(os.Environ(), envTool+"=1")
 	var said bytes.Buffer
@@ -80,7 +88,7 @@ func TestCtrlCEndsTheBenchAndItsOwner(t *testing.T) {
 	for end := time.Now().Add(standin.Longest); len(owner) == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		owner = childrenOf(t, cmd.Process.Pid)
 	}
-	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+	if err := cmd.Process.Signal(by); err != nil {
 		t.Fatal(err)
 	}
 	err := cmd.Wait()
@@ -90,6 +98,14 @@ func TestCtrlCEndsTheBenchAndItsOwner(t *testing.T) {
 	for _, pid := range owner {
 		if _, err := os.Stat(filepath.Join("/proc", pid)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("process %s is still there: %v", pid, err)
+		}
+	}
+}
+
+func TestASignalThatNohupHasIgnoredStaysIgnored(t *testing.T) {
+	for _, nohup := range []bool{true, false} {
+		if got := endings(func(os.Signal) bool { return nohup }); slices.Contains(got, os.Signal(syscall.SIGHUP)) == nohup || !slices.Contains(got, os.Interrupt) {
+			t.Errorf("ignored: %v, and it ends by %v", nohup, got)
 		}
 	}
 }

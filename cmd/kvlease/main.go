@@ -71,10 +71,20 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), endings(signal.Ignored)...)
 	code := run(os.Args[1:], world{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr})
 	stop()
 	os.Exit(code)
+}
+
+// endings are the signals after which a command ends its processes and takes away what it has made. A terminal that is closed is one of them,
+// unless whoever started the command has it ignored, as nohup does.
+func endings(ignored func(os.Signal) bool) []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !ignored(syscall.SIGHUP) {
+		all = append(all, syscall.SIGHUP)
+	}
+	return all
 }
 
 // run is main without the process around it.
