@@ -3,16 +3,17 @@
 # can be registered, registering again, kvlease bench. It writes one report, in Markdown. docs/deploy-infiniband.md has more.
 #
 # Usage: deploy/gpu-check.sh [--out FILE] [--steps LIST] [--limit SPAN] [--build DIR] [--fake]
-#   --out FILE    the report; build/gpu-check.md if not given. The run that docs/gpu-report.md waits for is made with --out docs/gpu-report.md
+#   --out FILE    the report, absolute or from the folder that the script was started in; build/gpu-check.md of the tree if not given. The run that docs/gpu-report.md waits for is made with --out docs/gpu-report.md
 #   --steps LIST  some of build,doctor,demo,contexts,limits,again,bench; all if not given
 #   --limit SPAN  the most that a step may take, as timeout(1) has it: 10m
-#   --build DIR   what is built already, absolute or from here; without it the first step is `make deps build`
+#   --build DIR   what is built already, absolute or from that folder; without it the first step is `make deps build`
 #   --fake        on fakes of driver and management library, which shows that this script works and nothing else; the report says so
 #
 # Exit code: 0: every step has passed, or was left out with a reason; 1: one has failed, and the report has it; 2: there is no GPU, or a wrong
 # argument, and nothing was run. A step that fails ends no other.
 # Needs Go, a C compiler, make, and for `make deps` pip with a package index.
 set -uo pipefail
+began_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 tree=${KVLEASE_GPU_CHECK_TREE-} # where /dev and /sys are; tests have their own
 
@@ -21,8 +22,14 @@ refuse() {
 	exit 2
 }
 
+# A path of the caller's, who is in another folder than this script.
+from_there() {
+	[[ $1 = /* ]] || printf '%s/' "$began_in"
+	printf '%s\n' "$1"
+}
+
 all=build,doctor,demo,contexts,limits,again,bench
-out=build/gpu-check.md limit=10m built='' fake='' steps=$all
+out=$PWD/build/gpu-check.md limit=10m built='' fake='' steps=$all
 while [ $# -gt 0 ]; do
 	case $1 in
 	--fake) fake=1 ;;
@@ -30,9 +37,9 @@ while [ $# -gt 0 ]; do
 		[ -n "${2-}" ] || refuse "$1 needs a value"
 		case $1 in
 		--steps) steps=$2 ;;
-		--out) out=$2 ;;
+		--out) out=$(from_there "$2") ;;
 		--limit) limit=$2 ;;
-		--build) built=$2 ;;
+		--build) built=$(from_there "$2") ;;
 		esac
 		shift
 		;;
@@ -46,8 +53,9 @@ while [ $# -gt 0 ]; do
 done
 timeout "$limit" true 2>/dev/null || refuse "--limit is $limit, wanted: a span as timeout(1) has it, 10m"
 [[ $limit != *[0-9] ]] || limit+=s
-for name in ${steps//,/ }; do
-	[[ ,$all, = *",$name,"* ]] || refuse "--steps has $name, wanted: some of $all"
+mapfile -td, names < <(printf '%s' "$steps")
+for name in "${names[@]}"; do # an empty one, too: a run of no steps would have passed
+	[[ -n $name && ,$all, = *",$name,"* ]] || refuse "--steps has \"$name\", wanted: some of $all"
 done
 asked() { [[ ,$steps, = *",$1,"* ]]; }
 build=$(realpath -m "${built:-build}")
@@ -73,17 +81,28 @@ why_none() {
 
 # How many GPUs CUDA sees.
 gpus() {
-	local files=("$tree"/dev/nvidia[0-9]*) seen
+	local files=("$tree"/dev/nvidia[0-9]*) seen n=0
 	[ -z "$fake" ] || { echo 2 && return; }
 	[ -n "${CUDA_VISIBLE_DEVICES+set}" ] || { echo "${#files[@]}" && return; }
 	IFS=, read -ra seen <<<"$CUDA_VISIBLE_DEVICES"
-	echo "${#seen[@]}"
+	for name in "${seen[@]}"; do # up to the first that is none: NVIDIA, CUDA programming guide, "CUDA Environment Variables"
+		[[ $name =~ ^([0-9]|GPU-|MIG-) ]] || break
+		n=$((n + 1))
+	done
+	echo "$n"
 }
 
 if [ -z "$fake" ]; then
 	why=$(why_none)
+	[ -n "$why" ] || [ "$(gpus)" -gt 0 ] || why="CUDA_VISIBLE_DEVICES is \"$CUDA_VISIBLE_DEVICES\", which leaves no GPU: unset it, or name one"
 	[ -z "$why" ] || refuse "$why. Nothing was run. --fake tries this script without a GPU"
 fi
+
+# Asked before hours of work: a report that cannot be written is lost.
+there=''
+[ ! -e "$out" ] || there=1
+[ ! -d "$out" ] && mkdir -p "$(dirname "$out")" 2>/dev/null && { : >>"$out"; } 2>/dev/null || refuse "--out $out cannot be written: name a file in a folder that can be. Nothing was run"
+[ -n "$there" ] || rm -f "$out"
 
 # ---- steps ----
 
@@ -196,7 +215,7 @@ finish() {
 	rm -rf "$work"
 }
 trap finish EXIT
-trap 'interrupted=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' INT TERM HUP
+trap 'interrupted=1 failed=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' INT TERM HUP
 
 # ---- what is run ----
 

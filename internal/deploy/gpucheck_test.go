@@ -28,7 +28,7 @@ type check struct {
 func newCheck(t *testing.T, env []string, args ...string) *check {
 	t.Helper()
 	c := &check{t: t, tmp: t.TempDir(), path: filepath.Join(t.TempDir(), "folder", "report.md")}
-	c.cmd = exec.CommandContext(t.Context(), filepath.Join(root(t), "deploy", "gpu-check.sh"), append(args, "--out", c.path)...)
+	c.cmd = exec.CommandContext(t.Context(), filepath.Join(root(t), "deploy", "gpu-check.sh"), append([]string{"--out", c.path}, args...)...)
 	c.cmd.Env = append(os.Environ(), "TMPDIR="+c.tmp, "KVLEASE_CUDA=", "KVLEASE_NVML=")
 	c.cmd.Env = append(c.cmd.Env, env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.said, &c.said
@@ -95,7 +95,11 @@ func TestTheCheckOfGPUsSaysWhyItDoesNotRun(t *testing.T) {
 			file(root, "sys/bus/pci/devices/0000:1b:00.0/class", "0x030200\n")
 		}, nil},
 		{"a flag that is none", "there is no --nonsense", nil, []string{"--nonsense"}},
-		{"a step that is none", "--steps has dance", nil, []string{"--fake", "--steps", "doctor,dance"}},
+		{"a step that is none", `--steps has "dance"`, nil, []string{"--fake", "--steps", "doctor,dance"}},
+		{"no step", `--steps has ""`, nil, []string{"--fake", "--steps", ","}},
+		{"steps with spaces between", `--steps has "doctor bench"`, nil, []string{"--fake", "--steps", "doctor bench"}},
+		{"steps with lines between", "--steps has", nil, []string{"--fake", "--steps", "doctor,\tbench"}},
+		{"a GPU that is hidden", `CUDA_VISIBLE_DEVICES is "-1,0", which leaves no GPU`, func(root string) { file(root, "dev/nvidia0", "") }, nil},
 		{"a span that is none", "--limit is soon", nil, []string{"--fake", "--limit", "soon"}},
 		{"a value that is not there", "--build needs a value", nil, []string{"--build", ""}},
 		{"a folder without a build", "--build is /dev, and no kvlease is there", nil, []string{"--fake", "--build", "/dev"}},
@@ -105,11 +109,37 @@ func TestTheCheckOfGPUsSaysWhyItDoesNotRun(t *testing.T) {
 			if tc.make != nil {
 				tc.make(dir)
 			}
-			c := newCheck(t, []string{"KVLEASE_GPU_CHECK_TREE=" + dir}, tc.args...)
+			c := newCheck(t, []string{"KVLEASE_GPU_CHECK_TREE=" + dir, "KVLEASE_CUDA=libcuda.so.1", "CUDA_VISIBLE_DEVICES=-1,0"}, tc.args...)
 			if code, report := c.run(); code != 2 || report != "" || !strings.Contains(c.said.String(), tc.want) || strings.Count(c.said.String(), "\n") != 1 {
 				t.Errorf("code %d, want 2 and %q in one line:\n%s%s", code, tc.want, c.said.String(), report)
 			}
 		})
+	}
+}
+
+// TestPathsAreTheCallers: the script goes to its own tree, and its caller may be elsewhere.
+func TestPathsAreTheCallers(t *testing.T) {
+	c := newCheck(t, nil, "--fake", "--steps", "doctor", "--build", "built")
+	c.cmd.Dir = t.TempDir()
+	if err := os.Rename(stub(t, "exit 0"), filepath.Join(c.cmd.Dir, "built")); err != nil {
+		t.Fatal(err)
+	}
+	c.path = filepath.Join(c.cmd.Dir, "folder", "report.md")
+	c.cmd.Args = append(c.cmd.Args, "--out", "folder/report.md")
+	if code, report := c.run(); code != 0 || !cmp.Equal(rows(report), []string{"Doctor: passed"}) {
+		t.Errorf("code %d, %q\n%s", code, rows(report), c.said.String())
+	}
+}
+
+// TestAReportThatCannotBeWrittenIsToldBeforeAnythingIsRun: the work on a node takes up to hours.
+func TestAReportThatCannotBeWrittenIsToldBeforeAnythingIsRun(t *testing.T) {
+	ran := filepath.Join(t.TempDir(), "ran")
+	for _, out := range []string{t.TempDir(), "/proc/nowhere/report.md", "/dev/null/report.md"} {
+		c := newCheck(t, nil, "--fake", "--steps", "doctor", "--build", stub(t, "touch "+ran), "--out", out)
+		code, _ := c.run()
+		if _, err := os.Stat(ran); err == nil || code != 2 || !strings.Contains(c.said.String(), "--out "+out+" cannot be written") || strings.Count(c.said.String(), "\n") != 1 {
+			t.Errorf("%s: code %d, ran: %v\n%s", out, code, err == nil, c.said.String())
+		}
 	}
 }
 
