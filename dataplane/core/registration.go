@@ -21,7 +21,7 @@ type registration struct {
 	mem     *record.Memory
 
 	openDevices OpenDevices
-	pieceBytes  uint64
+	pace        registrationPace
 
 	bytes atomic.Uint64 // of list; until the devices have had their say, of the regions
 	done  atomic.Uint64 // of these, bytes that the transport has
@@ -87,7 +87,7 @@ func (c *Core) beginRegistration(regions []Region) (*registration, error) {
 	}
 	c.pace.setDefaults()
 	r := &registration{
-		regions: regions, tr: c.tr, began: c.clock(), mem: c.mem, openDevices: c.openDevices, pieceBytes: c.pace.pieceBytes,
+		regions: regions, tr: c.tr, began: c.clock(), mem: c.mem, openDevices: c.openDevices, pace: c.pace,
 		ended: make(chan struct{}),
 	}
 	for _, region := range r.regions {
@@ -153,7 +153,7 @@ func (r *registration) toTransport() error {
 			return errCut
 		}
 		n, bytes := at, uint64(0)
-		for n < len(r.list) && (n == at || bytes+r.list[n].Bytes <= r.pieceBytes) {
+		for n < len(r.list) && (n == at || bytes+r.list[n].Bytes <= r.pace.pieceBytes) {
 			bytes += r.list[n].Bytes
 			n++
 		}
@@ -181,11 +181,10 @@ func (r *registration) undo(n int) {
 
 // watchRegistration tells how far a registration is, until stop.
 func (c *Core) watchRegistration(r *registration) (stop func()) {
-	pace := c.pace // of this registration: the next one begins after it
 	done, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
-		tick := time.NewTicker(pace.every)
+		tick := time.NewTicker(r.pace.every)
 		defer tick.Stop()
 		for slow := false; ; {
 			select {
@@ -195,7 +194,7 @@ func (c *Core) watchRegistration(r *registration) (stop func()) {
 			}
 			now := c.clock()
 			c.log.side().Put(log.Registering, now, log.Entry{A: r.done.Load(), B: r.bytes.Load()})
-			if since := now.Sub(r.began); since >= pace.slow && !slow {
+			if since := now.Sub(r.began); since >= r.pace.slow && !slow {
 				slow = true
 				c.log.side().Put(log.RegisteringSlow, now, log.Entry{A: uint64(since), B: r.bytes.Load()})
 			}
