@@ -224,6 +224,23 @@ func (g *Group) engineLook(i uint32) {
 	list.Push(&g.engineNews, g.engines, i, (*engine).ofNews)
 }
 
+// asleep reports that a rank of ours that lives has no memory registered: it reaches nobody, which says nothing about the engines.
+func (g *Group) asleep() bool { return g.awake|g.lost != g.all }
+
+// wake takes that a rank has registered its memory. With the last one the time of engines that are not up begins anew.
+func (g *Group) wake(r *rank) {
+	before := g.asleep()
+	g.awake |= r.bit
+	if !before || g.asleep() {
+		return
+	}
+	for i := range g.engines[:g.places] {
+		if e := &g.engines[i]; e.facts != nil && !e.isUp {
+			e.offAt, e.missedAt = g.now, 0 // what was lost was lost by the sleep
+		}
+	}
+}
+
 // blobAt is how far the map that is being told to a rank has been told.
 type blobAt struct {
 	on     bool

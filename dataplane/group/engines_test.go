@@ -87,6 +87,40 @@ func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
 	}
 }
 
+// While a rank of ours has no memory registered nothing can be read: that says nothing about the engines, however long it lasts.
+func TestNoEngineCountsAsFailingForASleepOfOurs(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	_, remote := p.grant("a", 1, 0, 4)
+	track := d.track(peer, remote, 9)
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	own := d.ranks[1].plane.Tracker
+	own.Sleep(l.now)
+	must(t, d.ranks[1].agent.Drop(1)) // the agent goes, and with it what it had loaded
+	d.ranks[1].link.SetMap(nil)
+	l.until("lost", func() bool { return d.count(record.EvLeaseGone) > 0 && d.count(record.EvEngineDown) > 0 })
+	must(t, d.host.Untrack(track))
+	for range 10 {
+		l.run(10*time.Second, 500*time.Millisecond)
+		if g := d.group.Gauges(); g.Failing != 0 || g.FailingLong != 0 {
+			t.Fatalf("%d failing, %d of them long", g.Failing, g.FailingLong)
+		}
+	}
+	d.ranks[1].link.SetMap(d.describe(d.ranks[1]))
+	l.run(2*time.Second, 500*time.Millisecond) // it is registered, and loads nothing yet
+	if g := d.group.Gauges(); g.Failing != 0 {
+		t.Errorf("%d failing as soon as all are registered", g.Failing)
+	}
+	l.run(60*time.Second, 500*time.Millisecond)
+	if g := d.group.Gauges(); g.Failing != 1 || g.FailingUnused != 1 {
+		t.Errorf("%d failing, %d of them unused, of an engine that stays away and that nobody has asked since", g.Failing, g.FailingUnused)
+	}
+	own.Wake(99, l.now)
+	l.until("up", func() bool { return d.count(record.EvEngineUp) > 0 })
+	if g := d.group.Gauges(); g.Failing != 0 {
+		t.Errorf("%d failing after the wake", g.Failing)
+	}
+}
+
 func TestAnEngineThatIsRemovedTakesItsRequestsAlong(t *testing.T) {
 	l, p, d, peer := pair(t, stream.KindProcess, two, two)
 	_, remote := p.grant("a", 1, 0, 4)

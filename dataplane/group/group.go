@@ -109,6 +109,7 @@ type Group struct {
 	dead    uint64 // ranks whose word is waited for no more: lost, or their core broke a lease's life ago
 	gone    uint64 // of these, those that write nothing any more: their process has ended, or their context was closed
 	lost    uint64 // ranks whose stream is gone
+	awake   uint64 // ranks that have their memory registered
 
 	leases     []lease
 	leasesUsed uint32

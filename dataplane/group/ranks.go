@@ -228,10 +228,12 @@ func (g *Group) stateOf(r *rank, s record.RankState, now clock.Instant) {
 			r.downDue, r.downGone = true, 0
 		}
 		r.up, r.upDue = true, true
+		g.wake(r)
 		g.sayRank(log.RankUp, r)
 		g.rankNews |= r.bit
 	case !up && r.up:
 		r.up, r.downGone = false, 0
+		g.awake &^= r.bit
 		if r.downDue = r.downDue || !r.upDue; r.upDue { // nobody has heard that it was up
 			r.upDue = false
 		}
@@ -260,6 +262,7 @@ func (r *rank) down(g *Group) {
 	g.rankNews |= r.bit
 	r.full = full{}
 	g.lost |= r.bit
+	g.awake &^= r.bit
 	for i := range g.engines {
 		g.engineLook(uint32(i))
 	}

@@ -55,10 +55,9 @@ func (t *Tracker) parted(e *engine, n int, missed bool, now clock.Instant) {
 }
 
 // failingSince is when an engine's trouble began; false: it has none that lasts. An engine that is not connected, or not heard, has
-// an interval to mend it.
+// an interval to mend it. While we sleep none has: it is we who reach nobody.
 func (t *Tracker) failingSince(e *engine) (since clock.Instant, failing bool) {
-	switch e.state {
-	case Absent, Removing:
+	if t.asleep || e.state == Absent || e.state == Removing {
 		return 0, false
 	}
 	since = e.downAt() // it stays while the agent of a dead engine is loaded again and again

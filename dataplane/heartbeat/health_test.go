@@ -218,3 +218,36 @@ func TestReadsThatFailedAtTheBootBeforeDoNotCountAgainstTheNext(t *testing.T) {
 	r.run(r.now.Add(40*time.Second), time.Second)
 	r.wantFailing(0, 0, 0)
 }
+
+// While our own memory is not registered nothing can be reached: that says nothing about the engines, however long it lasts.
+func TestNoEngineCountsAsFailingForASleepOfOurs(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	r.track(e, o, 1, 0)
+	h := r.track(e, o, 2, 0)
+	r.run(sec(2), 100*time.Millisecond)
+	r.k.ReadPart(&record.Read{Track: h, Part: 0, Parts: 2, N: 1}, []record.Run{{N: 1}}, r.now)
+	r.k.Sleep(r.now)
+	must(t, r.d.Drop(1))
+	for range 10 {
+		r.run(r.now.Add(10*time.Second), time.Second)
+		r.wantFailing(0, 0, 0)
+	}
+	r.wantSaid(h, "failed(6)")
+	r.k.Wake(99, r.now)
+	r.track(e, o, 3, 0)
+	r.step(r.now.Add(time.Millisecond))
+	r.wantFailing(0, 0, 0)
+	r.run(r.now.Add(2*time.Second), 100*time.Millisecond)
+	var shown EngineShown
+	if !r.k.ShowEngine(0, &shown) || shown.State != Connected || shown.Connect > time.Second {
+		t.Errorf("%v, connected in %v: a sleep is no part of that", shown.State, shown.Connect)
+	}
+	r.hub.Kill("P")
+	must(t, r.k.EngineDead(e))
+	r.run(r.now.Add(40*time.Second), time.Second)
+	if g := r.k.Gauges(); g.Failing != 1 || g.FailingLong != 1 {
+		t.Errorf("after the sleep a dead engine: %d failing, %d of them long", g.Failing, g.FailingLong)
+	}
+}

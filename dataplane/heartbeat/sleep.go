@@ -88,6 +88,9 @@ func (t *Tracker) Wake(epoch uint64, now clock.Instant) {
 	defer t.sayLong()
 	for i := range t.engines {
 		e, s := &t.engines[i], &t.reg.seats[i]
+		if e.missedAt = 0; e.offAt != 0 { // what was lost was lost by the sleep
+			e.offAt = now
+		}
 		for _, f := range [...]*facts{e.facts, e.want.facts, s.now.given} {
 			if f != nil {
 				t.greet(f)

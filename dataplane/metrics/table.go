@@ -206,7 +206,7 @@ var table = []metric{
 
 	// ---- engines known here, and how they are reached
 	gauge("engines", ofRanks, "Remote engines by state of the connection.").by("state", is("idle", "tracker_idle"), is("loading", "tracker_loading"), is("connected", "tracker_connected"), is("broken", "tracker_broken")),
-	gauge("engines_failing", ofRequests, "Known engines that cannot be reached.", "tracker_failing", "group_failing"),
+	gauge("engines_failing", ofRequests, "Known engines that cannot be reached; 0 while our own memory is unregistered (sleep).", "tracker_failing", "group_failing"),
 	gauge("engines_failing_long", ofRequests, "Of these, those that could not be for one lease duration and are missed: requests are tracked there, or were lost, given up or not read there for its trouble, two minutes and a lease duration ago at most.", "tracker_failing_long", "group_failing_long"),
 	gauge("engines_failing_unused", ofRequests, "Those that could not be for one lease duration and that nobody misses, as one that was drained and closed. They are known until they are removed.", "tracker_failing_unused", "group_failing_unused"),
 	gauge("engines_failing_seconds_max", ofRequests, "How long the worst of them cannot be reached.", "tracker_failing_ms", "group_failing_ms").times(1e-3),
