@@ -372,7 +372,7 @@ class Known(unittest.TestCase):
 
     def test_one_that_is_in_use_stays(self):
         c = self.Context(2)
-        e = Engines(c, 3600)
+        e = Engines(c, 3600, 30)
         e.use(self.remote("a"))
         e.use(self.remote("b"))
         with self.assertRaises(kvlease.Full):
@@ -383,7 +383,7 @@ class Known(unittest.TestCase):
 
     def test_one_is_named_to_the_library_again_only_at_another_address(self):
         c = self.Context(9)
-        e, named = Engines(c, 3600), []
+        e, named = Engines(c, 3600, 30), []
         add = c.engine_add
         c.engine_add = lambda *where: (named.append(where), add(*where))[1]
         there, elsewhere = self.remote("a"), SimpleNamespace(**{**vars(self.remote("a")), "port": 2})
@@ -392,7 +392,7 @@ class Known(unittest.TestCase):
 
     def test_those_whose_time_is_over_go(self):
         c = self.Context(9)
-        e = Engines(c, 3600)
+        e = Engines(c, 3600, 30)
         handles = {id: e.use(self.remote(id)) for id in "abc"}
         for id in "abc":
             e.leave(id)
@@ -400,7 +400,11 @@ class Known(unittest.TestCase):
         e.use(self.remote("b"))
         e._next = 0
         for id in "ac":
-            e._known[id].left = time.monotonic() - 100
+            e._known[id].left = time.monotonic() - 160
+        e.sweep()
+        self.assertEqual(sorted(c.known), ["a", "b", "c"], "c is missed for two minutes and a lease duration: forgotten before, its trouble would never last")
+        e._next = 0
+        e._known["c"].left = time.monotonic() - 190
         e.sweep()
         self.assertEqual(sorted(c.known), ["a", "b"], "a has answered once, b is in use")
         e._known["a"].left = time.monotonic() - 4000
@@ -414,7 +418,7 @@ class Known(unittest.TestCase):
         engines = d.side._reader.engines
         engines.use(self.remote("gone"))
         engines.leave("gone")
-        engines._known["gone"].left = time.monotonic() - 100  # it has never answered
+        engines._known["gone"].left = time.monotonic() - 200  # it has never answered
         engines._next = d.side._source._next = 0
         d.add("alone", prompt(20))
         d.run("alone")
@@ -422,7 +426,7 @@ class Known(unittest.TestCase):
 
     def test_without_a_ttl_only_those_go_that_never_answered(self):
         c = self.Context(9)
-        e = Engines(c, 0)
+        e = Engines(c, 0, 30)
         for id in "ab":
             handle = e.use(self.remote(id))
             e.leave(id)

@@ -11,7 +11,7 @@ import kvlease
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NEVER_UP_TTL = 60.0  # s that an engine is kept which never answered
+NEVER_UP_TTL = 150.0  # s and a lease duration that an engine is kept which never answered: longer than it counts as missed (heartbeat/health.go)
 SWEEP_EVERY = 5.0  # s
 AT_ONCE = 64  # engines that are forgotten when the table is full
 ROOM_TRIES = 20  # ms that a request then waits for their places
@@ -31,10 +31,11 @@ class Known:
 
 
 class Engines:
-    """By engine_id, in order of last use. `ttl` is vLLM's engine_ttl: s without a request after which an engine is forgotten; 0: never."""
+    """By engine_id, in order of last use. `ttl` is vLLM's engine_ttl: s without a request after which an engine is forgotten; 0: never.
+    `duration`: s of a lease."""
 
-    def __init__(self, ctx: kvlease.Context, ttl: float):
-        self._ctx, self._ttl = ctx, ttl
+    def __init__(self, ctx: kvlease.Context, ttl: float, duration: float):
+        self._ctx, self._ttl, self._never_up_ttl = ctx, ttl, duration + NEVER_UP_TTL
         self._known: dict[str, Known] = {}
         self._ids: dict[int, str] = {}
         self._next = 0.0
@@ -107,7 +108,7 @@ class Engines:
             known = self._known[engine_id]
             if known.met and self._ttl <= 0:
                 continue
-            if now - known.left >= (self._ttl if known.met else NEVER_UP_TTL):
+            if now - known.left >= (self._ttl if known.met else self._never_up_ttl):
                 self._forget(engine_id)
 
     def _make_room(self, remote: kvlease.Remote) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     from kvlease.vllm.blocks import Aside
+    from kvlease.vllm.settings import Settings
 
 logger = logger_of(__name__)
 
@@ -61,13 +62,11 @@ class Reader:
     for data which will not come. Neither waits for a transfer: what one may still write into is put aside.
     """
 
-    def __init__(
-        self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, aside: Aside, groups: list[Group], blocks: int, recompute: bool, engine_ttl: float
-    ):
+    def __init__(self, ctx: kvlease.Context, producer: kvlease.Producer, source: Source, aside: Aside, groups: list[Group], blocks: int, settings: Settings):
         self._producer, self._source = producer, source
-        self._aside, self._groups, self._recompute = aside, groups, recompute
+        self._aside, self._groups, self._recompute = aside, groups, settings.recompute
         self._blocks = blocks  # of this engine: more it can need of no other
-        self.engines = Engines(ctx, engine_ttl)
+        self.engines = Engines(ctx, settings.engine_ttl, settings.lease_duration)
         self._pulls: dict[str, Pull] = {}
         self._by_user: dict[int, Pull] = {}
         self._next = 0

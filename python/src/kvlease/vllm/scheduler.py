@@ -85,7 +85,7 @@ class Scheduler(NixlPullConnectorScheduler):
             for g, regions, clipped in zip(transfer, regions_of_groups(any_rank, len(transfer)), self.blocks_per_sw, strict=True)
         ]
         self._skips = any(g.skips for g in groups)
-        self._reader = Reader(self._ctx, producer, self._source, self._aside, groups, self.kv_cache_config.num_blocks, settings.recompute, settings.engine_ttl)
+        self._reader = Reader(self._ctx, producer, self._source, self._aside, groups, self.kv_cache_config.num_blocks, settings)
         self._source.also = self._reader.engines.sweep
         logs.teller.watch(self._ctx)
         # vLLM's own listener is not started, since it has one: a thread that has ended.

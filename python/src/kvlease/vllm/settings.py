@@ -55,6 +55,7 @@ class Settings:
         self.host_steps = self.drive == "inline" or self.carrier == "delta"
         self.engine_ttl = float(extra.get("engine_ttl", 3600.0))
         self.recompute: bool = transfer.kv_load_failure_policy == "recompute"
+        self.lease_duration = own.get("kv_lease_duration", extra.get("kv_lease_duration", 30.0))  # s; what kvl_open refuses opens no context
         self.same = {k: extra[k] for k in SAME_NAME if k in extra}
         self._refuse(transfer, extra)
 
