@@ -205,7 +205,7 @@ func (g *Group) engineLook(i uint32) {
 	up := (e.up|g.lost) == g.all && g.lost != g.all
 	switch {
 	case up && !e.isUp:
-		e.isUp = true
+		e.isUp, e.missedAt = true, 0 // the trouble that it was missed in is over
 		e.upAt, e.took, e.connects = g.now, g.now.Sub(e.offAt), e.connects+1
 		g.times.Connect.Observe(e.took)
 		e.pend |= pendUp

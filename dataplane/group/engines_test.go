@@ -87,6 +87,28 @@ func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
 	}
 }
 
+// One that came back is missed no more: what it is closed for then, nobody asks.
+func TestAnEngineThatCameBackIsMissedNoMore(t *testing.T) {
+	l, p, d, peer := pair(t, stream.KindProcess, two, two)
+	_, remote := p.grant("a", 1, 0, 4)
+	track := d.track(peer, remote, 9)
+	l.run(100*time.Millisecond, 10*time.Millisecond)
+	for n := range 2 {
+		l.hub.Cut(fmt.Sprintf("D_%d", n), fmt.Sprintf("P_%d", n))
+	}
+	l.until("down", func() bool { return d.count(record.EvEngineDown) > 0 })
+	must(t, d.host.Untrack(track))
+	l.until("up again", func() bool { return d.count(record.EvEngineUp) > 0 })
+	for _, agent := range []string{"P_0", "P_1"} {
+		l.hub.Kill(agent)
+	}
+	must(t, d.group.EngineDead(peer))
+	l.run(40*time.Second, 500*time.Millisecond)
+	if g := d.group.Gauges(); g.FailingLong != 0 || g.FailingUnused != 1 {
+		t.Errorf("%d long, %d unused; want it unused", g.FailingLong, g.FailingUnused)
+	}
+}
+
 // While a rank of ours has no memory registered nothing can be read: that says nothing about the engines, however long it lasts.
 func TestNoEngineCountsAsFailingForASleepOfOurs(t *testing.T) {
 	l, p, d, peer := pair(t, stream.KindProcess, two, two)

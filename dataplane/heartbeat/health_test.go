@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -116,6 +117,19 @@ func TestAnEngineWhoseRequestsEndedInTheFirstMomentOfItsTroubleIsMissed(t *testi
 			}
 			r.k.Untrack(h, r.now)
 		}},
+		{name: "it comes back, and is closed when nobody needs it", want: 0, end: func(t *testing.T, r *rig, e uint64, h record.Handle) {
+			r.hub.Cut("D", "P")
+			for r.k.Gauges().Broken == 0 {
+				r.step(r.now.Add(100 * time.Millisecond))
+			}
+			r.k.Untrack(h, r.now)
+			r.run(r.now.Add(10*time.Second), 100*time.Millisecond)
+			if g := r.k.Gauges(); g.Connected != 2 || g.Failing != 0 {
+				t.Fatalf("%d connected, %d failing", g.Connected, g.Failing)
+			}
+			r.hub.Kill("P")
+			must(t, r.k.EngineDead(e))
+		}},
 		{name: "it is read before", want: 0, end: func(t *testing.T, r *rig, e uint64, h record.Handle) {
 			r.read(h, record.Run{N: 1})
 			r.run(r.now.Add(time.Second), 10*time.Millisecond)
@@ -193,6 +207,29 @@ func TestAnEngineWhoseReadsFailInARowCountsAsFailingAlthoughItAnswers(t *testing
 	r.run(r.now.Add(2*time.Second), time.Second)
 	r.wantSaid(h, "done")
 	r.wantFailing(0, 0, 0)
+}
+
+// It answers after each of them: that ends no trouble of reads.
+func TestAnEngineWhoseReadsFailInARowIsMissedAlthoughItAnswers(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", true)
+	e := r.connect(o)
+	for n := range badReadsMax {
+		h := r.trackStock(e, fmt.Sprint(n))
+		r.run(r.now.Add(2*time.Second), time.Second)
+		for r.reads.Open() > 0 { // a look at the engine
+			r.step(r.now.Add(100 * time.Millisecond))
+		}
+		r.d.FailNext(loopback.OpRead, transport.ErrInvalid)
+		r.read(h, record.Run{N: 1})
+		r.run(r.now.Add(40*time.Second), time.Second) // it is healed, and heard
+		if got := r.said(h); got != "failed(3)+held back" {
+			t.Fatalf("events: %q", got)
+		}
+	}
+	if g := r.k.Gauges(); g.Connected != 1 || g.FailingLong != 1 {
+		t.Errorf("%d connected, %d of them failing for long, %d unused", g.Connected, g.FailingLong, g.FailingUnused)
+	}
 }
 
 func TestReadsThatFailedAtTheBootBeforeDoNotCountAgainstTheNext(t *testing.T) {

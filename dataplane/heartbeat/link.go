@@ -115,6 +115,9 @@ func (t *Tracker) engineUp(i uint32) {
 		return
 	}
 	e.up = true
+	if e.badReads < badReadsMax {
+		e.missedAt = 0 // the trouble that it was missed in is over
+	}
 	e.pendUp = true // after a down that has not left yet
 	t.queueEngineEvent(i)
 }
