@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -83,6 +84,9 @@ func truth(b bool) float64 {
 	return 0
 }
 
+// named are the keys of numbers that the head of a page has as well, from where context takes them.
+var named = [...]string{"poisoned", "draining", "kv_lease_duration_ms", "interval_ms", "extension_ms"}
+
 // values sends what the table takes from the page's numbers, and the rest of them by their keys.
 func (e *emitter) values() {
 	s := e.snap
@@ -131,7 +135,7 @@ func (e *emitter) values() {
 	}
 	for _, key := range order {
 		f := found[key]
-		if f.used {
+		if f.used || slices.Contains(named[:], key) {
 			continue
 		}
 		if f.v.Kind == watch.Counter {

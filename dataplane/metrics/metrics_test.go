@@ -177,6 +177,32 @@ func TestHostAndRanksOfAnEngineAreNotCountedTwice(t *testing.T) {
 	}
 }
 
+func TestWhatHasANameIsNotShownOnceMoreByItsKey(t *testing.T) {
+	for role, c := range contextsOf(t) {
+		page, err := c.Page()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer page.Close()
+		var s watch.Snapshot
+		if err := page.Read(&s); err != nil {
+			t.Fatal(err)
+		}
+		all := gather(t, Own(page))
+		byKey := series(all, "internal", "key")
+		for _, tc := range []struct{ key, name string }{
+			{"poisoned", "poisoned"}, {"draining", "draining"}, {"kv_lease_duration_ms", "lease_duration_seconds"},
+			{"interval_ms", "heartbeat_interval_seconds"}, {"extension_ms", "lease_extension_seconds"},
+		} {
+			_, there := s.Value(tc.key, "")
+			_, twice := byKey[tc.key]
+			if once := len(series(all, tc.name, "role")); !there || once != 1 || twice {
+				t.Errorf("%s: on the page: %v, kvlease_%s: %d, by its key, too: %v", role+" "+tc.key, there, tc.name, once, twice)
+			}
+		}
+	}
+}
+
 func TestEveryHistogramOfAPageIsShown(t *testing.T) {
 	shown := map[string]bool{}
 	for role, c := range contextsOf(t) {
