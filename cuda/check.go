@@ -56,12 +56,16 @@ type checked struct {
 }
 
 // Check looks at regions of device memory before a NIC sees them: alignment, overlap, kind, device and bounds of the memory, what its
-// device offers, and what all of them pin against the free window. It changes nothing and makes no context.
+// device offers, and what all of them pin against the free window. It changes nothing and makes no context. An empty Region stands for one
+// that is not a device's, so that the others keep their numbers.
 //
 // ErrInvalid or ErrUnavailable name the first region that cannot be, the cause and what helps.
 func (d *Driver) Check(regions []Region, m Machine) (Plan, error) {
 	list := make([]checked, 0, len(regions))
 	for i, r := range regions {
+		if r == (Region{}) {
+			continue
+		}
 		c := checked{Region: r, index: i}
 		if err := d.place(&c, !m.NoNIC); err != nil {
 			return Plan{}, nameRegion(i, r, err)

@@ -56,11 +56,14 @@ type devices struct {
 
 // Hold looks at the machine for what the driver does not tell, and has the regions held.
 func (d devices) Hold(regions []core.Region) (core.Held, error) {
-	list := make([]cuda.Region, 0, len(regions))
+	list := make([]cuda.Region, len(regions)) // host memory stays empty, so that a region keeps its number
 	m := cuda.Machine{BAR1Free: map[int]uint64{}, NoNIC: !slices.ContainsFunc(rdma.Look(d.here.Sys, d.here.Dev), usable), Peermem: d.here.peerMemory()}
-	for _, r := range regions {
+	for i, r := range regions {
+		if r.Mem != transport.VRAM {
+			continue
+		}
 		device := int(r.Device)
-		list = append(list, cuda.Region{Addr: r.Addr, Bytes: r.Bytes, Device: device, Name: r.Name})
+		list[i] = cuda.Region{Addr: r.Addr, Bytes: r.Bytes, Device: device, Name: r.Name}
 		if _, asked := m.BAR1Free[device]; !asked {
 			if free, err := d.driver.BAR1Free(device); err == nil { // else it is not known, and the driver has the last word
 				m.BAR1Free[device] = free

@@ -14,7 +14,8 @@ type OpenDevices func() (Devices, error)
 
 // Devices are the devices of this process.
 type Devices interface {
-	// Hold checks regions of device memory and keeps their devices ready for a transport. On an error nothing is held.
+	// Hold checks what of regions is device memory and keeps its devices ready for a transport. Host memory among them keeps the numbers that
+	// errors name. On an error nothing is held.
 	Hold(regions []Region) (Held, error)
 }
 
@@ -61,20 +62,20 @@ func (c *Core) UseHostCheck(check func(regions []Region) error) {
 // hold has the devices of regions held, if there are any, and writes down what the transport is to register. Without the lock, since a
 // driver takes its time.
 func (c *Core) hold(r *registration) error {
-	var device []Region
+	device := false
 	for _, region := range r.regions {
 		if region.Mem == transport.VRAM && r.openDevices != nil {
-			device = append(device, region)
+			device = true
 			continue
 		}
 		r.list = append(r.list, transport.Region{Addr: region.Addr, Bytes: region.Bytes, Device: region.Device, Mem: region.Mem})
 	}
-	if len(device) > 0 {
+	if device {
 		devices, err := r.openDevices()
 		if err != nil {
 			return err
 		}
-		held, err := devices.Hold(device)
+		held, err := devices.Hold(r.regions)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,7 +44,7 @@ func (d *device) Hold(regions []Region) (Held, error) {
 		return nil, d.holdErr
 	}
 	d.held++
-	d.regions = regions
+	d.regions = slices.DeleteFunc(slices.Clone(regions), func(r Region) bool { return r.Mem != transport.VRAM })
 	return d, nil
 }
 
