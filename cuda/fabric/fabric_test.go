@@ -337,3 +337,23 @@ func TestAListOfTheKernel(t *testing.T) {
 		}
 	}
 }
+
+func TestALinkThatTheKernelDoesNotKnowIsNotKnown(t *testing.T) {
+	l := newLab(t, "eight-by-eight")
+	function := filepath.Join(l.cfg.Sys, "bus/pci/devices/0000:1b:00.0")
+	for _, tc := range []struct {
+		file, text string
+		want       Link
+	}{
+		{"max_link_width", "255", Link{GTs: 32, Width: 16, MostGTs: 32}}, // PCIE_LNK_WIDTH_UNKNOWN
+		{"current_link_width", "-4", Link{GTs: 32, MostGTs: 32}},
+		{"current_link_speed", "NaN GT/s PCIe", Link{MostGTs: 32}},
+	} {
+		if err := os.WriteFile(filepath.Join(function, tc.file), []byte(tc.text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.look().GPULink(0); got != tc.want {
+			t.Errorf("%s %s: %+v, want %+v", tc.file, tc.text, got, tc.want)
+		}
+	}
+}

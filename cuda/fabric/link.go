@@ -3,7 +3,8 @@ package fabric
 import (
 	"fmt"
 	"strconv"
-	"strings"
+
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
 
 // Link is a function's PCIe link as it runs now: a GPU that does nothing may have slowed its own down.
@@ -15,6 +16,9 @@ type Link struct {
 	MostWidth int
 }
 
+// widthMax is the widest link there is. The kernel has 255 for one that it does not know (PCIE_LNK_WIDTH_UNKNOWN, include/linux/pci.h).
+const widthMax = 32
+
 // link reads what the kernel has of the function's link capability (Documentation/ABI/testing/sysfs-bus-pci: current_link_speed, "8.0 GT/s PCIe",
 // current_link_width, and max_ of both).
 func (t tree) link(pci string) (l Link) {
@@ -22,9 +26,11 @@ func (t tree) link(pci string) (l Link) {
 		return l
 	}
 	read := func(which string) (gts float64, width int) {
-		speed, _, _ := strings.Cut(t.word(string(t), "bus/pci/devices", pci, which+"_link_speed"), " ")
-		gts, _ = strconv.ParseFloat(speed, 64) // "Unknown" is none
-		width, _ = strconv.Atoi(t.word(string(t), "bus/pci/devices", pci, which+"_link_width"))
+		gts = rdma.Rate(t.word(string(t), "bus/pci/devices", pci, which+"_link_speed")) // "Unknown" is none
+		width, err := strconv.Atoi(t.word(string(t), "bus/pci/devices", pci, which+"_link_width"))
+		if err != nil || width < 0 || width > widthMax {
+			return gts, 0
+		}
 		return gts, width
 	}
 	l.GTs, l.Width = read("current")

@@ -4,6 +4,7 @@
 package rdma
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -102,8 +103,7 @@ func lookPort(dir string) (Port, bool) {
 	}
 	p := Port{N: n, State: second(word(filepath.Join(dir, "state"))), Phys: second(word(filepath.Join(dir, "phys_state"))),
 		Layer: word(filepath.Join(dir, "link_layer")), Rate: word(filepath.Join(dir, "rate"))}
-	number, _, _ := strings.Cut(p.Rate, " ")
-	p.Gbps, _ = strconv.ParseFloat(number, 64)
+	p.Gbps = Rate(p.Rate)
 	if p.RoCE() {
 		p.GIDs = gids(dir)
 	}
@@ -120,6 +120,17 @@ func verbsFiles(sys string) map[string]string {
 		}
 	}
 	return files
+}
+
+// Rate is the number that a rate of the kernel's begins with: 400 Gb/sec (4X NDR), 32.0 GT/s PCIe. 0: it tells none, also not by NaN, Inf or a
+// number below 0, which would go into sums, comparisons and JSON.
+func Rate(text string) float64 {
+	number, _, _ := strings.Cut(text, " ")
+	rate, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(rate > 0) || math.IsInf(rate, 0) {
+		return 0
+	}
+	return rate
 }
 
 // second is what stands behind the number in a state such as "4: ACTIVE".

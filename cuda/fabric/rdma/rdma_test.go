@@ -114,3 +114,13 @@ func TestAddressesOfAPortAreReadFromItsTable(t *testing.T) {
 		t.Errorf("a port of InfiniBand has %+v", nics[0].Ports[0].GIDs)
 	}
 }
+
+func TestARateIsANumberThatALinkCanHave(t *testing.T) {
+	for text, want := range map[string]float64{
+		"400 Gb/sec (4X NDR)": 400, "2.5 GT/s PCIe": 2.5, "": 0, "Unknown": 0, "NaN GT/s": 0, "Inf Gb/sec": 0, "-1 Gb/sec": 0, "1e999 Gb/sec": 0, "0 Gb/sec": 0,
+	} {
+		if got := Rate(text); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
