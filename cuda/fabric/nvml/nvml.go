@@ -39,8 +39,12 @@ func Look(file string, watch time.Duration) (a fabric.Answer, err error) {
 	if a.Driver, err = m.driver(); err != nil {
 		return a, err
 	}
-	n, r := m.lib.DeviceGetCount()
-	if err := asError(r); err != nil {
+	var n int
+	err = m.ask("nvmlDeviceGetCount_v2", func() (r nvml.Return) {
+		n, r = m.lib.DeviceGetCount()
+		return r
+	})
+	if err != nil {
 		return a, err
 	}
 	asked := make([]gpu, 0, n)
@@ -90,8 +94,10 @@ func openManagement(path string) (*management, error) {
 	bound.path = path
 	m := &management{lib: nvml.New(nvml.WithLibraryPath(path))}
 	m.symbol = m.lib.Extensions().LookupSymbol
-	err := asError(m.lib.Init())
-	return m, errors.Join(err, file.Close())
+	if err := asError(m.lib.Init()); err != nil {
+		return m, errors.Join(fmt.Errorf("nvmlInit_v2: %w", err), file.Close())
+	}
+	return m, file.Close()
 }
 
 // required is what is called without being looked up first: by go-nvml itself, or before the library says that it is open.

@@ -21,10 +21,10 @@ func TestEachFailureOfTheManagementLibraryHasItsOwnMessage(t *testing.T) {
 		{"no kernel module", "fail Init_v2 1 9", fabric.ErrNoDriver, []string{"driver is not loaded"}},
 		{"a library of another version", "fail Init_v2 1 18", fabric.ErrMismatch, []string{"another version than the kernel module"}},
 		{"no rights to the devices", "fail Init_v2 1 4", fabric.ErrNoRights, []string{"may not open"}},
-		{"a status that nobody has heard of", "fail Init_v2 1 777", nil, []string{"NVML status 777"}},
+		{"a status that nobody has heard of", "fail Init_v2 1 777", nil, []string{"nvmlInit_v2: NVML status 777"}},
 		{"an old driver", "driver 470.82.01 11040", fabric.ErrOldDriver, []string{"470.82.01, CUDA 11.4", "525.60.13"}},
 		{"versions that are not told", "fail SystemGetDriverVersion 1 999", nil, []string{"nvmlSystemGetDriverVersion", "unknown error"}},
-		{"no count", "fail DeviceGetCount_v2 1 15", fabric.ErrLost, []string{"fallen off the bus"}},
+		{"no count", "fail DeviceGetCount_v2 1 15", fabric.ErrLost, []string{"nvmlDeviceGetCount_v2: ", "fallen off the bus"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLab(t, "no-nic")
