@@ -2,6 +2,7 @@
  * management library (NVML) does; names, layouts and numbers are those of its public header nvml.h. It is opened for the time of the
  * question: go-nvml, which cuda/fabric uses, leaves its functions to the loader, and the core is loaded with all of its symbols bound. */
 #include "library.h"
+#include "../cmd/libkvlease/src/whole.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -66,6 +67,10 @@ int32_t kvlc_bar1_free(const char *file, int32_t library, int32_t device, uint64
 	int32_t st = kvlc_features(library, device, &f, fault);
 	if (st != KVLC_OK)
 		return st;
+	if (kvl_bytes_missing(file) != 0) {
+		snprintf(text, text_cap, "%s is cut short: install it again", file);
+		return KVLC_NO_LIBRARY;
+	}
 	void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
 	if (handle == NULL) {
 		snprintf(text, text_cap, "%s", dlerror());

@@ -1,4 +1,5 @@
 #include "library.h"
+#include "../cmd/libkvlease/src/whole.h"
 
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -147,6 +148,10 @@ static int32_t take(void *handle, int begin, int32_t *library_out, int32_t *vers
 
 int32_t kvlc_library_open(const char *file, int32_t *library_out, int32_t *version_out, kvlc_fault_t *fault, char *text, size_t text_cap)
 {
+	if (kvl_bytes_missing(file) != 0) {
+		say(text, text_cap, "%s is cut short: install it again", file);
+		return KVLC_NO_LIBRARY;
+	}
 	/* NODELETE: the driver leaves threads behind. */
 	void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	if (handle == NULL) {

@@ -41,6 +41,26 @@ func TestADriverOpensWithVersionAndFileAndMakesNoContext(t *testing.T) {
 	}
 }
 
+// TestADriverThatWasCutShortIsRefused: the loader would die of its missing pages, and the engine with it.
+func TestADriverThatWasCutShortIsRefused(t *testing.T) {
+	s := newScript(t)
+	d := s.retain(0).driver
+	whole, err := os.ReadFile(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := filepath.Join(t.TempDir(), "libcuda.so.1")
+	if err := os.WriteFile(cut, whole[:8192], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(cut)
+	wants(t, err, ErrUnavailable, cut, "cut short", "install the NVIDIA driver")
+	t.Setenv("KVLEASE_NVML", cut)
+	if _, err := d.BAR1Free(0); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "cut short") {
+		t.Errorf("the management library: %v", err)
+	}
+}
+
 func TestWhatIsWrongWithADriverIsSaid(t *testing.T) {
 	s := newScript(t)
 	for _, tc := range []struct {

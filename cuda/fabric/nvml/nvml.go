@@ -6,6 +6,10 @@
 // a test of the core watches that.
 package nvml
 
+// #include <stdlib.h>
+// #include "../../../cmd/libkvlease/src/whole.h"
+import "C"
+
 import (
 	"cmp"
 	"errors"
@@ -14,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -80,7 +85,11 @@ func openManagement(path string) (*management, error) {
 		return nil, fmt.Errorf("%s, and %s was asked for: %w", bound.path, path, fabric.ErrOther)
 	}
 	file := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
-	if err := file.Open(); err != nil { // go-nvml keeps the loader's words to itself
+	err := whole(path)
+	if err == nil {
+		err = file.Open()
+	}
+	if err != nil { // go-nvml keeps the loader's words to itself
 		if path != libraryName { // whoever has named one is told, also where there is no GPU
 			return nil, fmt.Errorf("%w: %w: %w", fabric.ErrNoLibrary, fabric.ErrNamed, err)
 		}
@@ -98,6 +107,16 @@ func openManagement(path string) (*management, error) {
 		return m, errors.Join(fmt.Errorf("nvmlInit_v2: %w", err), file.Close())
 	}
 	return m, file.Close()
+}
+
+// whole refuses a library that is cut short, of which the loader, and the process with it, would die.
+func whole(path string) error {
+	file := C.CString(path)
+	defer C.free(unsafe.Pointer(file))
+	if C.kvl_bytes_missing(file) != 0 {
+		return fmt.Errorf("%s is cut short: install it again", path)
+	}
+	return nil
 }
 
 // required is what is called without being looked up first: by go-nvml itself, or before the library says that it is open.
