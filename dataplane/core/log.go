@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -228,6 +229,12 @@ type beside struct {
 // collectionLong is from when on a stop for a collection is worth a line. Tests make it small.
 var collectionLong = 10 * time.Millisecond
 
+// collections are of the process: what one of its contexts has told of them no other tells. told is up to where, by bucket.
+var collections struct {
+	sync.Mutex
+	told []uint64
+}
+
 // begin takes the counters as they are: what was before is not news.
 func (b *beside) begin() {
 	v := &b.stats
@@ -278,16 +285,19 @@ func (b *beside) stops(l *logs) {
 		return
 	}
 	h := b.pause[0].Value.Float64Histogram()
+	collections.Lock()
+	defer collections.Unlock()
 	longest := time.Duration(0)
 	for i, n := range h.Counts {
-		if l != nil && n != b.slow[i] {
+		if l != nil && n != b.slow[i] && (i >= len(collections.told) || n > collections.told[i]) {
 			if least := h.Buckets[i]; !math.IsInf(least, -1) {
 				longest = max(longest, time.Duration(least*1e9))
 			}
 		}
 	}
 	b.slow = append(b.slow[:0], h.Counts...)
-	if longest > 0 && longest >= collectionLong {
+	if longest > 0 && longest >= collectionLong && log.LevelOf(l.core.cfg.LogLevel) >= log.Warning { // else another context may tell it
+		collections.told = append(collections.told[:0], h.Counts...)
 		l.log.Side.Put(log.CollectionLong, l.core.clock(), log.Entry{A: uint64(longest)})
 	}
 }

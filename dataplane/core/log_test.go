@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -103,6 +104,28 @@ func TestWhatGoesWrongInAContextIsSaid(t *testing.T) {
 			l.p.core.log.beside.at = time.Time{} // look at once
 			l.p.wantSaid(t, tc.kind, tc.engine, "")
 		})
+	}
+}
+
+func TestACollectionIsSaidByOneContextOfTheProcess(t *testing.T) {
+	before := collectionLong
+	t.Cleanup(func() { collectionLong = before })
+	percent := debug.SetGCPercent(-1) // none but ours
+	t.Cleanup(func() { debug.SetGCPercent(percent) })
+	l := newLab(t, `{}`)
+	errors := l.node("E", `{}`)
+	errors.core.cfg.LogLevel = "error" // it would not show it
+	collectionLong = 1
+	for n := 1; n <= 2; n++ {
+		runtime.GC()
+		lines := map[*node]int{}
+		for _, c := range []*node{errors, l.p, l.d} {
+			c.core.log.beside.at = time.Time{} // look at once
+			lines[c] = len(c.said(t, log.CollectionLong))
+		}
+		if lines[errors] != 0 || lines[l.p]+lines[l.d] != n {
+			t.Errorf("%d and %d lines after %d collections, %d where only errors are shown", lines[l.p], lines[l.d], n, lines[errors])
+		}
 	}
 }
 
