@@ -127,16 +127,27 @@ int32_t kvlc_enter(int32_t library, int32_t device, int32_t *pushed_out, kvlc_fa
 	return push(kvlc_library(library), device, pushed_out, fault);
 }
 
-int32_t kvlc_leave(int32_t library, kvlc_fault_t *fault)
+/* Takes a device's context, which push has made current, off this thread again. The driver documents that the answer may be of earlier work that
+ * has failed, so a refusal may have taken it off or not. push makes current only what was not: where it is current still, it is ours to take. */
+static int32_t pop(library_t *l, int32_t device, kvlc_fault_t *fault)
+{
+	CUcontext ours, now = NULL;
+	int32_t st = CALL(l, fault, cuCtxPopCurrent, &ours);
+	if (st != KVLC_OK && l->api.cuCtxGetCurrent(&now) == CUDA_SUCCESS && now != NULL && now == __atomic_load_n(&l->contexts[device], __ATOMIC_RELAXED))
+		(void)l->api.cuCtxPopCurrent(&ours); /* the first failure is the one to tell */
+	return st;
+}
+
+int32_t kvlc_leave(int32_t library, int32_t device, kvlc_fault_t *fault)
 {
 	library_t *l = kvlc_library(library);
-	CUcontext ours;
-	return l == NULL ? KVLC_NO_DEVICE : CALL(l, fault, cuCtxPopCurrent, &ours);
+	return l == NULL || device < 0 || device >= KVLC_DEVICES_MAX ? KVLC_NO_DEVICE : pop(l, device, fault);
 }
 
 int32_t kvlc_begin(scope_t *s, int32_t library, int32_t device, kvlc_fault_t *fault)
 {
 	s->l = kvlc_library(library);
+	s->device = device;
 	return push(s->l, device, &s->pushed, fault);
 }
 
@@ -145,7 +156,6 @@ int32_t kvlc_end(scope_t *s, int32_t st, kvlc_fault_t *fault)
 	if (!s->pushed)
 		return st;
 	kvlc_fault_t second;
-	CUcontext ours;
-	int32_t popped = CALL(s->l, st < 0 ? &second : fault, cuCtxPopCurrent, &ours);
+	int32_t popped = pop(s->l, s->device, st < 0 ? &second : fault);
 	return st < 0 ? st : popped < 0 ? popped : st; /* the first failure is the one to tell */
 }

@@ -83,7 +83,7 @@ func (c *Context) Enter() (pushed bool, err error) {
 // Leave gives the thread the context back that it had before Enter.
 func (c *Context) Leave() error {
 	var fault C.kvlc_fault_t
-	if st := C.kvlc_leave(c.driver.handle, &fault); st < 0 {
+	if st := C.kvlc_leave(c.driver.handle, c.device, &fault); st < 0 {
 		kept := fault
 		return c.told(st, &kept)
 	}

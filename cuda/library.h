@@ -27,22 +27,25 @@ int32_t kvlc_fault(kvlc_fault_t *fault, const char *call, CUresult result);
 /* The time of one call in which a device's primary context is current on the thread. */
 typedef struct {
 	library_t *l;
-	int32_t pushed;
+	int32_t device, pushed;
 } scope_t;
 
 /* After an error of kvlc_begin nothing is due. kvlc_end gives the thread its own context back and hands st on. */
 int32_t kvlc_begin(scope_t *s, int32_t library, int32_t device, kvlc_fault_t *fault);
 int32_t kvlc_end(scope_t *s, int32_t st, kvlc_fault_t *fault);
 
-/* The end of a function that has made something under the device's context, and hands it over as value. Where the thread cannot be given
- * its own context back nobody is told of what was made, so undo takes it away: the device's context is current still. */
+/* The end of a function that has made something under the device's context, and hands it over as value. Where the driver refuses to give the
+ * thread its own context back nobody is told of what was made, so undo takes it away, under the device's context once more. */
 #define HAND_OVER(fault, to, value, undo) \
 	do { \
 		int32_t ended = kvlc_end(&s, KVLC_OK, fault); \
 		if (ended == KVLC_OK) \
 			*(to) = (value); \
-		else \
+		kvlc_fault_t second; \
+		if (ended != KVLC_OK && kvlc_begin(&s, library, device, &second) == KVLC_OK) { \
 			(void)(undo); \
+			(void)kvlc_end(&s, KVLC_OK, &second); \
+		} \
 		return ended; \
 	} while (0)
 

@@ -94,7 +94,7 @@ int32_t kvlc_release(int32_t library, int32_t device, kvlc_fault_t *fault);
 
 /* Makes a retained context current on this thread. *pushed_out: kvlc_leave is due; 0 if it was current already. */
 int32_t kvlc_enter(int32_t library, int32_t device, int32_t *pushed_out, kvlc_fault_t *fault);
-int32_t kvlc_leave(int32_t library, kvlc_fault_t *fault);
+int32_t kvlc_leave(int32_t library, int32_t device, kvlc_fault_t *fault);
 
 /* What follows needs a retained device. */
 

@@ -46,7 +46,7 @@ static void *holds(void *unused)
 		int32_t pushed = 0;
 		CHECK(kvlc_retain(library, 1, &fault) == KVLC_OK);
 		CHECK(kvlc_enter(library, 1, &pushed, &fault) == KVLC_OK && pushed && control("current") == 1);
-		CHECK(kvlc_leave(library, &fault) == KVLC_OK && control("current") == NONE);
+		CHECK(kvlc_leave(library, 1, &fault) == KVLC_OK && control("current") == NONE);
 		CHECK(kvlc_release(library, 1, &fault) == KVLC_OK);
 	}
 	return NULL;
@@ -88,7 +88,7 @@ static void *works(void *unused)
 		CHECK(kvlc_free(library, 0, addr, &fault) == KVLC_OK);
 	}
 	CHECK(kvlc_event_end(library, 0, event, &fault) == KVLC_OK && kvlc_stream_end(library, 0, stream, &fault) == KVLC_OK);
-	CHECK(kvlc_leave(library, &fault) == KVLC_OK && control("current") == NONE);
+	CHECK(kvlc_leave(library, 1, &fault) == KVLC_OK && control("current") == NONE);
 	CHECK(kvlc_release(library, 1, &fault) == KVLC_OK);
 	return NULL;
 }
