@@ -155,22 +155,31 @@ func Run(cfg *Config) (*Report, error) {
 	names := pages.NewNames()
 	names.LearnAll(cfg.Dir)
 	var failed error
-	for _, path := range paths {
-		page, err := watch.Open(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // just closed
-		}
-		if err != nil {
-			failed = errors.Join(failed, refused(cfg.PID, err))
-			continue
-		}
-		if h := page.Head(); h.PID == inner && (!lives || h.Started == started) && (cfg.Context == 0 || h.Context == cfg.Context) {
-			// That it may not be read is true of all contexts alike, and said once.
-			if err := r.add(cfg, page, names, lives); err != nil && !(errors.Is(err, errRefused) && errors.Is(failed, errRefused)) {
-				failed = errors.Join(failed, err)
+	take := func(lives bool) {
+		for _, path := range paths {
+			page, err := watch.Open(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // just closed
 			}
+			if err != nil {
+				failed = errors.Join(failed, refused(cfg.PID, err))
+				continue
+			}
+			if h := page.Head(); h.PID == inner && (!lives || h.Started == started) && (cfg.Context == 0 || h.Context == cfg.Context) {
+				// That it may not be read is true of all contexts alike, and said once.
+				if err := r.add(cfg, page, names, lives); err != nil && !(errors.Is(err, errRefused) && errors.Is(failed, errRefused)) {
+					failed = errors.Join(failed, err)
+				}
+			}
+			page.Close()
 		}
-		page.Close()
+	}
+	take(lives)
+	if lives && len(r.Contexts) == 0 && failed == nil {
+		if take(false); len(r.Contexts) > 0 {
+			r.State = pages.Gone
+			r.Notes = append(r.Notes, "the process that has this number now is another one, without a stats page")
+		}
 	}
 	switch {
 	case len(r.Contexts) > 0:
@@ -209,6 +218,9 @@ func (r *Report) add(cfg *Config, page *watch.Page, names *pages.Names, lives bo
 	if err := page.Read(&s); err != nil {
 		return fmt.Errorf("process %d: %w", cfg.PID, err)
 	}
+	if !lives && s.Alive {
+		return nil // it has another number here
+	}
 	names.Learn(&s)
 	c := r.context(&s, names)
 	r.Contexts = append(r.Contexts, c)
@@ -220,8 +232,9 @@ func (r *Report) add(cfg *Config, page *watch.Page, names *pages.Names, lives bo
 		}
 	default:
 		c.err = c.read(cfg.PID, &s, names)
-		if _, still := watch.Started(cfg.PID); c.err != nil && !still {
-			c.err = errGone // meanwhile
+		if at, still := watch.Started(cfg.PID); still && at != page.Head().Started || !still && c.err != nil {
+			r.State = pages.Gone // meanwhile, and its number may be another's: what was read may be, too
+			c.Table, c.Slots, c.Used, c.Torn, c.Leases, c.err = false, 0, 0, 0, []Lease{}, errGone
 		}
 	}
 	for i := range c.Leases {

@@ -2,10 +2,13 @@ package dump
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/watch"
@@ -246,5 +250,71 @@ func TestWhatCannotBeDumpedIsSaid(t *testing.T) {
 	standin.TestedPair(t, dir, "r1")
 	if r, err := Run(&Config{PID: os.Getpid(), Dir: dir, Context: 1 << 20}); r != nil || err == nil || !strings.Contains(err.Error(), "no context 1048576") {
 		t.Errorf("%v, %v", r, err)
+	}
+}
+
+// Between the page and the memory a process may end, and its number be given to another.
+func TestAProcessThatEndsWhileItIsDumpedHasNoLeases(t *testing.T) {
+	dir := require.Shm(t)
+	standin.TestedPair(t, dir, "r1")
+	paths, err := watch.List(dir)
+	if err != nil || len(paths) != 2 {
+		t.Fatal(paths, err)
+	}
+	page, err := watch.Open(paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer page.Close()
+	other := exec.Command("sleep", "60")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"another process has its number", "it has ended"} {
+		r := &Report{PID: other.Process.Pid, State: "running"}
+		err := r.add(&Config{PID: other.Process.Pid}, page, pages.NewNames(), true)
+		if !errors.Is(err, errGone) || len(r.Contexts) != 1 || r.Contexts[0].Table || len(r.Contexts[0].Leases) != 0 || r.Contexts[0].Why != errGone.Error() || r.State != pages.Gone {
+			t.Errorf("%s: %+v, %v", what, r, err)
+		}
+		other.Process.Kill()
+		other.Wait()
+	}
+}
+
+// A supervisor's next process may have the number of the one that died, above all in a container.
+func TestWhatTheDeadLeftIsShownThoughAnotherProcessHasItsNumber(t *testing.T) {
+	dir, left := require.Shm(t), require.Shm(t)
+	standin.TestedPair(t, dir, "r1")
+	paths, err := watch.List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started, ok := watch.Started(os.Getpid())
+	if !ok {
+		t.Fatal("no start of this process")
+	}
+	word := binary.LittleEndian.AppendUint64(nil, started)
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		at := bytes.Index(data, word)
+		if err != nil || at < 0 {
+			t.Fatal(at, err)
+		}
+		binary.LittleEndian.PutUint64(data[at:], started-1)
+		if err := os.WriteFile(filepath.Join(left, filepath.Base(path)), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := Run(&Config{PID: os.Getpid(), Dir: left})
+	if err != nil || len(r.Contexts) != 2 || r.State != pages.Gone || len(r.Notes) != 1 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for _, c := range r.Contexts {
+		if c.Alive || c.Table || !strings.Contains(c.Why, "the process has ended") {
+			t.Errorf("%+v", c)
+		}
+	}
+	if r, err = Run(&Config{PID: os.Getpid(), Dir: dir}); err != nil || len(r.Contexts) != 2 || !r.Contexts[0].Alive || len(r.Notes) != 0 {
+		t.Errorf("its own pages: %+v, %v", r, err)
 	}
 }
