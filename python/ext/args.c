@@ -149,6 +149,8 @@ int kvp_ready_event(PyObject *o, uint64_t *out, PyObject **keep)
 	*keep = NULL;
 	if (o == NULL || o == Py_None)
 		return 0;
+	if (PyBool_Check(o)) /* an int to Python; to a driver True is the handle 1, a pointer that it follows */
+		return wrong_type(o, "ready_event", "an int, or an object with cuda_event");
 	if (PyIndex_Check(o))
 		return kvp_u64(o, "ready_event", out);
 	handle = PyObject_GetAttrString(o, "cuda_event");

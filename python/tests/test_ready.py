@@ -106,7 +106,7 @@ def test_what_is_no_event_is_refused(gpu, owner):
     for wrong, exception, words in ((device.Event(gpu), ValueError, "never recorded"), (Unrecorded(), ValueError, "never recorded"),
                                     (Broken(), KeyError, "mine"), ("event", TypeError, "ready_event"), (1.5, TypeError, "ready_event"),
                                     (object(), TypeError, "cuda_event"), (-1, OverflowError, "ready_event"),
-                                    (1 << 64, OverflowError, "ready_event")):
+                                    (1 << 64, OverflowError, "ready_event"), (True, TypeError, "not bool"), (False, TypeError, "not bool")):
         with pytest.raises(exception, match=words):
             owner.producer.grant("r", [[3]], ready_event=wrong)
     owner.turn()
