@@ -159,6 +159,9 @@ func (p *Plane) Step(now clock.Instant) {
 	atomic.StoreUint32(&p.mem.Control.Held, uint32(held))
 }
 
+// Rest says that what was held was given up between two steps, as when memory is unregistered: the next one may be long in coming.
+func (p *Plane) Rest() { p.rested = true }
+
 // Alive counts what would need further steps: leases expected, held or not yet reported, tracked requests, reads.
 func (p *Plane) Alive() int {
 	return p.Leases.Held() + p.Leases.Expected() + p.Leases.Ending() + p.Tracker.Alive()

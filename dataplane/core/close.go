@@ -217,4 +217,5 @@ func (c *Core) endAll() {
 	c.leases.EndAll(record.FreedClosed, c.now)
 	c.leases.TraceEnds()
 	c.plane.PublishEnds()
+	c.plane.Rest()
 }

@@ -69,6 +69,41 @@ func TestOnlyAContextThatHasSomethingToDoStandsStill(t *testing.T) {
 	}
 }
 
+// What was held is given up by the call that unregisters, and who is driven inline makes no step until it wakes.
+func TestASleepIsNoStall(t *testing.T) {
+	for _, id := range []string{"P", "D"} {
+		t.Run(id, func(t *testing.T) {
+			l := newLab(t, `{}`)
+			_, remote := l.grant("a", 1, blocks(0, 8))
+			l.track(remote, "d", 1)
+			l.run(time.Second, 30*time.Millisecond)
+			n := map[string]*node{"P": l.p, "D": l.d}[id]
+			stalls := func() uint64 { return n.core.leases.Times.StallGap.Count() }
+			before := stalls()
+			if err := n.core.Unregister(); err != nil {
+				t.Fatal(err)
+			}
+			l.now = l.now.Add(time.Hour)
+			if err := n.core.Register(n.regions); err != nil {
+				t.Fatal(err)
+			}
+			l.stepOne(n)
+			if got := stalls() - before; got != 0 || len(n.said(t, log.Stall)) > 0 {
+				t.Errorf("%d stalls", got)
+			}
+			if _, err := n.host.Grant(host.Grant{ID: []byte("next"), Blocks: 1}, l.now); err != nil {
+				t.Fatal(err)
+			}
+			l.stepOne(n)
+			l.now = l.now.Add(10 * time.Second)
+			l.stepOne(n)
+			if got := stalls() - before; got != 1 {
+				t.Errorf("%d stalls after the wake, of which there was one", got)
+			}
+		})
+	}
+}
+
 // A router asks before it sends something new, and who has nothing to do makes no step that would say it.
 func TestAContextThatRestsSaysOnItsPageThatItDrains(t *testing.T) {
 	l := newLab(t, `{}`)
