@@ -23,6 +23,7 @@ import (
 	"github.com/kvlease/kvlease/cuda/fakenvml"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+	"github.com/kvlease/kvlease/internal/await"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
@@ -223,5 +224,36 @@ func TestALibraryOfNVIDIAsThatIsNamedAndIsNoneFails(t *testing.T) {
 		if code != exitFailed || !strings.Contains(stdout, "--nvml or KVLEASE_NVML names is none: "+file) || !strings.Contains(stdout, "or neither") {
 			t.Errorf("code %d\n%s\n%s", code, stdout, stderr)
 		}
+	}
+}
+
+// TestASecondSignalEndsADoctorWhoseLibraryStandsStill: the first asks it to end, and nobody listens there. A pipe that nobody writes stands for a
+// driver that hangs.
+func TestASecondSignalEndsADoctorWhoseLibraryStandsStill(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "doctor", "--no-load", "--nvml", pipe)
+	cmd.Env = append(os.Environ(), envTool+"=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	await.True(t, "it looks at the library", func() bool { // by now it has signals handed to it
+		fd, err := unix.Open(pipe, unix.O_WRONLY|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return false
+		}
+		return unix.Close(fd) == nil
+	})
+	await.True(t, "it has ended", func() bool {
+		cmd.Process.Signal(unix.SIGTERM)
+		return len(ended) > 0
+	})
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "terminated") {
+		t.Errorf("%v, want that it was terminated", err)
 	}
 }

@@ -72,6 +72,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), endings(signal.Ignored)...)
+	context.AfterFunc(ctx, stop) // a second signal ends what does not listen: a driver's library may stand still
 	code := run(os.Args[1:], world{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr})
 	stop()
 	os.Exit(code)
