@@ -19,8 +19,8 @@ import (
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
-// pageEvery is the least time between two states of the stats page: of step time, so a context that stands still writes none, and its
-// page says since when.
+// pageEvery is the time between two states of the stats page, one more aside when nothing is held any more: of step time, so a context
+// that stands still writes none, and its page says since when.
 const pageEvery = 100 * time.Millisecond
 
 // statsPage is how a context shows itself (package watch). Its values are what Stats tells: the same structs, whose fields are found
@@ -42,6 +42,7 @@ type statsPage struct {
 	regions *Region // those whose block length is known
 	walk    engineWalk
 	reader  watch.ReaderRow
+	alive   bool // something was held in the state that was shown last
 	hidden  bool // its folder could not hold it: nobody else sees it
 }
 

@@ -21,16 +21,25 @@ func (p *statsPage) ended(c *Core) clock.Instant {
 	return c.clock()
 }
 
-// stepped takes the end of a step that was told now, and shows a state if it is time for one. Under the lock.
+// stepped takes the end of a step that was told now, and shows a state if it is time for one. After the step with which a context comes to
+// rest it is: the next one may be long in coming. Under the lock.
 func (c *Core) stepped(now clock.Instant) {
 	p := c.page
 	if p == nil {
 		return
 	}
 	p.step.Observe(p.ended(c).Sub(now))
-	if c.now >= p.at.Add(pageEvery) {
+	if c.now >= p.at.Add(pageEvery) || p.alive && c.alive() == 0 {
 		c.show(c.now)
 	}
+}
+
+// alive counts what would need further steps.
+func (c *Core) alive() int {
+	if c.hosted != nil {
+		return c.hosted.group.Alive()
+	}
+	return c.plane.Alive()
 }
 
 // show writes a state of the page. Under the lock.
@@ -58,6 +67,7 @@ func (c *Core) show(now clock.Instant) {
 	}
 	p.live.Stepped, p.live.Epoch, p.live.BlockBytes = now, c.mem.Epoch, c.blockBytes()
 	p.live.Poisoned, p.live.Draining = g.state.Poisoned != 0, g.state.Draining != 0
+	p.alive = g.own.Alive > 0
 	p.out.Publish(&p.live)
 }
 

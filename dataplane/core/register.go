@@ -264,7 +264,11 @@ func (c *Core) Unregister() error {
 	c.sleep()
 	c.endAll()
 	defer c.Wake() // the next step tells the host
-	return c.leave()
+	err := c.leave()
+	if p := c.page; p != nil {
+		c.show(max(c.now, p.at)) // that step may be long in coming
+	}
+	return err
 }
 
 // sleep takes the reader's side off the agent. It is a part of a step: a panic in it poisons. A poisoned plane is left alone.

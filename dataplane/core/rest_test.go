@@ -104,6 +104,55 @@ func TestASleepIsNoStall(t *testing.T) {
 	}
 }
 
+// Nobody steps who rests, so what its page says then stays: with a lease of the step before, that it stands still and holds blocks.
+func TestThePageOfAContextThatRestsSaysThatItHoldsNothing(t *testing.T) {
+	l := newLab(t, `{}`)
+	l.run(time.Second, 30*time.Millisecond)
+	p, err := l.p.core.Page()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	held := func() uint64 {
+		t.Helper()
+		var s watch.Snapshot
+		if err := p.Read(&s); err != nil {
+			t.Fatal(err)
+		}
+		n, _ := s.Value("held", "")
+		return n
+	}
+	lease := func(id string) {
+		t.Helper()
+		if _, err := l.p.host.Grant(host.Grant{ID: []byte(id), Blocks: 1, TTL: 10 * time.Second, Fixed: true}, l.now); err != nil {
+			t.Fatal(err)
+		}
+		l.now = l.now.Add(pageEvery)
+		l.stepOne(l.p)
+		if n := held(); n != 1 {
+			t.Fatalf("%d leases on the page, want 1", n)
+		}
+	}
+	lease("ends")
+	for end := l.now.Add(9 * time.Second); l.now < end; l.now = l.now.Add(50 * time.Millisecond) {
+		l.stepOne(l.p)
+	}
+	for l.p.core.plane.Alive() > 0 { // its last step comes between two states of the page
+		l.now = l.now.Add(7 * time.Millisecond)
+		l.stepOne(l.p)
+	}
+	if n := held(); n != 0 {
+		t.Errorf("at rest: %d leases on the page", n)
+	}
+	lease("slept")
+	if err := l.p.core.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	if n := held(); n != 0 {
+		t.Errorf("asleep: %d leases on the page", n)
+	}
+}
+
 // A router asks before it sends something new, and who has nothing to do makes no step that would say it.
 func TestAContextThatRestsSaysOnItsPageThatItDrains(t *testing.T) {
 	l := newLab(t, `{}`)

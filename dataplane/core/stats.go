@@ -113,7 +113,7 @@ func (c *Core) gather(g *gauges, walk *engineWalk) {
 	own.RefusedRing, own.RefusedTable = atomic.LoadUint64(&c.mem.Control.RefusedRing), atomic.LoadUint64(&c.mem.Control.RefusedTable)
 	if c.hosted != nil {
 		h := c.hosted.group
-		own.Held, own.HeldBlocks, own.Alive = h.Held(), h.Blocks(), h.Alive()
+		own.Held, own.HeldBlocks, own.Alive = h.Held(), h.Blocks(), c.alive()
 		if g.group = h.Counted(); walk == nil {
 			g.group = h.Gauges()
 		}
@@ -121,7 +121,7 @@ func (c *Core) gather(g *gauges, walk *engineWalk) {
 			g.ranks[n] = h.Rank(n)
 		}
 	} else {
-		own.Held, own.HeldBlocks, own.Alive = c.leases.Held(), c.leases.Blocks(), c.plane.Alive()
+		own.Held, own.HeldBlocks, own.Alive = c.leases.Held(), c.leases.Blocks(), c.alive()
 		g.plane = planeGauges{Expected: c.leases.Expected(), Ending: c.leases.Ending(), Lingering: c.leases.Lingering(), ReadsOpen: c.reads.Open(), LoadMaxNs: uint64(c.agent.longest)}
 		c.gatherMemory(&g.plane)
 		if g.tracker = c.tracker.Counted(); walk == nil {
