@@ -101,8 +101,9 @@ static int32_t look_up(void *handle, const char *file, nixl_api_t *api, char *te
 int32_t kvlx_library_open(const char *file, int32_t *library_out, char *text, size_t text_cap)
 {
 	/* NODELETE: UCX leaves threads and patched functions behind, so the library stays for the life of the process. */
-	if (kvl_bytes_missing(file) != 0) {
-		kvlx_text(text, text_cap, "%s is cut short: fetch it again", file);
+	const char *why = kvl_unloadable(file);
+	if (why != NULL) {
+		kvlx_text(text, text_cap, "%s %s: fetch it again", file, why);
 		return KVLX_UNAVAILABLE;
 	}
 	void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

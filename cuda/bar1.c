@@ -67,8 +67,9 @@ int32_t kvlc_bar1_free(const char *file, int32_t library, int32_t device, uint64
 	int32_t st = kvlc_features(library, device, &f, fault);
 	if (st != KVLC_OK)
 		return st;
-	if (kvl_bytes_missing(file) != 0) {
-		snprintf(text, text_cap, "%s is cut short: install it again", file);
+	const char *why = kvl_unloadable(file);
+	if (why != NULL) {
+		snprintf(text, text_cap, "%s %s: install it again", file, why);
 		return KVLC_NO_LIBRARY;
 	}
 	void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);

@@ -148,8 +148,9 @@ static int32_t take(void *handle, int begin, int32_t *library_out, int32_t *vers
 
 int32_t kvlc_library_open(const char *file, int32_t *library_out, int32_t *version_out, kvlc_fault_t *fault, char *text, size_t text_cap)
 {
-	if (kvl_bytes_missing(file) != 0) {
-		say(text, text_cap, "%s is cut short: install it again", file);
+	const char *why = kvl_unloadable(file);
+	if (why != NULL) {
+		say(text, text_cap, "%s %s: install it again", file, why);
 		return KVLC_NO_LIBRARY;
 	}
 	/* NODELETE: the driver leaves threads behind. */

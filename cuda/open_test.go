@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // wants fails the test unless the error is of a kind and its text has every word, a remedy among them.
@@ -59,6 +61,41 @@ func TestADriverThatWasCutShortIsRefused(t *testing.T) {
 	if _, err := d.BAR1Free(0); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "cut short") {
 		t.Errorf("the management library: %v", err)
 	}
+}
+
+// TestWhatIsNoFileIsNotLoaded: the loader would wait for whoever writes into a pipe, and a device may do anything when it is read.
+func TestWhatIsNoFileIsNotLoaded(t *testing.T) {
+	s := newScript(t)
+	d := s.retain(0).driver
+	pipe := filepath.Join(t.TempDir(), "libcuda.so.1")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"/dev/null", pipe} {
+		_, err := Open(file)
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "is a pipe, a socket or a device") {
+			t.Fatalf("%s: %v", file, err)
+		}
+		t.Setenv("KVLEASE_NVML", file)
+		if _, err := d.BAR1Free(0); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "is a pipe, a socket or a device") {
+			t.Errorf("the management library: %v", err)
+		}
+	}
+}
+
+// TestANameWithoutAFolderIsTheLoadersToFind: what lies under that name in the working folder is nothing that it would take.
+func TestANameWithoutAFolderIsTheLoadersToFind(t *testing.T) {
+	whole, err := os.ReadFile(newScript(t).path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	const name = "libkvlease-nowhere.so.1"
+	if err := os.WriteFile(name, whole[:8192], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(name)
+	wants(t, err, ErrUnavailable, name, "cannot open shared object file")
 }
 
 func TestWhatIsWrongWithADriverIsSaid(t *testing.T) {

@@ -170,8 +170,9 @@ int32_t kvl_core_load(const kvl_early_t *early, char *err, size_t cap)
 		snprintf(err, cap, "the path of " CORE_FILE " is too long");
 		return KVL_ERR_UNAVAILABLE;
 	}
-	if (kvl_bytes_missing(path) != 0) {
-		snprintf(err, cap, "%s is cut short: install it again", path);
+	const char *unfit = kvl_unloadable(path);
+	if (unfit != NULL) {
+		snprintf(err, cap, "%s %s: install it again", path, unfit);
 		return KVL_ERR_UNAVAILABLE;
 	}
 	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

@@ -1,5 +1,6 @@
 /* The library as a plugin: dlopen, errors of loading the core, dlclose. argv: the library, then a folder to work in. */
 #include <dlfcn.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../src/whole.h"
@@ -78,6 +79,14 @@ int main(int argc, char **argv)
 		CHECK(strstr(err, empty) != NULL);
 		CHECK(unlink(empty) == 0);
 	}
+	/* what no library can be: the loader would wait for a writer of the pipe */
+	CHECK(mkfifo(empty, 0600) == 0);
+	for (int i = 0; i < 2; i++) {
+		setenv("KVLEASE_CORE", i == 0 ? "/dev/null" : empty, 1);
+		CHECK(open_it("{}", 2, &ctx, err, sizeof err) == KVL_ERR_UNAVAILABLE);
+		CHECK(strstr(err, "is a pipe, a socket or a device") != NULL);
+	}
+	CHECK(unlink(empty) == 0);
 	/* the good one after all that */
 	setenv("KVLEASE_CORE", good, 1);
 	CHECK(open_it("{}", 2, &ctx, err, sizeof err) == KVL_OK);

@@ -109,12 +109,12 @@ func openManagement(path string) (*management, error) {
 	return m, file.Close()
 }
 
-// whole refuses a library that is cut short, of which the loader, and the process with it, would die.
+// whole refuses a library that is cut short, of which the loader, and the process with it, would die, and what is no file, for which it would wait.
 func whole(path string) error {
 	file := C.CString(path)
 	defer C.free(unsafe.Pointer(file))
-	if C.kvl_bytes_missing(file) != 0 {
-		return fmt.Errorf("%s is cut short: install it again", path)
+	if why := C.kvl_unloadable(file); why != nil {
+		return fmt.Errorf("%s %s: install it again", path, C.GoString(why))
 	}
 	return nil
 }
