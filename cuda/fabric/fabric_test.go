@@ -315,11 +315,15 @@ func TestALinkIsAsFastAsItsLanesTogether(t *testing.T) {
 }
 
 func FuzzList(f *testing.F) {
-	for _, s := range []string{"0-3,8", "0", "", "3-1", "1-", "-1", "0-99999999999", "x"} {
+	for _, s := range []string{"0-3,8", "0", "", "3-1", "1-", "-1", "0-99999999999", "x", "9223372036854775807", "0-60000,0-60000"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		for _, n := range List(s) {
+		list := List(s)
+		if len(list) > listMax {
+			t.Fatalf("%q has %d numbers", s, len(list))
+		}
+		for _, n := range list {
 			if n < 0 {
 				t.Fatalf("%q has %d", s, n)
 			}
@@ -331,7 +335,7 @@ func TestAListOfTheKernel(t *testing.T) {
 	if diff := cmp.Diff([]int{0, 1, 2, 3, 8, 10, 11}, List("0-3,8,10-11\n")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	for _, none := range []string{"", "x", "1-", "0-999999999", "-3"} {
+	for _, none := range []string{"", "x", "1-", "0-999999999", "-3", "65536", "9223372036854775807", "0-60000,0-60000"} {
 		if got := List(none); got != nil {
 			t.Errorf("%q gives %v", none, got)
 		}

@@ -26,8 +26,8 @@ func (t tree) link(pci string) (l Link) {
 		return l
 	}
 	read := func(which string) (gts float64, width int) {
-		gts = rdma.Rate(t.word(string(t), "bus/pci/devices", pci, which+"_link_speed")) // "Unknown" is none
-		width, err := strconv.Atoi(t.word(string(t), "bus/pci/devices", pci, which+"_link_width"))
+		gts = rdma.Rate(rdma.Text(string(t), "bus/pci/devices", pci, which+"_link_speed")) // "Unknown" is none
+		width, err := strconv.Atoi(rdma.Text(string(t), "bus/pci/devices", pci, which+"_link_width"))
 		if err != nil || width < 0 || width > widthMax {
 			return gts, 0
 		}

@@ -1,12 +1,13 @@
 package fabric
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
 
 // tree is sysfs below a root.
@@ -41,7 +42,7 @@ func (t tree) node(pci string) int {
 		return -1
 	}
 	for ; filepath.Base(dir) != "devices" && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if n, err := strconv.Atoi(t.word(dir, "numa_node")); err == nil && n >= 0 {
+		if n, err := strconv.Atoi(rdma.Text(dir, "numa_node")); err == nil && n >= 0 {
 			return n
 		}
 	}
@@ -54,30 +55,28 @@ func (t tree) node(pci string) int {
 // nodes are the NUMA nodes that have processors: Grace Hopper's GPU memory is a node, too.
 func (t tree) nodes() []int {
 	for _, file := range []string{"has_cpu", "online"} {
-		if nodes := List(t.word(string(t), "devices/system/node", file)); len(nodes) > 0 {
+		if nodes := List(rdma.Text(string(t), "devices/system/node", file)); len(nodes) > 0 {
 			return nodes
 		}
 	}
 	return nil
 }
 
-func (t tree) word(parts ...string) string {
-	text, _ := os.ReadFile(filepath.Join(parts...))
-	return strings.TrimSpace(string(text))
-}
-
 // nvidiaOnBus lists the addresses of NVIDIA's display and 3D controllers on the bus, whatever drives them.
 func (t tree) nvidiaOnBus() (gpus []string) {
 	all, _ := filepath.Glob(filepath.Join(string(t), "bus/pci/devices", "*"))
 	for _, dir := range all {
-		if t.word(dir, "vendor") == "0x10de" && strings.HasPrefix(t.word(dir, "class"), "0x03") {
+		if rdma.Text(dir, "vendor") == "0x10de" && strings.HasPrefix(rdma.Text(dir, "class"), "0x03") {
 			gpus = append(gpus, filepath.Base(dir))
 		}
 	}
 	return gpus
 }
 
-// List reads a list as the kernel writes it: 0-3,8. What is none gives nothing.
+// listMax is more than the kernel has processors or nodes (CONFIG_NR_CPUS, 8,192 at most).
+const listMax = 1 << 16
+
+// List reads a list as the kernel writes it: 0-3,8. What is none gives nothing, and so does one with numbers that nothing has.
 func List(text string) (list []int) {
 	for part := range strings.SplitSeq(strings.TrimSpace(text), ",") {
 		first, last, isRange := strings.Cut(part, "-")
@@ -86,7 +85,7 @@ func List(text string) (list []int) {
 		if isRange && err == nil {
 			to, err = strconv.Atoi(last)
 		}
-		if err != nil || from < 0 || to-from > 1<<16 {
+		if err != nil || from < 0 || to >= listMax || len(list)+to-from >= listMax {
 			return nil
 		}
 		for n := from; n <= to; n++ {

@@ -3,8 +3,8 @@ package fabric
 import (
 	"encoding/binary"
 	"errors"
-	"os"
-	"path/filepath"
+
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
 
 // ErrConfigSpace says that this process may not see what is asked of a PCI function: the kernel gives the rest of the configuration space, behind its
@@ -51,7 +51,7 @@ func (h *Host) Redirects(gpu, nic int) (ports []string, err error) {
 
 // acs is the control register of a port's access control services, 0 if it has none.
 func (t tree) acs(port string) (uint16, error) {
-	space, err := os.ReadFile(filepath.Join(string(t), "bus", "pci", "devices", port, "config"))
+	space, err := rdma.File(string(t), "bus", "pci", "devices", port, "config")
 	switch {
 	case err != nil || len(space) <= configOthers:
 		return 0, ErrConfigSpace
@@ -74,7 +74,7 @@ func (t tree) translation(pci string) string {
 	if pci == "" {
 		return ""
 	}
-	return t.word(string(t), "bus/pci/devices", pci, "iommu_group", "type")
+	return rdma.Text(string(t), "bus/pci/devices", pci, "iommu_group", "type")
 }
 
 // Translated are the GPUs and usable NICs, by their addresses, whose addresses an IOMMU translates; behind is how many functions have an IOMMU before

@@ -29,8 +29,8 @@ func gids(port string) (list []GID) {
 		if err != nil {
 			continue
 		}
-		raw, err := hex.DecodeString(strings.ReplaceAll(word(e), ":", ""))
-		kind := word(filepath.Join(port, "gid_attrs", "types", filepath.Base(e)))
+		raw, err := hex.DecodeString(strings.ReplaceAll(Text(e), ":", ""))
+		kind := Text(port, "gid_attrs", "types", filepath.Base(e))
 		if err != nil || len(raw) != 16 || kind == "" {
 			continue
 		}
@@ -38,7 +38,7 @@ func gids(port string) (list []GID) {
 		if addr.IsUnspecified() {
 			continue
 		}
-		list = append(list, GID{Index: index, V2: kind == "RoCE v2", Address: addr, Net: word(filepath.Join(port, "gid_attrs", "ndevs", filepath.Base(e)))})
+		list = append(list, GID{Index: index, V2: kind == "RoCE v2", Address: addr, Net: Text(port, "gid_attrs", "ndevs", filepath.Base(e))})
 	}
 	slices.SortFunc(list, func(a, b GID) int { return a.Index - b.Index })
 	return list

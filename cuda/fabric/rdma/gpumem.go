@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 )
 
@@ -32,14 +31,14 @@ const dmaBufMajor, dmaBufMinor = 5, 12
 func LookGPUMemory(sys, proc, release string) GPUMemory {
 	var m GPUMemory
 	for _, p := range peerModules {
-		if word(filepath.Join(sys, p.file)) != "" {
+		if Text(sys, p.file) != "" {
 			m.Module = p.module
 			break
 		}
 	}
 	var major, minor int
 	fmt.Sscanf(release, "%d.%d", &major, &minor)
-	driver := word(filepath.Join(proc, "driver", "nvidia", "version"))
+	driver := Text(proc, "driver", "nvidia", "version")
 	switch {
 	case driver == "":
 		m.DMABuf = fmt.Errorf("no NVIDIA driver is loaded")

@@ -5,7 +5,6 @@ package rdma
 
 import (
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -70,7 +69,7 @@ func Look(sys, dev string) []NIC {
 }
 
 func look(link, dev string, verbs map[string]string) NIC {
-	n := NIC{Name: filepath.Base(link), Firmware: word(filepath.Join(link, "fw_ver"))}
+	n := NIC{Name: filepath.Base(link), Firmware: Text(link, "fw_ver")}
 	function := filepath.Join(link, "device")
 	if real, err := filepath.EvalSymlinks(function); err == nil && isPCI(filepath.Base(real)) {
 		n.PCI = filepath.Base(real)
@@ -101,8 +100,8 @@ func lookPort(dir string) (Port, bool) {
 	if err != nil {
 		return Port{}, false
 	}
-	p := Port{N: n, State: second(word(filepath.Join(dir, "state"))), Phys: second(word(filepath.Join(dir, "phys_state"))),
-		Layer: word(filepath.Join(dir, "link_layer")), Rate: word(filepath.Join(dir, "rate"))}
+	p := Port{N: n, State: second(Text(dir, "state")), Phys: second(Text(dir, "phys_state")),
+		Layer: Text(dir, "link_layer"), Rate: Text(dir, "rate")}
 	p.Gbps = Rate(p.Rate)
 	if p.RoCE() {
 		p.GIDs = gids(dir)
@@ -115,7 +114,7 @@ func verbsFiles(sys string) map[string]string {
 	files := map[string]string{}
 	all, _ := filepath.Glob(filepath.Join(sys, "class", "infiniband_verbs", "uverbs*"))
 	for _, v := range all {
-		if name := word(filepath.Join(v, "ibdev")); name != "" {
+		if name := Text(v, "ibdev"); name != "" {
 			files[name] = filepath.Base(v)
 		}
 	}
@@ -139,12 +138,6 @@ func second(text string) string {
 		return name
 	}
 	return text
-}
-
-// word is the text of a small file; empty if there is none.
-func word(file string) string {
-	text, _ := os.ReadFile(file)
-	return strings.TrimSpace(string(text))
 }
 
 // isPCI tells whether a name is the address of a PCI function: 0000:1a:00.0.

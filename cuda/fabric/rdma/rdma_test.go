@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/cuda/fabric/machine"
 )
@@ -122,5 +124,23 @@ func TestARateIsANumberThatALinkCanHave(t *testing.T) {
 		if got := Rate(text); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
+	}
+}
+
+// TestOnlySmallFilesAreRead: what lies there may be a user's or a container's, and whoever looks may be root.
+func TestOnlySmallFilesAreRead(t *testing.T) {
+	dir := t.TempDir()
+	pipe, endless, circle := filepath.Join(dir, "pipe"), filepath.Join(dir, "endless"), filepath.Join(dir, "circle")
+	if err := errors.Join(unix.Mkfifo(pipe, 0o600), os.Symlink("/dev/zero", filepath.Join(dir, "zero")), os.Symlink(circle, circle),
+		os.WriteFile(endless, []byte(" word"), 0o600), os.Truncate(endless, 1<<40)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"zero", "pipe", "circle", ".", "nowhere"} {
+		if text, err := File(dir, name); err == nil || Text(dir, name) != "" {
+			t.Fatalf("%s is a file of %q", name, text)
+		}
+	}
+	if text := Text(endless); len(text) >= 1<<20 || !strings.HasPrefix(text, "word") {
+		t.Errorf("%d bytes of a file without end", len(text))
 	}
 }

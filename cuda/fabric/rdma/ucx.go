@@ -1,8 +1,7 @@
 package rdma
 
 import (
-	"os"
-	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -13,14 +12,6 @@ import (
 // processors only; here they count.
 func Told(env func(name string) (string, bool), process string) func(name string) (string, bool) {
 	lines := map[string]string{}
-	add := func(file string) {
-		text, _ := os.ReadFile(file)
-		for line := range strings.Lines(string(text)) {
-			if name, value, ok := strings.Cut(line, "="); ok {
-				lines[strings.TrimSpace(name)] = strings.TrimSpace(value) // a comment's name begins with its mark
-			}
-		}
-	}
 	folders := []string{"/etc/ucx"}
 	for _, name := range []string{"HOME", "UCX_CONFIG_DIR"} {
 		if dir, _ := env(name); dir != "" {
@@ -28,9 +19,9 @@ func Told(env func(name string) (string, bool), process string) func(name string
 		}
 	}
 	for _, dir := range folders {
-		add(filepath.Join(process, "root", dir, "ucx.conf"))
+		settings(Text(process, "root", dir, "ucx.conf"), lines)
 	}
-	add(filepath.Join(process, "cwd", "ucx.conf"))
+	settings(Text(process, "cwd", "ucx.conf"), lines)
 	return func(name string) (string, bool) {
 		if value, set := env(name); set {
 			return value, true
@@ -39,6 +30,39 @@ func Told(env func(name string) (string, bool), process string) func(name string
 		return value, set
 	}
 }
+
+// settings adds those of a ucx.conf, read as UCX's parser does (openucx/ucx, ucs/config/ini.c): name=value or name:value a line, with blanks around both; a
+// line that begins with ; or # is a comment, and so is the rest of one behind a blank and ;. A line that is set in is a new value of the name before it.
+func settings(text string, lines map[string]string) {
+	last := ""
+	for line := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) {
+		inset := strings.TrimLeft(line, blanks) != line
+		line = strings.Trim(line, blanks)
+		switch {
+		case line == "" || line[0] == ';' || line[0] == '#':
+			continue
+		case last != "" && inset:
+			lines[last] = line
+			continue
+		case line[0] == '[':
+			last = ""
+			continue
+		}
+		if at := inlineComment.FindStringIndex(line); at != nil {
+			line = line[:at[0]]
+		}
+		if at := strings.IndexAny(line, "=:"); at >= 0 {
+			last = strings.Trim(line[:at], blanks)
+			lines[last] = strings.Trim(line[at+1:], blanks)
+		}
+	}
+}
+
+// blanks are those of isspace in C.
+const blanks = " \t\n\v\f\r"
+
+// inlineComment is where a comment behind a setting begins.
+var inlineComment = regexp.MustCompile(`\s;`)
 
 // Takes tells which NICs UCX uses of those that it can, by what its user says in UCX_TLS and UCX_NET_DEVICES. Empty is not said. Their form is that of
 // UCX's lists (openucx/ucx, ucs/config/parser.c, "allow list"): names, all, or, behind ^, all but what is named.

@@ -31,10 +31,10 @@ func TestNICsAreThoseThatUCXMayUse(t *testing.T) {
 func TestWhatAUserHasToldUCXIsFoundWhereUCXLooks(t *testing.T) {
 	process := t.TempDir()
 	for name, text := range map[string]string{
-		"root/etc/ucx/ucx.conf":    "UCX_TLS=rc\nUCX_NET_DEVICES=mlx5_0:1\n# UCX_MAX_RMA_RAILS=8\n",
+		"root/etc/ucx/ucx.conf":    "\ufeffUCX_TLS=rc ; as the guide says\nUCX_NET_DEVICES=mlx5_0:1\n# UCX_MAX_RMA_RAILS=8\n  ;UCX_MAX_RMA_RAILS=7\n",
 		"root/home/me/ucx.conf":    "[Section]\n UCX_NET_DEVICES = mlx5_1:1 \n",
-		"root/opt/ucx/ucx.conf":    "UCX_NET_DEVICES=mlx5_2:1",
-		"cwd/ucx.conf":             "UCX_IB_GPU_DIRECT_RDMA=no\n",
+		"root/opt/ucx/ucx.conf":    "UCX_NET_DEVICES : mlx5_2:1",
+		"cwd/ucx.conf":             "UCX_IB_GPU_DIRECT_RDMA=yes\n # not yet\n no\n",
 		"root/nowhere/at/ucx.conf": "UCX_MAX_RMA_RAILS=9\n",
 	} {
 		name = filepath.Join(process, name)

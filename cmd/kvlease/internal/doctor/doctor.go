@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/attach"
@@ -73,12 +72,6 @@ func (s *System) self() bool { return s.PID == "self" }
 func (s *System) proc(name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(s.Proc, s.PID, name))
 	return string(text), err
-}
-
-// read is the text of a file below a root without the blanks around it; empty if there is none.
-func read(parts ...string) string {
-	text, _ := os.ReadFile(filepath.Join(parts...))
-	return strings.TrimSpace(string(text))
 }
 
 // fabric is the machine's GPUs and NICs, looked at once.

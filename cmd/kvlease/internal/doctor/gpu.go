@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cuda/fabric"
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
 
 // driverFixes are what to do when the driver's library has nothing to say.
@@ -38,7 +39,7 @@ func gpuDriver(_ context.Context, s *System) []Result {
 	h := s.fabric()
 	if h.GPUErr == nil {
 		kind := ""
-		switch module := read(s.Proc, "driver/nvidia/version"); {
+		switch module := rdma.Text(s.Proc, "driver/nvidia/version"); {
 		case strings.Contains(module, "Open Kernel Module"):
 			kind = ", open kernel modules"
 		case module != "":

@@ -147,7 +147,7 @@ func coreFiles(_ context.Context, s *System) []Result {
 	if err != nil {
 		return unread(name, err)
 	}
-	pattern := read(s.Proc, "sys/kernel/core_pattern")
+	pattern := rdma.Text(s.Proc, "sys/kernel/core_pattern")
 	switch {
 	case strings.HasPrefix(pattern, "|"):
 		return one(name, Pass, "taken by "+strings.Fields(pattern[1:] + " nobody")[0]+", whatever the limit") // core(5): a pipe is not limited

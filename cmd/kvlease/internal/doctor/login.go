@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
 
 // configFolders are where systemd looks for its configuration, the first one first (systemd, logind.conf(5)).
@@ -56,7 +58,7 @@ func removeIPC(_ context.Context, s *System) []Result {
 // a folder further up stands for those of the same name below it.
 func (s *System) logindSays(key string) (value string) {
 	for _, dir := range configFolders {
-		if text := read(s.Root, dir, "logind.conf"); text != "" {
+		if text := rdma.Text(s.Root, dir, "logind.conf"); text != "" {
 			value = lastOf(text, key, value)
 			break
 		}
@@ -74,7 +76,7 @@ func (s *System) logindSays(key string) (value string) {
 	}
 	slices.Sort(names)
 	for _, n := range names {
-		value = lastOf(read(dropIns[n]), key, value)
+		value = lastOf(rdma.Text(dropIns[n]), key, value)
 	}
 	return value
 }
@@ -91,7 +93,7 @@ func lastOf(text, key, before string) string {
 
 // systemUIDMax is the last user of the system: what login.defs says, else 999 as systemd has it.
 func (s *System) systemUIDMax() int {
-	for line := range strings.Lines(read(s.Root, "etc/login.defs")) {
+	for line := range strings.Lines(rdma.Text(s.Root, "etc/login.defs")) {
 		if f := strings.Fields(line); len(f) == 2 && f[0] == "SYS_UID_MAX" {
 			if n, err := strconv.Atoi(f[1]); err == nil {
 				return n
@@ -103,7 +105,7 @@ func (s *System) systemUIDMax() int {
 
 // lingers tells whether the user's manager stays when sessions end. The files have the names of users.
 func (s *System) lingers(uid int) bool {
-	for line := range strings.Lines(read(s.Root, "etc/passwd")) {
+	for line := range strings.Lines(rdma.Text(s.Root, "etc/passwd")) {
 		if f := strings.Split(line, ":"); len(f) > 2 && f[2] == strconv.Itoa(uid) {
 			_, err := os.Stat(filepath.Join(s.Root, "var/lib/systemd/linger", f[0]))
 			return err == nil

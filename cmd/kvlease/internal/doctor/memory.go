@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cuda/fabric"
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
 
 // unlimitedV1 is what v1 says where nothing limits: the largest multiple of a page.
@@ -30,14 +31,14 @@ func memoryLimit(_ context.Context, s *System) []Result {
 	}
 	least, where := uint64(noLimit), ""
 	for _, dir := range dirs {
-		if n, err := strconv.ParseUint(read(dir, limitFile), 10, 64); err == nil && n < unlimitedV1 && n < least {
+		if n, err := strconv.ParseUint(rdma.Text(dir, limitFile), 10, 64); err == nil && n < unlimitedV1 && n < least {
 			least, where = n, dir
 		}
 	}
 	if where == "" {
 		return one(name, Pass, "no limit")
 	}
-	used, _ := strconv.ParseUint(read(where, usedFile), 10, 64)
+	used, _ := strconv.ParseUint(rdma.Text(where, usedFile), 10, 64)
 	value := fmt.Sprintf("%s of %s used (%s)", size(used), size(least), where)
 	const roomLeast = 2 << 30 // the core's heap may grow to 1 GiB (core_memory_max), and NIXL with UCX takes tens of MiB a rank
 	if least-min(used, least) >= roomLeast {
@@ -94,7 +95,7 @@ func numa(_ context.Context, s *System) []Result {
 	}
 	var on []string
 	for _, n := range h.Nodes {
-		cpus := fabric.List(read(s.Sys, fmt.Sprintf("devices/system/node/node%d/cpulist", n)))
+		cpus := fabric.List(rdma.Text(s.Sys, fmt.Sprintf("devices/system/node/node%d/cpulist", n)))
 		if slices.ContainsFunc(cpus, func(c int) bool { return slices.Contains(list, c) }) {
 			on = append(on, strconv.Itoa(n))
 		}
@@ -107,7 +108,7 @@ func numa(_ context.Context, s *System) []Result {
 		lines = ill(name, Warn, value, "threads and memory of one rank may lie on different sockets than its GPU and its NIC",
 			"start each rank on its GPU's node: numactl --cpunodebind=N --preferred=N%s", gpuNodes(h))
 	}
-	if read(s.Proc, "sys/kernel/numa_balancing") == "1" {
+	if rdma.Text(s.Proc, "sys/kernel/numa_balancing") == "1" {
 		lines = append(lines, ill("NUMA balancing", Warn, "on", "the kernel unmaps pages of the process now and then to see who uses them: each touch after that is a fault",
 			"sysctl -w kernel.numa_balancing=0")...)
 	}

@@ -174,7 +174,7 @@ func (s *System) harm(key, value string) (why, fix string) {
 	case "UCX_NET_DEVICES":
 		for _, d := range list {
 			device, _, _ := strings.Cut(strings.TrimPrefix(d, "^"), ":")
-			if device != "all" && !slices.ContainsFunc(h.NICs, func(n rdma.NIC) bool { return n.Name == device }) && read(s.Sys, "class/net", device, "ifindex") == "" {
+			if device != "all" && !slices.ContainsFunc(h.NICs, func(n rdma.NIC) bool { return n.Name == device }) && rdma.Text(s.Sys, "class/net", device, "ifindex") == "" {
 				return "there is no device " + text.Printable(device) + " here: UCX goes on without it, perhaps over TCP", "unset " + key + ", or see the settings below"
 			}
 		}

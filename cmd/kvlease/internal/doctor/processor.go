@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cuda/fabric"
+	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 )
 
 // cpusGood is how many processors an engine wants: its loop, the pump or the core, the transport's thread, and one for all else.
@@ -35,7 +36,7 @@ func cpus(_ context.Context, s *System) []Result {
 	if err != nil {
 		return unread(name, err)
 	}
-	online := fabric.List(read(s.Sys, "devices/system/cpu/online"))
+	online := fabric.List(rdma.Text(s.Sys, "devices/system/cpu/online"))
 	value := fmt.Sprintf("%d of %d", len(list), len(online))
 	if len(list) >= cpusGood {
 		return one(name, Pass, value)
@@ -61,7 +62,7 @@ func cpuQuota(_ context.Context, s *System) []Result {
 		return one(name, Pass, "no limit")
 	}
 	value := fmt.Sprintf("%.3g processors (%s)", least, where)
-	for line := range strings.Lines(read(where, "cpu.stat")) {
+	for line := range strings.Lines(rdma.Text(where, "cpu.stat")) {
 		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "nr_throttled "); ok && n != "0" {
 			value += ", held up " + n + " times so far"
 		}
@@ -73,11 +74,11 @@ func cpuQuota(_ context.Context, s *System) []Result {
 // quotaOf is what a cgroup may use in a period, both in µs; 0: all.
 func quotaOf(dir string, v1 bool) (quota, period float64) {
 	if v1 {
-		quota, _ = strconv.ParseFloat(read(dir, "cpu.cfs_quota_us"), 64)
-		period, _ = strconv.ParseFloat(read(dir, "cpu.cfs_period_us"), 64)
+		quota, _ = strconv.ParseFloat(rdma.Text(dir, "cpu.cfs_quota_us"), 64)
+		period, _ = strconv.ParseFloat(rdma.Text(dir, "cpu.cfs_period_us"), 64)
 		return max(quota, 0), period
 	}
-	a, b, _ := strings.Cut(read(dir, "cpu.max"), " ") // "max 100000": no limit
+	a, b, _ := strings.Cut(rdma.Text(dir, "cpu.max"), " ") // "max 100000": no limit
 	quota, _ = strconv.ParseFloat(a, 64)
 	period, _ = strconv.ParseFloat(b, 64)
 	return quota, period
@@ -89,7 +90,7 @@ func isolation(_ context.Context, s *System) []Result {
 	if err != nil {
 		return unread(name, err)
 	}
-	isolated := fabric.List(read(s.Sys, "devices/system/cpu/isolated"))
+	isolated := fabric.List(rdma.Text(s.Sys, "devices/system/cpu/isolated"))
 	var ours []int
 	for _, c := range list {
 		if slices.Contains(isolated, c) {
@@ -117,7 +118,7 @@ func governor(_ context.Context, s *System) []Result {
 	}
 	seen := map[string]int{}
 	for _, f := range files {
-		seen[read(f)]++
+		seen[rdma.Text(f)]++
 	}
 	var words []string
 	for g, n := range seen {
@@ -141,7 +142,7 @@ const clockSlow = 500 * time.Nanosecond
 func clockSource(_ context.Context, s *System) []Result {
 	const name = "clock source"
 	dir := filepath.Join(s.Sys, "devices/system/clocksource/clocksource0")
-	now := read(dir, "current_clocksource")
+	now := rdma.Text(dir, "current_clocksource")
 	if now == "" {
 		return one(name, Skip, "the kernel does not tell")
 	}
@@ -152,5 +153,5 @@ func clockSource(_ context.Context, s *System) []Result {
 	}
 	return ill(name, Warn, value, "each hook and each step reads the clock: this one makes a system call of it, or goes to a device",
 		"the kernel offers %s: echo tsc > %s/current_clocksource if it is among them, else see dmesg for why the kernel left it (clocksource=, tsc= on its command line)",
-		read(dir, "available_clocksource"), dir)
+		rdma.Text(dir, "available_clocksource"), dir)
 }

@@ -1,6 +1,12 @@
 package doctor
 
-import "testing"
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
 
 // harmed is a machine with a harm, and the line that tells of it.
 type harmed struct {
@@ -113,5 +119,28 @@ func TestWhatLogindRemoves(t *testing.T) {
 		{"a process that tells no user", "no-nic", func(r *rig) { r.put("run/systemd/seats/seat0", "") }, "RemoveIPC", Skip, "no Uid", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) { hold(t, tc.machine, tc.harm, tc.line, tc.want, tc.value, tc.fix) })
+	}
+}
+
+// TestWhatAnotherHasPutInPlaceOfAFileIsNotWaitedFor: doctor --pid looks as root into the files of a container.
+func TestWhatAnotherHasPutInPlaceOfAFileIsNotWaitedFor(t *testing.T) {
+	r := newRig(t, "no-nic")
+	r.put("run/systemd/seats/x", "")
+	r.put("proc/self/status", "Name:\tengine\nUid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\nCpus_allowed_list:\t0-15")
+	r.put("etc/passwd", "engine:x:1000:1000::/:/bin/sh")
+	r.put("etc/systemd/logind.conf.d/x", "")
+	r.put("proc/self/root/etc/ucx/x", "")
+	r.put("proc/self/cwd/x", "")
+	for _, name := range []string{"etc/login.defs", "etc/systemd/logind.conf", "etc/systemd/logind.conf.d/a.conf",
+		"proc/self/root/etc/ucx/ucx.conf", "proc/self/cwd/ucx.conf"} {
+		if err := unix.Mkfifo(filepath.Join(r.dir, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l := r.line("RemoveIPC"); l.State != Warn || !strings.Contains(l.Value, "user 1000 is none of the system (to 999)") {
+		t.Errorf("%+v", l)
+	}
+	if l := r.line("locked memory"); l.State != Pass {
+		t.Errorf("%+v", l)
 	}
 }
