@@ -90,6 +90,23 @@ func endings(ignored func(os.Signal) bool) []os.Signal {
 
 // run is main without the process around it.
 func run(args []string, w world) int {
+	if terminal(w.stdout) { // commands ask it for its size
+		return obey(args, w)
+	}
+	out := &told{out: w.stdout}
+	w.stdout = out
+	code := obey(args, w)
+	err := out.failed()
+	if err == nil {
+		return code
+	}
+	if code == exitOK { // else it has said why
+		fmt.Fprintln(w.stderr, "kvlease:", err)
+	}
+	return exitFailed
+}
+
+func obey(args []string, w world) int {
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
