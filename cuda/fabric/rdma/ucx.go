@@ -95,13 +95,50 @@ func Verbs(tls string) bool {
 	})
 }
 
-// listOf reads a list as UCX does: what is named, or, behind ^, all but what is named.
+// transports begin the names of UCX's transports and of its words for several (openucx/ucx, uct and ucp/core/ucp_context.c, UCX 1.20 to 1.23): rc is the
+// beginning of rc_x, rc_mlx5 and others.
+var transports = []string{"all", "ib", "rc", "dc", "ud", "srd", "gga", "tcp", "self", "sm", "shm", "mm", "posix", "sysv", "xpmem", "knem", "cma", "cuda", "gdr", "rocm",
+	"ze", "ugni", "gaudi"}
+
+// UnknownTransports are the names in UCX_TLS that are no transport of UCX's, in which case and blanks count.
+func UnknownTransports(tls string) (unknown []string) {
+	names, _ := listOf(tls)
+	for _, name := range names {
+		base, _, _ := strings.Cut(strings.TrimPrefix(name, `\`), ":")
+		base, _, _ = strings.Cut(base, "_")
+		if !slices.Contains(transports, base) {
+			unknown = append(unknown, name)
+		}
+	}
+	return unknown
+}
+
+// EmptyList tells whether a list of UCX's names nothing: with such a UCX_TLS it opens for nobody, with such a UCX_NET_DEVICES it has no network.
+func EmptyList(list string) bool {
+	names, _ := listOf(list)
+	return len(names) == 0
+}
+
+// listOf reads a list as UCX does: what is named, or, behind ^, all but what is named. UCX takes the blanks around a name for a part of it.
 func listOf(text string) (names []string, not bool) {
-	text, not = strings.CutPrefix(strings.TrimSpace(text), "^")
+	text, not = strings.CutPrefix(text, "^")
 	for name := range strings.SplitSeq(text, ",") {
-		if name = strings.TrimSpace(name); name != "" {
+		if name != "" {
 			names = append(names, name)
 		}
 	}
 	return names, not
+}
+
+// Ternary reads a setting that is yes, no or try to UCX (ucs/config/parser.c, ucs_config_sscanf_ternary); false: it is none of these, and UCX does not open.
+func Ternary(text string) (value string, ok bool) {
+	switch strings.ToLower(text) {
+	case "y", "yes", "1":
+		return "yes", true
+	case "n", "no", "0":
+		return "no", true
+	case "try", "maybe":
+		return "try", true
+	}
+	return "", false
 }

@@ -172,6 +172,12 @@ func (s *System) harm(key, value string) (why, fix string) {
 			return "UCX then takes SIGSEGV, SIGBUS and SIGFPE: the core's recovery and the engine's own crash handler are gone", "unset " + key
 		}
 	case "UCX_NET_DEVICES":
+		if value == "" {
+			return "UCX takes an empty list at its word: it has no network, and no agent opens", "unset " + key
+		}
+		if rdma.EmptyList(value) { // behind ^: none is left out
+			return "", ""
+		}
 		for _, d := range list {
 			device, _, _ := strings.Cut(strings.TrimPrefix(d, "^"), ":")
 			if device != "all" && !slices.ContainsFunc(h.NICs, func(n rdma.NIC) bool { return n.Name == device }) && rdma.Text(s.Sys, "class/net", device, "ifindex") == "" {
@@ -179,12 +185,22 @@ func (s *System) harm(key, value string) (why, fix string) {
 			}
 		}
 	case "UCX_TLS":
+		if rdma.EmptyList(value) {
+			return "UCX refuses an empty list: no agent opens", "unset " + key
+		}
+		if unknown := rdma.UnknownTransports(value); len(unknown) > 0 {
+			return fmt.Sprintf("UCX has no transport %q, where case and blanks count: it goes on without it, and if no other is left no agent opens", unknown[0]),
+				"unset " + key + ", or names as ucx_info -d has them, with commas and no blanks between"
+		}
 		usable := slices.ContainsFunc(h.NICs, func(n rdma.NIC) bool { return n.Usable() })
 		if usable && !rdma.Verbs(value) {
 			return "it leaves no transport over the RDMA NICs", "unset " + key + ", or have rc among them"
 		}
 	case "UCX_IB_GPU_DIRECT_RDMA":
-		if len(h.GPUs) > 0 && (value == "n" || value == "no" || value == "0") {
+		switch is, ok := rdma.Ternary(value); {
+		case !ok:
+			return "UCX takes yes, no or try: it opens no NIC with anything else", "unset " + key + ", or yes"
+		case is == "no" && len(h.GPUs) > 0:
 			return "NICs may not reach GPU memory: each read goes through host memory", "unset " + key
 		}
 	case "NIXL_PLUGIN_DIR":
