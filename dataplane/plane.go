@@ -192,6 +192,9 @@ func (p *Plane) count() {
 // WrapTransport puts a transport in front of the one that notifications come from, for tests of what a fault there does.
 func (p *Plane) WrapTransport(tr transport.Transport) { p.tr = tr }
 
+// Untaken is how many bytes of its host's records no step has taken. Any thread.
+func (p *Plane) Untaken() uint64 { return p.sources.Untaken() }
+
 // Backlog is the number of notifications that are known to have arrived and are not applied.
 func (p *Plane) Backlog() uint64 { return p.arrived - p.applied }
 

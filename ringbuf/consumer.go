@@ -122,6 +122,13 @@ func (c *Consumer) Release() {
 	}
 }
 
+// Untaken is how many bytes of records, and of padding between them, have been published and not given back. Unlike the rest it may be
+// asked by any thread, whatever the consumer does meanwhile.
+func (c *Consumer) Untaken() uint64 {
+	tail := atomic.LoadUint64(c.tailWord) // before the head: it never passes it
+	return min(atomic.LoadUint64(c.headWord)-tail, c.mask+1)
+}
+
 // Position is where Next goes on: everything before it has been handed out.
 func (c *Consumer) Position() uint64 { return c.pos }
 

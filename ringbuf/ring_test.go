@@ -84,6 +84,26 @@ func TestGreatestRecordPassesThroughTheSmallestRingFromAnyOffset(t *testing.T) {
 	}
 }
 
+func TestWhatIsUntakenIsWhatWasPublishedAndNotGivenBack(t *testing.T) {
+	mem, p, c := newRing(t, CapacityMin)
+	want := func(n uint64) {
+		t.Helper()
+		if got := c.Untaken(); got != n {
+			t.Errorf("%d bytes, want %d", got, n)
+		}
+	}
+	p.Reserve(1, 100)
+	want(0)
+	p.Publish()
+	want(recordBytes(100))
+	c.Next()
+	want(recordBytes(100))
+	c.Release()
+	want(0)
+	binary.LittleEndian.PutUint64(mem[offHead:], 1<<40)
+	want(CapacityMin)
+}
+
 func TestMemoryThatDoesNotFitIsRefused(t *testing.T) {
 	ring := func(change func(mem []byte)) []byte {
 		mem := make([]byte, Bytes(4096))

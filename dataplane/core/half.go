@@ -16,6 +16,8 @@ type half interface {
 	Traffic() uint64
 	// Backlog is the number of notifications that are known to have arrived and are not applied.
 	Backlog() uint64
+	// Untaken is how many bytes of the producers' records no step has taken. Any thread.
+	Untaken() uint64
 	// Alive counts what would need further steps.
 	Alive() int
 	// Flush publishes the events of a step that did not come to its end.

@@ -184,7 +184,7 @@ func (c *Core) openPage() {
 	}
 	l := c.values(&p.gauges)
 	p.words = l.words
-	p.side = newPageSide(c.side, c.mem.Control)
+	p.side = newPageSide(c)
 	cfg := c.cfg
 	head := watch.Head{
 		Context: int(c.number), Library: Version, Role: cfg.Role, Engine: cfg.EngineID, Hash: wire.EngineHash([]byte(cfg.EngineID)), Rank: cfg.Rank(),

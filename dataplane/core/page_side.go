@@ -4,7 +4,6 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
@@ -12,12 +11,12 @@ import (
 const sideEvery = 500 * time.Millisecond
 
 // pageSide shows what is not the step's: the side channel's counters lie behind locks that a step must not wait for, and no step tells that
-// the context is poisoned.
+// the context is poisoned, or that it has been told something and the step that would take it does not come.
 //
 // Threads: a goroutine of its own. It allocates nothing once it runs.
 type pageSide struct {
 	list  pageList
-	of    *record.Control
+	of    *Core
 	from  *sideChannel // nil: role rank
 	state stateGauges
 	stats sideStats
@@ -27,8 +26,9 @@ type pageSide struct {
 	out   []uint64
 }
 
-func newPageSide(s *sideChannel, of *record.Control) *pageSide {
-	p := &pageSide{of: of, from: s, stop: make(chan struct{}), done: make(chan struct{})}
+func newPageSide(c *Core) *pageSide {
+	s := c.side
+	p := &pageSide{of: c, from: s, stop: make(chan struct{}), done: make(chan struct{})}
 	p.list.add("", &p.state, watch.Gauge)
 	p.list.add("go_", &p.run.values, watch.Counter)
 	if s == nil {

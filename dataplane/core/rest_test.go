@@ -190,6 +190,46 @@ func TestAContextThatRestsSaysOnItsPageThatItDrains(t *testing.T) {
 	}
 }
 
+// What a hook has said, or could not say, nothing but a step takes; if that does not come the page says so all the same.
+func TestThePageSaysWhatNoStepHasTaken(t *testing.T) {
+	l := newLab(t, `{"ring_bytes":4096}`)
+	l.run(time.Second, 30*time.Millisecond)
+	p, err := l.p.core.Page()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var s watch.Snapshot
+	value := func(name string) uint64 {
+		t.Helper()
+		if err := p.Read(&s); err != nil {
+			t.Fatal(err)
+		}
+		v, ok := s.Value(name, "")
+		if !ok {
+			t.Fatalf("no %s", name)
+		}
+		return v
+	}
+	if n := value("untaken_bytes"); n != 0 {
+		t.Errorf("%d bytes of nothing", n)
+	}
+	at := s.Published
+	grant := func() error {
+		_, err := l.p.host.Grant(host.Grant{ID: []byte("a"), Blocks: 1}, l.now)
+		return err
+	}
+	for err == nil {
+		err = grant()
+	}
+	eventually(t, "it says what waits", func() bool { return value("untaken_bytes") > 3000 && value("refused_ring") == 1 })
+	if s.Published != at {
+		t.Error("a step has written the page")
+	}
+	l.stepOne(l.p)
+	eventually(t, "nothing waits", func() bool { return value("untaken_bytes") == 0 })
+}
+
 // The slot of a lease that is over comes free when its end is told, for which the host has to poll.
 func TestWhatIsOverAndNotToldTakesItsSlot(t *testing.T) {
 	l := newLab(t, `{"events_max":64,"expect_max":40}`)

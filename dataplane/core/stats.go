@@ -10,7 +10,6 @@ import (
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/internal/stats"
 	"github.com/kvlease/kvlease/dataplane/read"
-	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
@@ -62,22 +61,31 @@ type ownGauges struct {
 	IntervalMs        int64  // between two heartbeats of a request
 	ExtensionMs       int64  // what a heartbeat gives
 	StatsPageHidden   int    // 1: its folder cannot hold the stats page, so nobody else sees it, or there is no memory for one
-	RefusedRing       uint64 // hooks that answered KVL_ERR_FULL for want of room in a ring: nobody steps, or too seldom
-	RefusedTable      uint64 // hooks that answered it since all slots were taken (requests_max, tracked_max)
 	StatsPageFailed   uint64 // writes of the stats page that failed: no room, or somebody has cut the file
-	LogLost           uint64 // records of the log that found no place: nobody takes them, or too seldom
-	LogLeftOut        uint64 // records of the log that came more often than its rate allows
 }
 
 // stateGauges are those that change although nobody steps: the page shows them beside the step.
 type stateGauges struct {
 	Poisoned int // 1: the core broke, or kvl_fence_all was called
 	Draining int // 1: kvl_drain or kvl_close was called, and nothing new is taken
+
+	UntakenBytes uint64 // of records of hooks that no step has taken
+	RefusedRing  uint64 // hooks that answered KVL_ERR_FULL for want of room in a ring: nobody steps, or too seldom
+	RefusedTable uint64 // hooks that answered it since all slots were taken (requests_max, tracked_max)
+	LogLost      uint64 // records of the log that found no place: nobody takes them, or too seldom
+	LogLeftOut   uint64 // records of the log that came more often than its rate allows
 }
 
-func (s *stateGauges) read(c *record.Control) {
-	s.Poisoned = min(1, int(atomic.LoadUint32(&c.Poisoned)))
-	s.Draining = min(1, int(atomic.LoadUint32(&c.Draining)))
+// read takes them. Any thread.
+func (s *stateGauges) read(c *Core) {
+	of := c.mem.Control
+	s.Poisoned = min(1, int(atomic.LoadUint32(&of.Poisoned)))
+	s.Draining = min(1, int(atomic.LoadUint32(&of.Draining)))
+	s.UntakenBytes = c.half().Untaken()
+	s.RefusedRing, s.RefusedTable = atomic.LoadUint64(&of.RefusedRing), atomic.LoadUint64(&of.RefusedTable)
+	if c.log != nil {
+		s.LogLost, s.LogLeftOut = c.log.log.Lost(), c.log.log.LeftOut()
+	}
 }
 
 // planeGauges are those of a context with an agent.
@@ -110,7 +118,6 @@ type pumpGauges struct {
 // gather takes what stands now. walk has counted the engines; nil: they are walked here. Under the lock.
 func (c *Core) gather(g *gauges, walk *engineWalk) {
 	own := &g.own
-	own.RefusedRing, own.RefusedTable = atomic.LoadUint64(&c.mem.Control.RefusedRing), atomic.LoadUint64(&c.mem.Control.RefusedTable)
 	if c.hosted != nil {
 		h := c.hosted.group
 		own.Held, own.HeldBlocks, own.Alive = h.Held(), h.Blocks(), c.alive()
@@ -143,7 +150,7 @@ func (c *Core) gather(g *gauges, walk *engineWalk) {
 		g.pump.Class = int(c.pump.class)
 	}
 	own.KvLeaseDurationMs, own.IntervalMs, own.ExtensionMs = c.cfg.Duration.Milliseconds(), c.cfg.Interval().Milliseconds(), c.cfg.Extension().Milliseconds()
-	g.state.read(c.mem.Control)
+	g.state.read(c)
 	own.Healthy = g.healthy()
 	own.StatsPageHidden, own.StatsPageFailed = 0, 0
 	if c.pageErr != nil {
@@ -151,9 +158,6 @@ func (c *Core) gather(g *gauges, walk *engineWalk) {
 	}
 	if c.page != nil {
 		own.StatsPageFailed = c.page.out.Failed()
-	}
-	if c.log != nil {
-		own.LogLost, own.LogLeftOut = c.log.log.Lost(), c.log.log.LeftOut()
 	}
 }
 

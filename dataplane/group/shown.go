@@ -21,6 +21,9 @@ type Times struct {
 func (g *Group) TimesAt() *Times               { return &g.times }
 func (g *Group) DepthAt() *histogram.Histogram { return &g.sources.Depth }
 
+// Untaken is how many bytes of the producers' records no step has taken. Any thread.
+func (g *Group) Untaken() uint64 { return g.sources.Untaken() }
+
 // LastEnds are the leases that ended last.
 func (g *Group) LastEnds() *record.LastEnds { return &g.last }
 

@@ -253,13 +253,14 @@ var table = []metric{
 	gauge("heap_bytes", ofAll, "The core's heap, of all contexts of the process.", "go_heap_bytes"),
 	counter("submissions_total", ofRanks, "Records of hooks taken.", "records"),
 	counter("submissions_refused_total", ofRequests, "Hooks that answered KVL_ERR_FULL, by why.").by("why", is("ring_full", "refused_ring"), is("table_full", "refused_table")),
+	gauge("submissions_untaken_bytes", ofRequests, "Bytes of records of hooks that no step has taken: with an old step, of a context that has been told something and does not do it.", "untaken_bytes"),
 	counter("events_held_total", ofAll, "Publications put off because the completion ring was full: the host does not poll.", "events_held"),
 
 	counter("log_records_lost_total", ofAll, "Records of the log that found no place: the host does not take them (kvl_log_take), or nobody reads its stderr.", "log_lost"),
 	counter("log_records_left_out_total", ofAll, "Records of the log that came more often than its rate allows; the next line of their kind says how many.", "log_left_out"),
 
 	// ---- ranks of an engine
-	gauge("ranks_up", roleHost, "Ranks attached to this host.", "group_ranks_up"),
+	gauge("ranks_up", roleHost, "Ranks whose memory is registered.", "group_ranks_up"),
 	gauge("ranks_lost", roleHost, "Ranks that were lost.", "group_ranks_lost"),
 	gauge("ranks_behind", roleHost, "Ranks that have still to be told the full state.", "group_behind"),
 	gauge("misfit", roleRank, "1: the host runs with another kv_lease_duration; this rank takes no part.", "misfit"),

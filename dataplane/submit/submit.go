@@ -191,6 +191,14 @@ func (s *Sources) apply(tag uint32, rec []byte, sink Sink, now clock.Instant) {
 	}
 }
 
+// Untaken is how many bytes of records no Drain has taken. Any thread.
+func (s *Sources) Untaken() (bytes uint64) {
+	for i := range s.all {
+		bytes += s.all[i].ring.Untaken() + s.all[i].over.Untaken()
+	}
+	return bytes
+}
+
 // Pending reports that a Drain now would find records.
 func (s *Sources) Pending() bool {
 	for i := range s.all {

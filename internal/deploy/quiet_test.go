@@ -39,6 +39,7 @@ var quiet = map[string]operand{
 	"KvleaseLogLost":           {`sum by (instance, engine, role, rank, pid, context) (increase(kvlease_log_records_lost_total{role!=""}[10m]))`, want{0, 0, "P", "its stderr takes all"}},
 	"KvleaseRankLost":          {``, want{}}, // there are no ranks here
 	"KvleaseRankMisfit":        {``, want{}},
+	"KvleaseMemoryMissing":     {`kvlease_registered_bytes{role!=""}`, want{1e5, 1e12, "P", "it is registered"}},
 	"KvleaseMalformed":         {`sum by (instance, engine, role, rank, pid, context) (increase(kvlease_malformed_messages_total{role!=""}[10m]))`, want{0, 0, "P", "D speaks as we do"}},
 	"KvleaseMessagesGivenUp":   {`sum by (instance, engine, role, rank, pid, context) (increase(kvlease_messages_given_up_total{role!="", why!="engine_lost"}[10m]))`, want{0, 0, "D", "P takes in what comes"}},
 	"KvleaseLeaseOld":          {`kvlease_reader_oldest_lease_age_seconds{role!="", kind!="unnamed"}`, want{0.05, 60, "P", "each waits for some requests"}},

@@ -74,6 +74,7 @@ var stories = map[string]story{
 	"KvleaseLogLost":           {map[string]string{`kvlease_log_records_lost_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
 	"KvleaseRankLost":          {map[string]string{`kvlease_ranks_lost{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
 	"KvleaseRankMisfit":        {map[string]string{`kvlease_misfit{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
+	"KvleaseMemoryMissing":     {steps(map[string]string{`kvlease_registered_bytes{L}`: becomes(1e9, 0), `kvlease_leases_held{L}`: steady(0), `kvlease_requests_tracked{L}`: steady(1)}), began + 105*time.Second, began + 150*time.Second},
 	"KvleaseMalformed":         {map[string]string{`kvlease_malformed_messages_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
 	"KvleaseMessagesGivenUp":   {map[string]string{`kvlease_messages_given_up_total{L,why="late"}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
 	"KvleaseLeaseOld":          {map[string]string{`kvlease_reader_oldest_lease_age_seconds{L,reader="D",hash="1",kind="native"}`: "590+0x11 605+15x100", `kvlease_lease_duration_seconds{L}`: steady(30)}, began - 15*time.Second, began + 15*time.Second},
@@ -142,7 +143,7 @@ func everFired(alert string) string {
 }
 
 // ofSteps are the alerts about what only a step finds out: of an engine that makes none its page shows what was true once.
-var ofSteps = []string{"KvleaseUnhealthy", "KvleaseReaderSilent", "KvleaseSlackLow", "KvleaseEngineUnreachable", "KvleaseHandshakesFail"}
+var ofSteps = []string{"KvleaseUnhealthy", "KvleaseReaderSilent", "KvleaseSlackLow", "KvleaseEngineUnreachable", "KvleaseHandshakesFail", "KvleaseMemoryMissing"}
 
 // TestWhatAnEngineShowedLastAlarmsNobody: one that is driven inline makes no step while it has nothing to do, for hours. If it holds leases
 // or tracks requests meanwhile KvleaseStandsStill says so.
@@ -154,6 +155,32 @@ func TestWhatAnEngineShowedLastAlarmsNobody(t *testing.T) {
 		tests = append(tests, unitOf(series, expr{Expr: everFired(alert), EvalTime: "25m"}))
 	}
 	promtoolAgrees(t, tests)
+}
+
+// TestWhoWasToldOfSomethingStandsStill: what the hooks have said no step has taken, so nothing else shows it. Who sleeps gives up what it
+// had, and may rest with it.
+func TestWhoWasToldOfSomethingStandsStill(t *testing.T) {
+	const alert = "KvleaseStandsStill"
+	rests := func(more map[string]string) map[string]string {
+		more[stepAge], more[`kvlease_heartbeat_interval_seconds{L}`] = "0+0x11 15+15x110", steady(5)
+		for _, name := range []string{"leases_held", "requests_tracked", "submissions_untaken_bytes"} {
+			if key := "kvlease_" + name + "{L}"; more[key] == "" {
+				more[key] = steady(0)
+			}
+		}
+		return more
+	}
+	fires := expr{Expr: everFired(alert), EvalTime: "25m", Samples: []sampleOf{{fmt.Sprintf("{alertname=%q}", alert), 1}}}
+	calm := expr{Expr: everFired(alert), EvalTime: "25m"}
+	promtoolAgrees(t, []unit{
+		unitOf(rests(map[string]string{}), calm),
+		unitOf(rests(map[string]string{`kvlease_submissions_untaken_bytes{L}`: steady(64), `kvlease_registered_bytes{L}`: steady(1e9)}), fires),
+		unitOf(rests(map[string]string{`kvlease_submissions_untaken_bytes{L}`: steady(64), `kvlease_ranks_up{L}`: steady(2)}), fires),
+		unitOf(rests(map[string]string{`kvlease_requests_tracked{L}`: steady(1), `kvlease_registered_bytes{L}`: steady(1e9)}), fires),
+		unitOf(rests(map[string]string{`kvlease_submissions_untaken_bytes{L}`: steady(64), `kvlease_requests_tracked{L}`: steady(1), `kvlease_registered_bytes{L}`: steady(0)}), calm),
+		unitOf(rests(map[string]string{`kvlease_submissions_untaken_bytes{L}`: steady(64), `kvlease_requests_tracked{L}`: steady(1), `kvlease_ranks_up{L}`: steady(0)}), calm),
+		unitOf(rests(map[string]string{`kvlease_leases_held{L}`: steady(1), `kvlease_registered_bytes{L}`: steady(0)}), fires),
+	})
 }
 
 // TestABrokenEngineIsUnhealthyAlthoughItDoesNotStep: it cannot.

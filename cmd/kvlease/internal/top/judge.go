@@ -39,6 +39,7 @@ func (e *Engine) judge() {
 		{e.State == Broken, Alarm, "poisoned: every row is closed, and all leases end"},
 		{e.State == Stopped, Alarm, "its process is stopped by a signal"},
 		{e.State == Still, Alarm, fmt.Sprintf("no step for %s", spanText(e.Age))},
+		{e.State == Still && e.Untaken > 0, Note, text.Counted(int(e.Untaken), "byte", "bytes") + " of what its hooks were told no step has taken"},
 		{e.State == Cut, Alarm, "no engine that it knows could be reached for one lease duration"},
 		{e.RanksLost > 0 && !e.gone(), Alarm, text.Counted(int(e.RanksLost), "rank is lost", "ranks are lost") + ": the engine has to be started again"},
 		{e.misfit && !e.gone(), Alarm, "its host has another kv_lease_duration: this rank takes nothing"},
@@ -71,8 +72,14 @@ func (e *Engine) stillAfter() time.Duration {
 	return max(time.Second, e.Interval) + 250*time.Millisecond
 }
 
-// busy says whether it holds something, or wants something.
-func (e *Engine) busy() bool { return e.Leases+e.Expected+e.Tracked+e.Reads > 0 }
+// busy says whether it holds something, or wants something, or was told to. One that sleeps can do nothing about requests, and has given
+// them up.
+func (e *Engine) busy() bool {
+	if e.asleep {
+		return e.Leases > 0
+	}
+	return e.Leases+e.Expected+e.Tracked+e.Reads+e.Untaken > 0
+}
 
 // gone says that what is known of it is over.
 func (e *Engine) gone() bool { return e.State == Dead || e.State == Missing }

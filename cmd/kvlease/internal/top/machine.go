@@ -142,12 +142,16 @@ func engineOf(path string, s *watch.Snapshot) *Engine {
 		Stale:      value("beat_outcomes", record.ReadStale) + value("outcomes", record.ReadStale),
 		Unproven:   value("beat_outcomes", record.ReadUnproven) + value("outcomes", record.ReadUnproven),
 		Quarantine: value("reads_blocks_held"), Abandoned: value("reads_abandoned"), Late: value("lease_late_done"),
-		RanksLost: value("group_ranks_lost"), LogLost: value("log_lost"), misfit: value("misfit") != 0,
+		RanksLost: value("group_ranks_lost"), LogLost: value("log_lost"), Untaken: value("untaken_bytes"), misfit: value("misfit") != 0,
 		key: path + " " + strconv.FormatInt(int64(s.Opened), 10), at: time.Duration(s.Stepped),
 		Beaten: value("beats_received") + value("beat_beats"), bytes: value("read_bytes"),
 		ofRank: s.Role == "rank", poisoned: s.Poisoned, draining: s.Draining, alive: s.Alive,
 	}
 	e.Bytes = e.Blocks * s.BlockBytes
+	for _, memory := range [...]string{"registered_bytes", "group_ranks_up"} {
+		n, ok := s.Value(memory, "")
+		e.asleep = e.asleep || ok && n == 0
+	}
 	if healthy, ok := s.Value("healthy", ""); ok && healthy == 0 {
 		e.sick = true
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -173,14 +174,26 @@ func TestWhatStandsStillOrIsBrokenIsInTrouble(t *testing.T) {
 // shown is a page with one value more, as top shows it, by its page and by its metrics.
 func shown(t *testing.T, head watch.Head, live watch.Live, name string, v uint64) []*Engine {
 	t.Helper()
+	return shownAll(t, head, live, map[string]uint64{name: v})
+}
+
+func shownAll(t *testing.T, head watch.Head, live watch.Live, values map[string]uint64) []*Engine {
+	t.Helper()
 	dir := require.Shm(t)
 	head.Opened = core.Now()
-	w, why, err := watch.New(&watch.Spec{Dir: dir, Head: head, Step: []watch.Desc{{Name: name, Kind: watch.Gauge}}})
+	names := slices.Sorted(maps.Keys(values))
+	var descs []watch.Desc
+	for _, name := range names {
+		descs = append(descs, watch.Desc{Name: name, Kind: watch.Gauge})
+	}
+	w, why, err := watch.New(&watch.Spec{Dir: dir, Head: head, Step: descs})
 	if err != nil || why != nil {
 		t.Fatal(err, why)
 	}
 	t.Cleanup(w.Close)
-	w.Values()[0] = v
+	for i, name := range names {
+		w.Values()[i] = values[name]
+	}
 	if !w.Publish(&live) {
 		t.Fatal("not published")
 	}
@@ -214,6 +227,35 @@ func TestWhatRanksComeToIsInTrouble(t *testing.T) {
 		for _, e := range list {
 			if e.Level != Alarm || !slices.Equal(e.Trouble, []string{tc.words}) {
 				t.Errorf("%s of %s: level %d, %q", tc.role, e.Source, e.Level, e.Trouble)
+			}
+		}
+	}
+}
+
+// Nothing but a step takes what hooks say. Who sleeps has given up what it had, and may rest.
+func TestWhoWasToldOfSomethingAndDoesNotStepStandsStill(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		role   string
+		values map[string]uint64
+		want   State
+	}{
+		{"told", "engine", map[string]uint64{"untaken_bytes": 64, "registered_bytes": 1 << 20}, Still},
+		{"told, a host", "host", map[string]uint64{"untaken_bytes": 64, "group_ranks_up": 2}, Still},
+		{"not told", "engine", map[string]uint64{"untaken_bytes": 0, "registered_bytes": 1 << 20}, Idle},
+		{"tracks", "engine", map[string]uint64{"tracker_tracked": 1, "registered_bytes": 1 << 20}, Still},
+		{"asleep", "engine", map[string]uint64{"untaken_bytes": 64, "tracker_tracked": 1, "registered_bytes": 0}, Idle},
+		{"asleep, a host", "host", map[string]uint64{"untaken_bytes": 64, "group_tracked": 1, "group_ranks_up": 0}, Idle},
+		{"holds without memory", "engine", map[string]uint64{"held": 1, "registered_bytes": 0}, Still},
+	} {
+		head := watch.Head{Role: tc.role, Engine: "E", TP: 1, PP: 1, Duration: 30 * time.Second, Interval: 5 * time.Second}
+		list := shownAll(t, head, watch.Live{Stepped: core.Now().Add(-time.Minute)}, tc.values)
+		if len(list) != 2 {
+			t.Fatalf("%s: %d contexts", tc.name, len(list))
+		}
+		for _, e := range list {
+			if told := slices.Contains(e.Trouble, "64 bytes of what its hooks were told no step has taken"); e.State != tc.want || told != (tc.want == Still && tc.values["untaken_bytes"] > 0) {
+				t.Errorf("%s of %s: %s, want %s; %q", tc.name, e.Source, e.State, tc.want, e.Trouble)
 			}
 		}
 	}

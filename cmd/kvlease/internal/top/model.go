@@ -61,6 +61,7 @@ type Engine struct {
 	Abandoned  uint64 `json:"abandoned"`  // transfers that may never end
 	Late       uint64 `json:"late_stock_reads"`
 	RanksLost  uint64 `json:"ranks_lost,omitempty"`       // of a host
+	Untaken    uint64 `json:"untaken_bytes,omitempty"`    // of what its hooks were told
 	LogLost    uint64 `json:"log_records_lost,omitempty"` // for want of somebody who takes them
 
 	Peers []Peer `json:"peers"`
@@ -74,6 +75,7 @@ type Engine struct {
 	draining bool
 	alive    bool
 	stopped  bool
+	asleep   bool // its memory is not registered; of a host none of its ranks'
 	sick     bool // healthy says 0
 	misfit   bool // a rank whose host has another lease duration
 	why      string
