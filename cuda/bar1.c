@@ -38,6 +38,8 @@ typedef struct {
 /* Calls name of the table: KVLC_OK or KVLC_CUDA with a fault, whose code is an nvmlReturn_t. */
 #define ASK(api, fault, name, ...) kvlc_fault(fault, #name, (api)->name(__VA_ARGS__))
 
+enum { GPUS_MAX = 1024 }; /* more than any machine has: a count that is rubbish ends, too */
+
 /* Goes through the GPUs, since CUDA and NVML number them differently. A lost one has no answers, and is passed over. */
 static int32_t look(const nvml_api_t *api, const kvlc_features_t *f, uint64_t *free_out, kvlc_fault_t *fault)
 {
@@ -45,7 +47,7 @@ static int32_t look(const nvml_api_t *api, const kvlc_features_t *f, uint64_t *f
 	int32_t st = ASK(api, fault, nvmlDeviceGetCount_v2, &n);
 	if (st != KVLC_OK)
 		return st;
-	for (unsigned i = 0; i < n; i++) {
+	for (unsigned i = 0; i < n && i < GPUS_MAX; i++) {
 		nvmlDevice_t device;
 		nvmlPciInfo_t pci;
 		if (api->nvmlDeviceGetHandleByIndex_v2(i, &device) != 0 || api->nvmlDeviceGetPciInfo_v3(device, &pci) != 0)
@@ -55,7 +57,7 @@ static int32_t look(const nvml_api_t *api, const kvlc_features_t *f, uint64_t *f
 		nvmlBAR1Memory_t window;
 		st = ASK(api, fault, nvmlDeviceGetBAR1MemoryInfo, device, &window);
 		if (st == KVLC_OK)
-			*free_out = window.free;
+			*free_out = window.free < window.total ? window.free : window.total; /* more cannot be free */
 		return st;
 	}
 	return KVLC_NO_DEVICE;

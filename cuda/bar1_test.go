@@ -32,6 +32,14 @@ func TestTheFreeWindowIsToldByTheBusAddressOfADevice(t *testing.T) {
 			t.Errorf("device %d: %d, %v, want %d", device, got, err, want)
 		}
 	}
+	do("bar1 2 2000 5000") // what is used is more than there is, so what is free would be all that a number holds
+	if got, err := d.BAR1Free(0); err != nil || got != 2000 {
+		t.Errorf("a window of 2000 of which more is free: %d, %v", got, err)
+	}
+	do("counts 4000000000 0")
+	if _, err := d.BAR1Free(1); err != nil {
+		t.Errorf("many GPUs are counted: %v", err)
+	}
 	for _, tc := range []struct {
 		script, want string
 	}{
@@ -44,6 +52,14 @@ func TestTheFreeWindowIsToldByTheBusAddressOfADevice(t *testing.T) {
 		if _, err := d.BAR1Free(0); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", tc.script, err)
 		}
+	}
+	do("counts 4000000000 0")
+	do("lost 0 1")
+	if _, err := d.BAR1Free(1); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a device that is none of many: %v", err)
+	}
+	if n, err := fakenvml.Control(nvml, "count DeviceGetHandleByIndex_v2"); err != nil || n > 5000 {
+		t.Errorf("the library was asked for %d GPUs, %v", n, err)
 	}
 	if _, err := d.BAR1Free(7); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "device 7") {
 		t.Errorf("device 7: %v", err)

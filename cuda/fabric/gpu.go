@@ -71,8 +71,11 @@ type Instance struct {
 	Memory Room
 }
 
-// Room is memory, in bytes.
-type Room struct{ Total, Free, Used uint64 }
+// Room is memory, in bytes. Told: the library has said it; Free is Total at most.
+type Room struct {
+	Total, Free, Used uint64
+	Told              bool
+}
 
 // Mode is a switch that takes effect with the next reset.
 type Mode struct{ Has, Now, Next bool }

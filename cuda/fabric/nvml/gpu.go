@@ -37,12 +37,12 @@ func (m *management) look(index int) gpu {
 		{"nvmlDeviceGetUUID", func() (r nvml.Return) { g.UUID, r = g.handle.GetUUID(); return r }},
 		{"nvmlDeviceGetMemoryInfo", func() nvml.Return {
 			v, r := g.handle.GetMemoryInfo()
-			g.Memory = fabric.Room{Total: v.Total, Free: v.Free, Used: v.Used}
+			g.Memory = fabric.Room{Total: v.Total, Free: min(v.Free, v.Total), Used: v.Used, Told: r == nvml.SUCCESS}
 			return r
 		}},
 		{"nvmlDeviceGetBAR1MemoryInfo", func() nvml.Return {
 			v, r := g.handle.GetBAR1MemoryInfo()
-			g.BAR1 = fabric.Room{Total: v.Bar1Total, Free: v.Bar1Free, Used: v.Bar1Used}
+			g.BAR1 = fabric.Room{Total: v.Bar1Total, Free: min(v.Bar1Free, v.Bar1Total), Used: v.Bar1Used, Told: r == nvml.SUCCESS}
 			return r
 		}},
 		{"nvmlDeviceGetMigMode", func() nvml.Return {
@@ -100,7 +100,7 @@ func (m *management) parts(g *gpu) nvml.Return {
 		return nvml.ERROR_NOT_SUPPORTED
 	}
 	n, r := g.handle.GetMaxMigDeviceCount()
-	for i := 0; i < n && r == nvml.SUCCESS; i++ {
+	for i := 0; i < n && i < partsMax && r == nvml.SUCCESS; i++ {
 		var part nvml.Device
 		part, r = g.handle.GetMigDeviceHandleByIndex(i)
 		if r == nvml.ERROR_NOT_FOUND { // places need not be filled in order
@@ -112,8 +112,10 @@ func (m *management) parts(g *gpu) nvml.Return {
 		}
 		name, _ := part.GetName()
 		uuid, _ := part.GetUUID()
-		memory, _ := part.GetMemoryInfo()
-		g.Parts = append(g.Parts, fabric.Instance{Name: name, UUID: uuid, Memory: fabric.Room{Total: memory.Total, Free: memory.Free, Used: memory.Used}})
+		memory, told := part.GetMemoryInfo()
+		g.Parts = append(g.Parts, fabric.Instance{Name: name, UUID: uuid, Memory: fabric.Room{
+			Total: memory.Total, Free: min(memory.Free, memory.Total), Used: memory.Used, Told: told == nvml.SUCCESS,
+		}})
 	}
 	return r
 }

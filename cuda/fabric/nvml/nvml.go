@@ -30,6 +30,9 @@ import (
 // guide, "minor version compatibility": 525.60.13 and later); GPU memory as a dma-buf needs 11.7.
 const cudaMin = 12000
 
+// Numbers of the library that are no rubbish: GPUs of a machine, instances of a GPU, which are 7 today (NVIDIA, MIG user guide).
+const gpusMax, partsMax = 1024, 64
+
 // libraryName is what the loader is asked for.
 const libraryName = "libnvidia-ml.so.1"
 
@@ -51,6 +54,9 @@ func Look(file string, watch time.Duration) (a fabric.Answer, err error) {
 	})
 	if err != nil {
 		return a, err
+	}
+	if n > gpusMax {
+		return a, fmt.Errorf("nvmlDeviceGetCount_v2 counts %d GPUs, and %d are more than any machine has", n, gpusMax)
 	}
 	asked := make([]gpu, 0, n)
 	for i := range n {

@@ -24,6 +24,7 @@ func TestEachFailureOfTheManagementLibraryHasItsOwnMessage(t *testing.T) {
 		{"a status that nobody has heard of", "fail Init_v2 1 777", nil, []string{"nvmlInit_v2: NVML status 777"}},
 		{"an old driver", "driver 470.82.01 11040", fabric.ErrOldDriver, []string{"470.82.01, CUDA 11.4", "525.60.13"}},
 		{"versions that are not told", "fail SystemGetDriverVersion 1 999", nil, []string{"nvmlSystemGetDriverVersion", "unknown error"}},
+		{"a count that is rubbish", "counts 4000000000 0", nil, []string{"4000000000 GPUs"}},
 		{"no count", "fail DeviceGetCount_v2 1 15", fabric.ErrLost, []string{"nvmlDeviceGetCount_v2: ", "fallen off the bus"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -38,6 +39,7 @@ func TestEachFailureOfTheManagementLibraryHasItsOwnMessage(t *testing.T) {
 			}
 			contains(t, "error", err.Error(), tc.words...)
 			l.tell("driver 550.54.15 12040")
+			l.tell("counts 2 0")
 			if h := l.look(); len(h.GPUs) != 2 {
 				t.Errorf("afterwards %d GPUs are seen", len(h.GPUs))
 			}
@@ -161,7 +163,7 @@ func TestAHealthyGPUHasNoTrouble(t *testing.T) {
 			t.Errorf("GPU %d: %+v, untold %q", i, got, h.GPUs[i].Untold)
 		}
 	}
-	if h.Driver.String() != "550.54.15, CUDA 12.4" || h.GPUs[7].BAR1 != (fabric.Room{Total: 128 << 30, Free: 128 << 30}) || h.GPUs[7].Name != "NVIDIA H100 80GB HBM3" {
+	if h.Driver.String() != "550.54.15, CUDA 12.4" || h.GPUs[7].BAR1 != (fabric.Room{Total: 128 << 30, Free: 128 << 30, Told: true}) || h.GPUs[7].Name != "NVIDIA H100 80GB HBM3" {
 		t.Errorf("%v, %+v", h.Driver, h.GPUs[7])
 	}
 }
@@ -227,12 +229,18 @@ func TestInstancesOfAGPUInMIGMode(t *testing.T) {
 	}
 	h := l.look()
 	want := []fabric.Instance{
-		{Name: "NVIDIA L40S MIG 1g.12gb", UUID: "MIG-0000fa4e-0000-0000-0000-000000000000", Memory: fabric.Room{Total: 10 << 30, Free: 10 << 30}},
-		{Name: "NVIDIA L40S MIG 3g.48gb", UUID: "MIG-0000fa4e-0000-0000-0003-000000000000", Memory: fabric.Room{Total: 40 << 30, Free: 40 << 30}},
+		{Name: "NVIDIA L40S MIG 1g.12gb", UUID: "MIG-0000fa4e-0000-0000-0000-000000000000", Memory: fabric.Room{Total: 10 << 30, Free: 10 << 30, Told: true}},
+		{Name: "NVIDIA L40S MIG 3g.48gb", UUID: "MIG-0000fa4e-0000-0000-0003-000000000000", Memory: fabric.Room{Total: 40 << 30, Free: 40 << 30, Told: true}},
 	}
 	if diff := cmp.Diff(want, h.GPUs[0].Parts); diff != "" || len(h.GPUs[0].Troubles()) != 0 {
 		t.Errorf("instances (-want +got):\n%s%+v", diff, h.GPUs[0].Troubles())
 	}
+	before := l.tell("count DeviceGetMigDeviceHandleByIndex")
+	l.tell("counts 2 1000000")
+	if many := l.look().GPUs[0].Parts; len(many) != 2 || l.tell("count DeviceGetMigDeviceHandleByIndex")-before > 1000 {
+		t.Errorf("a GPU of which a million instances are counted has %d, after %d questions", len(many), l.tell("count DeviceGetMigDeviceHandleByIndex")-before)
+	}
+	l.tell("counts 2 0")
 	if h.GPUs[1].Parts != nil {
 		t.Errorf("a GPU whose MIG is off has %+v", h.GPUs[1].Parts)
 	}

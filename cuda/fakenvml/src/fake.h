@@ -42,7 +42,7 @@ typedef struct {
 extern pthread_mutex_t lock;
 extern gpu_t gpus[GPUS];
 extern gpu_t instances[GPUS][INSTANCES]; /* MIG devices of each GPU: to NVML a device, too */
-extern unsigned gpu_count;
+extern unsigned gpu_count, part_count; /* what the library tells */
 extern char driver[NAME];
 extern int cuda;
 extern event_t events[EVENTS];

@@ -131,7 +131,7 @@ API int nvmlDeviceGetCount_v2(unsigned *count)
 API int nvmlDeviceGetHandleByIndex_v2(unsigned index, gpu_t **gpu)
 {
 	SCRIPTED("DeviceGetHandleByIndex_v2");
-	if (index >= gpu_count || !gpus[index].there)
+	if (index >= gpu_count || index >= GPUS || !gpus[index].there)
 		return INVALID_ARGUMENT;
 	if (gpus[index].lost)
 		return GPU_IS_LOST;
@@ -197,7 +197,7 @@ API int nvmlDeviceGetMigMode(gpu_t *gpu, unsigned *current, unsigned *pending)
 API int nvmlDeviceGetMaxMigDeviceCount(gpu_t *gpu, unsigned *count)
 {
 	OF_GPU("DeviceGetMaxMigDeviceCount", gpu);
-	*count = gpu->mig < 0 ? 0 : INSTANCES;
+	*count = gpu->mig < 0 ? 0 : part_count;
 	return OK;
 }
 
@@ -206,10 +206,10 @@ API int nvmlDeviceGetMigDeviceHandleByIndex(gpu_t *gpu, unsigned index, gpu_t **
 	OF_GPU("DeviceGetMigDeviceHandleByIndex", gpu);
 	if (gpu->mig < 0)
 		return NOT_SUPPORTED;
-	if (index >= INSTANCES)
+	if (index >= part_count)
 		return INVALID_ARGUMENT;
-	gpu_t *at = &instances[gpu - gpus][index];
-	if (gpu->mig == 0 || !at->there)
+	gpu_t *at = &instances[gpu - gpus][index % INSTANCES];
+	if (gpu->mig == 0 || index >= INSTANCES || !at->there)
 		return NOT_FOUND;
 	*device = at;
 	return OK;

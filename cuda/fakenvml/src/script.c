@@ -10,6 +10,7 @@
  *   remap I CORRECTED UNCORRECTED PENDING FAILED
  *   recovery I N             nvmlDeviceGpuRecoveryAction_t
  *   xid I CODE               the next event of GPU I
+ *   counts GPUS PARTS        the numbers that it tells of GPUs and of a GPU's MIG devices, whatever is there; PARTS 0: the right one
  *   lost I 1|0               GPU I has fallen off the bus
  *   fail CALL N STATUS       the N-th call of CALL from now answers STATUS and does nothing; CALL is the symbol without nvml
  *   count CALL               returns how often CALL was entered
@@ -22,6 +23,7 @@ pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 gpu_t gpus[GPUS];
 gpu_t instances[GPUS][INSTANCES];
 unsigned gpu_count;
+unsigned part_count = INSTANCES;
 char driver[NAME] = "550.54.15";
 int cuda = 12040;
 event_t events[EVENTS];
@@ -32,6 +34,7 @@ static void forget(void)
 	memset(gpus, 0, sizeof gpus);
 	memset(instances, 0, sizeof instances);
 	gpu_count = 0;
+	part_count = INSTANCES;
 	event_count = 0;
 	script_forget();
 	snprintf(driver, sizeof driver, "550.54.15");
@@ -110,6 +113,11 @@ static int command(const char *line)
 	if (strcmp(word, "driver") == 0) {
 		snprintf(driver, sizeof driver, "%s", a);
 		cuda = atoi(b);
+		return 0;
+	}
+	if (strcmp(word, "counts") == 0) {
+		gpu_count = strtoul(a, NULL, 10);
+		part_count = atoi(b) == 0 ? INSTANCES : strtoul(b, NULL, 10);
 		return 0;
 	}
 	int answer;

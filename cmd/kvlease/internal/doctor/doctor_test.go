@@ -195,6 +195,10 @@ func TestEachHarmToGPUsAndNICsIsNamedWithItsRemedy(t *testing.T) {
 		{"uncorrected errors", "no-nic", func(r *rig) { r.tell("ecc 0 1 1 3") }, "GPU 0", Fail, "3 uncorrected", "gpu-reset -i 0"},
 		{"a row that waits", "no-nic", func(r *rig) { r.tell("remap 0 1 0 1 0") }, "GPU 0", Warn, "waits to be remapped", "reset"},
 		{"rows that were remapped", "no-nic", func(r *rig) { r.tell("remap 0 1 2 0 0") }, "GPU 0", Pass, "3 rows remapped", ""},
+		{"no window", "no-nic", func(r *rig) { r.tell("bar1 1 0 0") }, "GPU 1", Warn, "BAR1 is 0B, 0B of it free, for 45GB", "Resizable BAR"},
+		{"a window of which more is free than there is", "no-nic", func(r *rig) { r.tell("bar1 1 268435456 536870912") }, "GPU 1", Warn, "BAR1 is 256MB, 256MB of it free", "Resizable BAR"},
+		{"a window of which nothing is told", "no-nic", func(r *rig) { r.tell("fail DeviceGetBAR1MemoryInfo 2 3") }, "GPU 1", Pass, "45GB; BAR1 not told", ""},
+		{"two GPUs at one address", "no-nic", func(r *rig) { r.tell("gpu 2 0000:01:00.0 B") }, "GPU 2", Warn, "GPU 0 at the same address", "lspci"},
 		{"a narrow window", "no-nic", func(r *rig) { r.tell("bar1 1 268435456 16777216") }, "GPU 1", Warn, "BAR1 is 256MB, 240MB of it free, for 45GB", "Resizable BAR"},
 		{"MIG without an instance", "no-nic", func(r *rig) { r.tell("mig 0 1 1") }, "GPU 0", Fail, "no instance", "nvidia-smi mig -i 0 -cgi"},
 		{"MIG with two", "no-nic", func(r *rig) {

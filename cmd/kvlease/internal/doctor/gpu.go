@@ -73,6 +73,12 @@ func gpus(_ context.Context, s *System) (lines []Result) {
 		if window := narrow(g); window.What != "" {
 			troubles = append(troubles, window)
 		}
+		if other := h.At(g.PCI); g.PCI != "" && other != i {
+			troubles = append(troubles, fabric.Trouble{
+				What: fmt.Sprintf("the management library has GPU %d at the same address", other),
+				Why:  "what is said of the two, and of the NICs near them, may be that of either", Fix: "nvidia-smi -L and lspci -d 10de: say which there are; a driver of another version",
+			})
+		}
 		if len(troubles) == 0 {
 			lines = append(lines, Result{Name: name, State: Pass, Value: describe(g)})
 			continue
@@ -125,7 +131,7 @@ func (s *System) partLine(name, value string, g *fabric.GPU) Result {
 
 // narrow is the trouble of a GPU whose memory does not fit through its window.
 func narrow(g *fabric.GPU) fabric.Trouble {
-	if g.BAR1.Total == 0 || g.BAR1.Total >= g.Memory.Total {
+	if !g.BAR1.Told || g.BAR1.Total > 0 && g.BAR1.Total >= g.Memory.Total {
 		return fabric.Trouble{}
 	}
 	return fabric.Trouble{
@@ -137,7 +143,13 @@ func narrow(g *fabric.GPU) fabric.Trouble {
 
 // describe is a healthy GPU in a line.
 func describe(g *fabric.GPU) string {
-	parts := []string{fmt.Sprintf("%s at %s, %s", g.Name, g.PCI, size(g.Memory.Total)), fmt.Sprintf("BAR1 %s, %s free", size(g.BAR1.Total), size(g.BAR1.Free))}
+	parts := []string{fmt.Sprintf("%s at %s, memory not told", g.Name, g.PCI), "BAR1 not told"}
+	if g.Memory.Told {
+		parts[0] = fmt.Sprintf("%s at %s, %s", g.Name, g.PCI, size(g.Memory.Total))
+	}
+	if g.BAR1.Told {
+		parts[1] = fmt.Sprintf("BAR1 %s, %s free", size(g.BAR1.Total), size(g.BAR1.Free))
+	}
 	if g.ECC.Has {
 		parts = append(parts, fmt.Sprintf("ECC on, %d uncorrected", g.ECC.Uncorrected))
 	}
