@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/demo"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/scratch"
 	machines "github.com/kvlease/kvlease/cuda/fabric/machine"
 )
 
@@ -44,12 +45,12 @@ func (c *demoCmd) onDevice(cfg *demo.Config) (end func(), err error) {
 		return end, err
 	}
 	shape.Peer = "" // dma-buf is the way of NICs, so that a script can take it from them
-	dir, err := os.MkdirTemp("", "kvlease-machine-")
+	folder, err := scratch.New("machine")
 	if err != nil {
 		return end, err
 	}
-	end = func() { os.RemoveAll(dir) }
-	if err := shape.Build(dir); err != nil {
+	end = folder.Remove
+	if err := shape.Build(folder.Path); err != nil {
 		end()
 		return end, err
 	}
@@ -59,7 +60,7 @@ func (c *demoCmd) onDevice(cfg *demo.Config) (end func(), err error) {
 		script += ";" + more
 	}
 	os.Setenv("KVL_FAKE_CUDA", script)
-	cfg.Device.Reads, cfg.Device.Machine, cfg.Device.Driver = "ipc", dir, driver
+	cfg.Device.Reads, cfg.Device.Machine, cfg.Device.Driver = "ipc", folder.Path, driver
 	return end, nil
 }
 

@@ -2,12 +2,12 @@ package demo
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/ports"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/scratch"
 	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
@@ -26,7 +26,7 @@ func (s *stage) processes(name, role, program string, tp uint32, keys map[string
 		context: "engine", tp: tp, keys: keys, device: s.cfg.deviceOf(name),
 	}
 	if s.scene.cast.holds && s.cfg.Memory == MemoryFakeCUDA {
-		first.hold = filepath.Join(s.folder, name+".held")
+		first.hold = filepath.Join(s.folder.Path, name+".held")
 	}
 	if s.scene.cast.side {
 		port, err := ports.Free(1)
@@ -38,7 +38,7 @@ func (s *stage) processes(name, role, program string, tp uint32, keys map[string
 	if tp <= 1 {
 		return []spec{first}, nil
 	}
-	first.context, first.carrier = "host", filepath.Join(s.folder, name+".sock")
+	first.context, first.carrier = "host", filepath.Join(s.folder.Path, name+".sock")
 	list := []spec{first}
 	for rank := range tp {
 		r := first
@@ -50,7 +50,7 @@ func (s *stage) processes(name, role, program string, tp uint32, keys map[string
 
 // open starts all processes and lets the engines meet.
 func (s *stage) open() (err error) {
-	if s.folder, err = os.MkdirTemp("", "kvlease-demo-"); err != nil {
+	if s.folder, err = scratch.New("demo"); err != nil {
 		return err
 	}
 	defer func() {
@@ -98,7 +98,7 @@ func (s *stage) close() {
 		e.kill()
 		watch.RemoveDead("", e.proc.PID())
 	}
-	os.RemoveAll(s.folder)
+	s.folder.Remove()
 }
 
 // connect waits until every process is ready and D knows P.

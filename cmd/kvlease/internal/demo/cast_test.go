@@ -5,12 +5,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/scratch"
 )
 
 func testStage(c cast) *stage {
 	return &stage{
 		cfg: &Config{Lease: time.Second, Pass: 5 * time.Millisecond}, scene: sceneDef{key: "z", cast: c},
-		variant: variant{drive: "pump", ucxTLS: "tcp", p: "node", d: "node"}, folder: "/f",
+		variant: variant{drive: "pump", ucxTLS: "tcp", p: "node", d: "node"}, folder: &scratch.Folder{Path: "/f"},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/scratch"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
 )
 
@@ -34,10 +35,10 @@ type stage struct {
 	p, d     *engine // what takes the requests of each side
 	pRanks   []*engine
 	dRanks   []*engine
-	all      []*engine     // every process, in the order of their start
-	folder   string        // of sockets
-	stopped  time.Duration // how long the scene itself kept an engine from running
-	start    uint64        // CLOCK_BOOTTIME in ns, zero of the picture
+	all      []*engine       // every process, in the order of their start
+	folder   *scratch.Folder // of sockets
+	stopped  time.Duration   // how long the scene itself kept an engine from running
+	start    uint64          // CLOCK_BOOTTIME in ns, zero of the picture
 	promises []Promise
 	picture  timeline.Run
 	lanes    [2][]timeline.Lane // of P and D: the process that takes requests, then its ranks
