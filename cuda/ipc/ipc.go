@@ -9,6 +9,7 @@ package ipc
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -75,6 +76,9 @@ func New(inner transport.Transport, cfg Config) (*Transport, error) {
 	return t, nil
 }
 
+// chance is this process's, for all of its transports: the memory of one is where it is for another.
+var chance = rand.Uint32()
+
 // here is this machine since its boot, and this process.
 func here() (m machine, err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -85,7 +89,7 @@ func here() (m machine, err error) {
 		return m, fmt.Errorf("the name of this boot: %w: %w", transport.ErrUnavailable, err)
 	}
 	copy(m.boot[:], boot)
-	m.process = uint32(os.Getpid())
+	m.process, m.chance = uint32(os.Getpid()), chance
 	return m, nil
 }
 

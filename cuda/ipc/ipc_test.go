@@ -23,7 +23,10 @@ type wire struct {
 	agents     int
 	registered []transport.Region
 	refuse     error
+	sends      error
 }
+
+func (w *wire) Send(transport.Peer, []byte) error { return w.sends }
 
 func (w *wire) Register(r []transport.Region) error {
 	w.registered = append(w.registered, r...)
@@ -229,6 +232,59 @@ func TestTheDriversFailuresEndAReadAndLeakNothing(t *testing.T) {
 	r.do("lost 0 0")
 }
 
+// TestWhoDiesBeforeItIsToldOfAReadIsNotReadFromAnyMore: the bytes come without the owner, and the notification is the first to miss it.
+func TestWhoDiesBeforeItIsToldOfAReadIsNotReadFromAnyMore(t *testing.T) {
+	r := newRig(t)
+	addr, blob, end := owner(t, r)
+	tr, local := newReader(t, r)
+	peer, err := tr.Load(blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := vram(peer, transport.Desc{Local: local, Remote: addr, Len: 8})
+	read.Notif = []byte("done")
+	r.do("work 5")
+	x, err := tr.PostRead(read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end() // in the middle of it
+	tr.inner.(*wire).sends = transport.ErrPeer
+	if st := ended(t, tr, x); st != transport.Failed {
+		t.Errorf("a read whose owner could not be told is %v", st)
+	}
+	if y, err := tr.PostRead(read); !errors.Is(err, transport.ErrPeer) {
+		t.Errorf("another read of the dead: %d, %v", y, err)
+	}
+	if err := errors.Join(tr.Release(x), tr.Abandon(peer)); err != nil || r.do("count cuIpcCloseMemHandle") != 1 || len(tr.free) != len(tr.slots) {
+		t.Errorf("%v, closed %d times, %d of %d reads are free", err, r.do("count cuIpcCloseMemHandle"), len(tr.free), len(tr.slots))
+	}
+}
+
+// TestAProcessOfTheSameNumberIsAnother: its addresses mean nothing here, and what lies at them here are not its bytes.
+func TestAProcessOfTheSameNumberIsAnother(t *testing.T) {
+	tr, _ := newReader(t, newRig(t))
+	blob, err := tr.Metadata()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := tr.Load(blob)
+	if err != nil {
+		t.Fatalf("its own memory: %v", err)
+	}
+	m, err := parseMetadata(blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.of.chance++
+	if _, err := tr.Load(appendMetadata(nil, m.of, m.regions, m.rest)); err == nil {
+		t.Error("addresses of another process were taken for this one's")
+	}
+	if err := tr.Drop(own); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWhatCannotBeSharedIsNotRegistered(t *testing.T) {
 	r := newRig(t)
 	tr, local := newReader(t, r)
@@ -246,11 +302,11 @@ func TestWhatCannotBeSharedIsNotRegistered(t *testing.T) {
 func TestMetadataHasItsGoldenBytes(t *testing.T) {
 	var of machine
 	copy(of.boot[:], "01234567-89ab-cdef-0123-456789abcdef")
-	of.process = 0x01020304
+	of.process, of.chance = 0x01020304, 0x0a0b0c0d
 	regions := []shared{{addr: 0x2200, bytes: 0x100, base: 0x2000, whole: 0x1000, device: 1}}
 	copy(regions[0].handle[:], "handle")
 	b := appendMetadata(nil, of, regions, []byte("rest"))
-	want := "6b766c2d69706301" + hex.EncodeToString(of.boot[:]) + "04030201" + "01000000" + "00000000" +
+	want := "6b766c2d69706301" + hex.EncodeToString(of.boot[:]) + "04030201" + "01000000" + "0d0c0b0a" +
 		"0022000000000000" + "0001000000000000" + "0020000000000000" + "0010000000000000" + "01000000" + "00000000" +
 		hex.EncodeToString([]byte("handle")) + strings.Repeat("00", 58) + hex.EncodeToString([]byte("rest"))
 	if got := hex.EncodeToString(b); got != want {

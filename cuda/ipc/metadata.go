@@ -12,6 +12,7 @@ import (
 type machine struct {
 	boot    [36]byte // /proc/sys/kernel/random/boot_id
 	process uint32
+	chance  uint32 // drawn by the process: its number comes again, and in another container another process has it, too
 }
 
 // shared is a region of device memory as its owner tells of it.
@@ -28,7 +29,7 @@ func (s *shared) fits() bool {
 	return s.addr != 0 && s.bytes > 0 && s.addr >= s.base && s.bytes <= s.whole && s.addr-s.base <= s.whole-s.bytes && s.base+s.whole > s.base
 }
 
-// The metadata, little-endian: magic (8 bytes), boot (36), process u32, regions u32, 0 u32, then 104 bytes a region: address, bytes, base and
+// The metadata, little-endian: magic (8 bytes), boot (36), process u32, regions u32, chance u32, then 104 bytes a region: address, bytes, base and
 // length of the allocation, each u64, device u32, 0 u32, handle (64); then the inner transport's metadata.
 const (
 	magic      = "kvl-ipc\x01"
@@ -44,7 +45,7 @@ func appendMetadata(b []byte, of machine, regions []shared, rest []byte) []byte 
 	b = append(append(b, magic...), of.boot[:]...)
 	b = le.AppendUint32(b, of.process)
 	b = le.AppendUint32(b, uint32(len(regions)))
-	b = le.AppendUint32(b, 0)
+	b = le.AppendUint32(b, of.chance)
 	for i := range regions {
 		r := &regions[i]
 		for _, v := range []uint64{r.addr, r.bytes, r.base, r.whole} {
@@ -75,6 +76,7 @@ func parseMetadata(b []byte) (m metadata, err error) {
 	at := b[len(magic):]
 	at = at[copy(m.of.boot[:], at):]
 	m.of.process = le.Uint32(at)
+	m.of.chance = le.Uint32(at[8:])
 	n := uint64(le.Uint32(at[4:]))
 	if at = b[header:]; n < 1 || n > regionsMax || n*perRegion > uint64(len(at)) {
 		return bad("lengths do not fit")

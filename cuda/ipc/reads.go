@@ -190,6 +190,8 @@ func (t *Transport) advance(s *slot) transport.Status {
 		return transport.Done
 	case errors.Is(err, transport.ErrFull):
 		return transport.Pending // it leaves at a later look
+	case errors.Is(err, transport.ErrPeer):
+		s.peer.broken = true
 	}
 	return transport.Failed
 }
