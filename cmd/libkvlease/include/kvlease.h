@@ -221,7 +221,8 @@ KVL_API int32_t kvl_open(const char *config, size_t len, kvl_ctx_t **ctx_out, ch
  * Close a context. Waits at most timeout_ns for reads of ours, since a transfer may still write their local blocks; steps by
  * itself meanwhile. From the call on, new work gets KVL_ERR_CLOSED. On success every row is fenced, leases still held end
  * without an event (drain and poll first to hear of each), and ctx is gone. A poisoned context does not step, but its transfers are
- * followed to their ends here; with one that never ends, only the end of the process is safe.
+ * followed to their ends here; with one that never ends, only the end of the process is safe. A kvl_register that has begun on another
+ * thread is cut off; the context does not go before that thread has left it.
  *
  * @return KVL_OK; KVL_ERR_BUSY: a read may still write, or another thread is inside: the context stays open, step on;
  *         KVL_ERR_TRANSPORT: the agent does not go, memory is still registered: call again.
@@ -274,7 +275,7 @@ KVL_API int32_t kvl_producer_open(kvl_ctx_t *ctx, kvl_producer_t **producer_out)
  * @return KVL_OK; KVL_ERR_INVALID: the text names the region, or memory is registered already, or ctx is a host context;
  *         KVL_ERR_UNAVAILABLE: driver or device lack what device memory needs, the text names cause and remedy;
  *         KVL_ERR_TRANSPORT: NIXL refuses, more would be locked than RLIMIT_MEMLOCK allows, or peers could not read it;
- *         KVL_ERR_BUSY: another registration is under way; KVL_ERR_NOMEM, KVL_ERR_CLOSED, KVL_ERR_POISONED. None of these regions is registered then.
+ *         KVL_ERR_BUSY: another registration is under way, whatever the arguments; KVL_ERR_NOMEM, KVL_ERR_CLOSED, KVL_ERR_POISONED. None of these regions is registered then.
  */
 KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, size_t region_size, uint32_t n);
 

@@ -318,6 +318,7 @@ KVL_API int32_t kvl_open(const char *config, size_t len, kvl_ctx_t **ctx_out, ch
 
 KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns)
 {
+	static const struct timespec us100 = {0, 100000};
 	int32_t st;
 	KVL_ENTER(ctx);
 	if (!kvl_call_begin(ctx, KVL_CALL_CLOSE))
@@ -329,6 +330,9 @@ KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns)
 	kvl_error_text()[0] = 0;
 	st = kvl_core.close(ctx->core, timeout_ns, kvl_error_text(), KVL_ERR_TEXT);
 	if (st == KVL_OK) {
+		/* A registration that the core knew nothing of, any more or yet, is on its way out. */
+		while (!kvl_call_begin(ctx, KVL_CALL_REGISTER))
+			nanosleep(&us100, NULL);
 		destroy(ctx);
 		return KVL_OK;
 	}

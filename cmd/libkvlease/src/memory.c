@@ -76,6 +76,8 @@ static int32_t register_all(kvl_ctx_t *ctx, const uint8_t *said, size_t size, ui
 	st = kvl_core_said("register", kvl_core.register_(ctx->core, own, n, kvl_error_text(), KVL_ERR_TEXT));
 	if (st == KVL_OK)
 		keep_limits(ctx, own, n);
+	else if (st == KVL_ERR_STALE) /* kvl_close was faster */
+		st = kvl_fail(KVL_ERR_CLOSED, "kvl_close has closed the context");
 	kvl_call_end(ctx, KVL_CALL_REGISTER);
 	return st;
 }
@@ -87,6 +89,8 @@ KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, size_t
 	KVL_ENTER(ctx);
 	if (ctx->sizes.role == KVL_ROLE_HOST)
 		return kvl_fail(KVL_ERR_INVALID, "ctx: a host context has no memory: register on the rank contexts");
+	if (KVL_LOAD(&ctx->busy[KVL_CALL_REGISTER], ACQUIRE)) /* whatever is given: with nothing, it asks whether a thread is inside */
+		return kvl_fail_busy();
 	if (region_size < REGION_FIRST || region_size > REGION_SIZE_MAX || region_size % _Alignof(kvl_region_t) != 0)
 		return kvl_fail(KVL_ERR_INVALID, "region_size: %zu, must be sizeof(kvl_region_t), here %zu", region_size,
 				sizeof(kvl_region_t));

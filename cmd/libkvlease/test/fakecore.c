@@ -307,7 +307,7 @@ EXPORT int32_t kvlgo_close(int64_t core, uint64_t timeout_ns, char *err, uint64_
 		f->close_busy--;
 		return fail(KVL_ERR_BUSY, err, cap, "1 transfers of ours have not ended");
 	}
-	f->closed = 1; /* kept: tests look at it after the close */
+	__atomic_store_n(&f->closed, 1, __ATOMIC_RELEASE); /* kept: tests look at it after the close */
 	return KVL_OK;
 }
 
@@ -319,9 +319,14 @@ EXPORT int32_t kvlgo_drain(int64_t core, uint64_t timeout_ns, char *err, uint64_
 
 EXPORT int32_t kvlgo_register(int64_t core, const kvl_region_t *r, uint32_t n, char *err, uint64_t cap)
 {
+	fake_core_t *f = get(core);
 	if (r[n - 1].device == 99)
 		return fail(KVL_ERR_TRANSPORT, err, cap, "no such device: 99");
-	get(core)->region = r[n - 1];
+	if (f->registering != NULL)
+		f->registering();
+	if (__atomic_load_n(&f->closed, __ATOMIC_ACQUIRE))
+		return KVL_ERR_STALE; /* as the real one, to which the handle says nothing any more */
+	f->region = r[n - 1];
 	return KVL_OK;
 }
 

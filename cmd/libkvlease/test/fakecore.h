@@ -39,9 +39,10 @@ typedef struct fake_core {
 	uint32_t take_max;   /* records that a step takes of a producer; 0: all */
 	int panic;           /* the next step poisons */
 	void (*inside)(void); /* what happens while the next step runs */
+	void (*registering)(void); /* what happens while the next registration runs */
 	int keep_slots;      /* ended leases stay ENDED, their events unpublished */
 	int close_busy;      /* so many times kvlgo_close answers BUSY */
-	int closed;
+	int closed;          /* atomic */
 	uint64_t stepping_threads; /* atomic: threads inside step: never more than one */
 	uint64_t overlaps;
 } fake_core_t;
