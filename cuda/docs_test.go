@@ -69,7 +69,7 @@ func said(t *testing.T) (all [][]string) {
 			all = append(all, list) // others would be found in anything
 		}
 	}
-	for _, dir := range []string{".", "../dataplane/core", "../dataplane/log", "../cnixl", "../cmd/libkvlease/src"} {
+	for _, dir := range []string{".", "../dataplane/core", "../dataplane/log", "../cnixl", "../cmd/libkvlease/src", "../python/ext"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.[gc]*"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v", dir, err)

@@ -53,14 +53,40 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 
 /* ---- close ---- */
 
-/* In slices, so that a signal's handler runs while a read is waited for. */
+static uint64_t monotonic_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* kvl_close beside a registration: cuts it off. Where none has begun, or its thread is on the way out already, it would close under that
+ * thread's feet: so kvl_register is asked first, which says whether a thread is inside before it looks at what it is given. */
+static int32_t cut_off(kvl_ctx_t *c, int alone, uint64_t slice)
+{
+	static const struct timespec ms = {0, 1000000};
+	int32_t st = kvl_register(c, NULL, sizeof(kvl_region_t), 0);
+	if (st == KVL_ERR_FORKED) /* the other thread is not in this process */
+		return st;
+	if (st == KVL_ERR_BUSY && alone) /* of two threads one is refused, and leaves */
+		return kvl_close(c, slice);
+	nanosleep(&ms, NULL);
+	return KVL_ERR_BUSY;
+}
+
+/* In slices, so that a signal's handler runs while a read or another thread's registration is waited for. */
 static int close_in_slices(kvp_context_t *self, uint64_t timeout_ns, int32_t *st)
 {
+	uint64_t now = monotonic_ns(), end = now + timeout_ns;
 	for (;;) {
-		uint64_t slice = timeout_ns < SLICE_NS ? timeout_ns : SLICE_NS;
-		KVP_WITHOUT_GIL(self, *st = kvl_close(self->closing, slice));
-		timeout_ns -= slice;
-		if (*st != KVL_ERR_BUSY || timeout_ns == 0)
+		uint64_t slice = end - now < SLICE_NS ? end - now : SLICE_NS;
+		uint32_t others = self->registering;
+		if (others == 0)
+			KVP_WITHOUT_GIL(self, *st = kvl_close(self->closing, slice));
+		else
+			KVP_WITHOUT_GIL(self, *st = cut_off(self->closing, others == 1, slice));
+		now = monotonic_ns();
+		if (*st != KVL_ERR_BUSY || now >= end)
 			return 0;
 		if (PyErr_CheckSignals() != 0)
 			return -1;
@@ -76,7 +102,7 @@ static PyObject *close_context(PyObject *o, uint64_t timeout_ns)
 		return kvp_raise_text(kvp_module_of(o), KVL_ERR_BUSY, "another thread closes the context");
 	if (self->open == NULL)
 		Py_RETURN_NONE;
-	if (self->inside != 0)
+	if (self->inside != self->registering)
 		return kvp_raise_text(kvp_module_of(o), KVL_ERR_BUSY, "another thread is inside a call");
 	/* Whoever comes while the lock of Python is away finds no context. */
 	self->closing = self->open;
@@ -89,6 +115,8 @@ static PyObject *close_context(PyObject *o, uint64_t timeout_ns)
 		Py_CLEAR(self->ready); /* nobody asks any more */
 	if (interrupted)
 		return NULL;
+	if (st == KVL_ERR_BUSY && self->registering != 0)
+		return kvp_raise_text(kvp_module_of(o), st, "another thread is still inside register, which is cut off: close again");
 	if (st != KVL_OK)
 		return kvp_raise(kvp_module_of(o), st);
 	Py_RETURN_NONE;
@@ -416,7 +444,7 @@ static PyObject *context_repr(PyObject *self)
 #define FAST(name, f, doc) {name, (PyCFunction)(void (*)(void))(f), METH_FASTCALL | METH_KEYWORDS, doc}
 
 static PyMethodDef methods[] = {
-	FAST("close", context_close, "close($self, timeout=5.0)\n--\n\nkvl_close. Releases the GIL. A second close does nothing."),
+	FAST("close", context_close, "close($self, timeout=5.0)\n--\n\nkvl_close. Releases the GIL. Cuts off a register of another thread. A second close does nothing."),
 	{"__enter__", context_enter, METH_NOARGS, "__enter__($self)\n--\n\n"},
 	{"__exit__", context_exit, METH_VARARGS, "__exit__($self, *exc)\n--\n\nclose()"},
 	{"step", context_step, METH_NOARGS, "step($self)\n--\n\nkvl_step. Releases the GIL if kvl_step_long says so."},

@@ -156,6 +156,7 @@ typedef struct kvp_context {
 	kvl_ctx_t *open; /* NULL: closed, or being closed */
 	kvl_ctx_t *closing; /* while kvl_close runs */
 	uint32_t inside; /* calls that run without the GIL */
+	uint32_t registering; /* those of them in kvl_register: a close cuts them off */
 	void *scratch;   /* KVL_DELTA_MAX bytes for delta_take, once asked for */
 	PyObject *ready; /* dict: objects of ready events by their lease, as long as the library may ask for them; NULL: never any */
 } kvp_context_t;
@@ -166,7 +167,7 @@ void kvp_context_fired(kvp_context_t *c, kvl_lease_t lease);
 extern PyType_Spec kvp_context_spec;
 PyObject *kvp_raise_closed(PyObject *self, const kvp_context_t *c) KVP_COLD;
 
-/* For calls during which other threads may run: the context cannot be closed meanwhile. */
+/* For calls during which other threads may run: the context cannot be closed meanwhile (but beside a kvl_register, see close_in_slices). */
 #define KVP_WITHOUT_GIL(self, call)                                                                                    \
 	do {                                                                                                           \
 		(self)->inside++;                                                                                      \

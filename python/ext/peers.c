@@ -97,9 +97,11 @@ out:
 
 PyObject *kvp_context_register(PyObject *self, PyObject *regions)
 {
+	kvp_context_t *context = (kvp_context_t *)self;
 	PyObject *items = PySequence_Tuple(regions), *keep = PyList_New(0), *result = NULL;
 	Py_ssize_t n = items != NULL ? PyTuple_Size(items) : 0;
 	kvl_region_t *r = NULL;
+	kvl_ctx_t *c;
 	int32_t st;
 	if (items == NULL || keep == NULL)
 		goto out;
@@ -114,11 +116,13 @@ PyObject *kvp_context_register(PyObject *self, PyObject *regions)
 	for (Py_ssize_t i = 0; i < n; i++)
 		if (get_region(PyTuple_GetItem(items, i), i, &r[i], keep) != 0)
 			goto out;
-	if (((kvp_context_t *)self)->open == NULL) {
-		kvp_raise_closed(self, (kvp_context_t *)self);
+	if ((c = context->open) == NULL) {
+		kvp_raise_closed(self, context);
 		goto out;
 	}
-	KVP_WITHOUT_GIL((kvp_context_t *)self, st = kvl_register(((kvp_context_t *)self)->open, r, sizeof *r, (uint32_t)n));
+	context->registering++;
+	KVP_WITHOUT_GIL(context, st = kvl_register(c, r, sizeof *r, (uint32_t)n));
+	context->registering--;
 	result = done(self, st);
 out:
 	PyMem_Free(r);

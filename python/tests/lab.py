@@ -3,6 +3,8 @@
 import ctypes
 import itertools
 import mmap
+import os
+import select
 import time
 
 import kvlease
@@ -72,3 +74,21 @@ def connect(reader, owner):
     reader.context.engine_handshake(engine, 0, owner.context.handshake_get())
     until(lambda: reader.seen(kvlease.EV_ENGINE_UP, handle=engine), owner, reader)
     return engine
+
+
+def in_child(what):
+    """Runs something in a fork; what it prints."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, str(what()).encode())
+        except BaseException as e:
+            os.write(write, f"{type(e).__name__}: {e}".encode())
+        os._exit(0)
+    os.close(write)
+    assert select.select([read], [], [], 30)[0], "the child hangs"
+    text = os.read(read, 65536).decode()
+    os.close(read)
+    assert os.waitpid(child, 0)[1] == 0
+    return text

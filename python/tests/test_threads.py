@@ -3,7 +3,6 @@
 import functools
 import operator
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -238,24 +237,6 @@ def test_a_signal_interrupts_a_drain_and_the_context_goes_on(engines, interrupti
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 
-def in_child(what):
-    """Runs something in a fork; what it prints."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(write, str(what()).encode())
-        except BaseException as e:
-            os.write(write, f"{type(e).__name__}: {e}".encode())
-        os._exit(0)
-    os.close(write)
-    assert select.select([read], [], [], 30)[0], "the child hangs"
-    text = os.read(read, 65536).decode()
-    os.close(read)
-    assert os.waitpid(child, 0)[1] == 0
-    return text
-
-
 def test_a_fork_is_refused_by_every_call_and_the_parent_goes_on(pair):
     owner, reader, engine = pair
     lease = owner.producer.grant("a", [[1]])
@@ -278,7 +259,7 @@ def test_a_fork_is_refused_by_every_call_and_the_parent_goes_on(pair):
         return " ".join(sorted(set(said)))
 
     owner_text = owner.context.params(lease, "a", [[1]])
-    assert in_child(child) == "KVL_ERR_FORKED"
+    assert lab.in_child(child) == "KVL_ERR_FORKED"
     reader.producer.read(track, [[2]], [[1]])
     lab.until(lambda: owner.seen(k.EV_FREED, status=k.FREED_COMPLETED), owner, reader)
 
@@ -294,7 +275,7 @@ def test_a_forked_child_may_drop_what_it_inherited(engines):
         owner.__dict__.clear()
         return "dropped"
 
-    assert in_child(child) == "dropped"
+    assert lab.in_child(child) == "dropped"
 
 
 # ---- subinterpreters ----
