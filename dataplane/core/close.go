@@ -3,7 +3,6 @@ package core
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -48,7 +47,7 @@ func (c *Core) end(timeout time.Duration) error {
 		return err
 	}
 	c.closePage()
-	c.strays = slices.DeleteFunc(c.strays, (*proof).close)
+	c.strays = closeProofs(c.strays)
 	if c.ranked == nil {
 		return nil
 	}

@@ -96,11 +96,10 @@ func (c *Core) readBack(r *registration, blob []byte) (*proof, error) {
 		return nil, fmt.Errorf("%w: a second agent: %w", errUnproven, err)
 	}
 	defer func() {
-		if !p.close() {
-			c.mu.Lock()
-			c.strays = append(c.strays, p)
-			c.mu.Unlock()
-		}
+		left := closeProofs([]*proof{p})
+		c.mu.Lock()
+		c.strays = append(c.strays, left...)
+		c.mu.Unlock()
 	}()
 	if err := p.connect(blob); err != nil {
 		return p, err
@@ -273,18 +272,23 @@ func (p *proof) refused(n int, why string) error {
 		ErrTransport, p.r.name(n), p.twin.Way, why, fix)
 }
 
-// close ends the twin. false: a read of it is open still, which may write into its pages.
-func (p *proof) close() bool {
+// closeProofs ends twins, for 0.1 s however many there are, and gives those that have a read open still, which may write into their pages.
+func closeProofs(list []*proof) []*proof {
 	for range 100 {
-		if len(p.reads) == 0 {
+		if list = slices.DeleteFunc(list, (*proof).close); len(list) == 0 {
 			break
 		}
-		if ended, _ := p.look(); !ended {
-			time.Sleep(time.Millisecond)
-		}
+		time.Sleep(time.Millisecond)
 	}
-	if len(p.reads) > 0 {
-		return false
+	return list
+}
+
+// close ends the twin. false: a read of it is open still.
+func (p *proof) close() bool {
+	for len(p.reads) > 0 {
+		if ended, _ := p.look(); !ended {
+			return false
+		}
 	}
 	if p.peer != 0 {
 		if p.twin.Drop(p.peer) != nil {
@@ -305,7 +309,7 @@ func (c *Core) dropStrays() {
 	strays := c.strays
 	c.strays = nil
 	c.mu.Unlock()
-	strays = slices.DeleteFunc(strays, (*proof).close)
+	strays = closeProofs(strays)
 	c.mu.Lock()
 	c.strays = append(c.strays, strays...)
 	c.mu.Unlock()

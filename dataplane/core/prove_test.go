@@ -283,3 +283,51 @@ func TestMemoryThatMayNotBeReadYetIsNotReadBack(t *testing.T) {
 		t.Errorf("said %+v and %+v", unproven, proven)
 	}
 }
+
+// TestManyTwinsThatHangAreNoMoreToWaitForThanOne: an engine that tries to register again and again leaves one each time.
+func TestManyTwinsThatHangAreNoMoreToWaitForThanOne(t *testing.T) {
+	defer func(was time.Duration) { proofMax = was }(proofMax)
+	proofMax = time.Millisecond
+	var held []*loopback.Agent
+	l, _ := newScripted(t, `{}`, func(tw *transport.Twin) error {
+		a := tw.Transport.(*loopback.Agent)
+		a.HoldReads(true)
+		held = append(held, a)
+		return nil
+	})
+	const tries = 12
+	for i := range tries {
+		if err := l.d.core.Register(l.d.regions); !errors.Is(err, ErrTransport) {
+			t.Fatalf("try %d: %v", i, err)
+		}
+	}
+	if len(l.d.core.strays) != tries {
+		t.Fatalf("%d twins are kept, want %d: their reads may land", len(l.d.core.strays), tries)
+	}
+	looks, seen := 0, map[*looked]bool{}
+	for _, p := range l.d.core.strays {
+		p.twin.Transport = &looked{Transport: p.twin.Transport, looks: &looks, seen: seen, ends: held}
+	}
+	if left := closeProofs(l.d.core.strays); len(left) != 0 || looks > 3*tries {
+		t.Errorf("%d twins are left, after %d looks at %d", len(left), looks, tries)
+	}
+	l.d.core.strays = nil
+}
+
+// looked counts the looks at all twins, and lets all their reads end once each twin was looked at.
+type looked struct {
+	transport.Transport
+	looks *int
+	seen  map[*looked]bool
+	ends  []*loopback.Agent
+}
+
+func (l *looked) PollReads(xfers []transport.Xfer, out []transport.Status, spinNs int64) {
+	*l.looks++
+	if l.seen[l] = true; len(l.seen) == len(l.ends) {
+		for _, a := range l.ends {
+			a.HoldReads(false)
+		}
+	}
+	l.Transport.PollReads(xfers, out, spinNs)
+}
