@@ -1,5 +1,6 @@
 """A close beside a register of another thread, which it cuts off: over a driver whose copies wait, and over loopback at any moment."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -46,15 +47,24 @@ def slow(gpu):
     context.close()
 
 
+@contextlib.contextmanager
 def once_it_closes(context, what):
-    """A thread that does something when the context is being closed. It runs only if the close gives the interpreter up."""
+    """Does something on another thread when the context is being closed. That runs only if the close gives the interpreter up."""
+    over = []
+
     def run():
         while not context.closed:
-            pass
+            if over:
+                return
         what()
+
     thread = threading.Thread(target=run)
     thread.start()
-    return thread
+    try:
+        yield
+    finally:
+        over.append(True)
+        thread.join()
 
 
 def cut_off(told):
@@ -77,22 +87,20 @@ def test_a_close_that_may_not_wait_cuts_a_register_off_all_the_same(gpu, slow):
 
 def test_a_close_waits_until_the_other_thread_has_left_register(gpu, slow):
     context, _, registration = slow
-    opens = once_it_closes(context, lambda: gpu.do(f"gate {READ} 0"))
-    context.close(60)
+    with once_it_closes(context, lambda: gpu.do(f"gate {READ} 0")):
+        context.close(60)
     assert context.closed
     told = registration.ended()
     assert told is None or cut_off(told)  # the gate may have been faster than the cut
     with pytest.raises(k.Closed):
         context.stats()
-    opens.join()
 
 
 def test_a_with_block_ends_a_register_of_another_thread(gpu, slow):
     context, _, registration = slow
-    with context:
-        opens = once_it_closes(context, lambda: gpu.do(f"gate {READ} 0"))
+    with once_it_closes(context, lambda: gpu.do(f"gate {READ} 0")), context:
+        pass
     assert context.closed and (registration.ended() is None or cut_off(registration.ended()))
-    opens.join()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -105,10 +113,8 @@ def test_a_signal_interrupts_a_close_that_waits_for_a_register(gpu, slow):
     context, _, registration = slow
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have left it ignored
     try:
-        kills = once_it_closes(context, lambda: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
+        with once_it_closes(context, lambda: os.kill(os.getpid(), signal.SIGINT)), pytest.raises(KeyboardInterrupt):
             context.close(600)
-        kills.join()
     finally:
         signal.signal(signal.SIGINT, before)
     assert not context.closed and not registration.told
