@@ -19,8 +19,8 @@ import (
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
-// pageEvery is the time between two states of the stats page, one more aside when nothing is held any more: of step time, so a context
-// that stands still writes none, and its page says since when.
+// pageEvery is the time between two states of the stats page, those aside with which a context comes to rest, sleeps or wakes: of step time, so
+// a context that stands still writes none, and its page says since when.
 const pageEvery = 100 * time.Millisecond
 
 // statsPage is how a context shows itself (package watch). Its values are what Stats tells: the same structs, whose fields are found
@@ -42,8 +42,9 @@ type statsPage struct {
 	regions *Region // those whose block length is known
 	walk    engineWalk
 	reader  watch.ReaderRow
-	alive   bool // something was held in the state that was shown last
-	hidden  bool // its folder could not hold it: nobody else sees it
+	alive   bool   // the last step has left something to do
+	traffic uint64 // what had been done by the state that was shown last
+	hidden  bool   // its folder could not hold it: nobody else sees it
 }
 
 //go:generate env KVLEASE_UPDATE=1 go test -count=1 -run TestTheHelpTextsOfThePageAreTheCommentsOfItsFields .

@@ -2,6 +2,7 @@ package core
 
 import (
 	"math/bits"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -21,25 +22,38 @@ func (p *statsPage) ended(c *Core) clock.Instant {
 	return c.clock()
 }
 
-// stepped takes the end of a step that was told now, and shows a state if it is time for one. After the step with which a context comes to
-// rest it is: the next one may be long in coming. Under the lock.
+// stepped takes the end of a step that was told now, and shows a state if it is time for one. After a step that leaves nothing to do it is if
+// that has done anything, or if there was something before: the next one may be long in coming. Under the lock.
 func (c *Core) stepped(now clock.Instant) {
 	p := c.page
 	if p == nil {
 		return
 	}
 	p.step.Observe(p.ended(c).Sub(now))
-	if c.now >= p.at.Add(pageEvery) || p.alive && c.alive() == 0 {
+	before := p.alive
+	p.alive = c.alive() > 0
+	if c.now >= p.at.Add(pageEvery) || !p.alive && (before || c.half().Traffic() != p.traffic) {
 		c.show(c.now)
+	}
+}
+
+// showBetween writes a state beside the steps, of which the next may be long in coming, with all engines as they are now. Under the lock.
+func (c *Core) showBetween() {
+	p := c.page
+	if p == nil || atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 { // its tables may be what is broken
+		return
+	}
+	var err error // told by the next step
+	defer c.failSafe(&err)
+	p.walk.restart()
+	for c.show(max(c.now, p.at)); p.walk.place != 0; {
+		c.show(p.at)
 	}
 }
 
 // alive counts what would need further steps.
 func (c *Core) alive() int {
-	if c.hosted != nil {
-		return c.hosted.group.Alive()
-	}
-	return c.plane.Alive()
+	return c.half().Alive()
 }
 
 // show writes a state of the page. Under the lock.
@@ -67,7 +81,7 @@ func (c *Core) show(now clock.Instant) {
 	}
 	p.live.Stepped, p.live.Epoch, p.live.BlockBytes = now, c.mem.Epoch, c.blockBytes()
 	p.live.Poisoned, p.live.Draining = g.state.Poisoned != 0, g.state.Draining != 0
-	p.alive = g.own.Alive > 0
+	p.traffic = c.half().Traffic()
 	p.out.Publish(&p.live)
 }
 
@@ -125,6 +139,9 @@ type walked struct {
 // walkMax bounds the places that one state looks at.
 const walkMax = 128
 
+// restart lets the next state begin with the first engine.
+func (w *engineWalk) restart() { w.found, w.place, w.rows = walked{}, 0, 0 }
+
 func (w *engineWalk) some() {
 	var table engineTable = w.c.tracker
 	if w.c.hosted != nil {
@@ -142,7 +159,7 @@ func (w *engineWalk) some() {
 	if w.place >= places {
 		w.p.out.FinishRemotes(w.rows)
 		w.last = w.found
-		w.found, w.place, w.rows = walked{}, 0, 0
+		w.restart()
 	}
 }
 

@@ -265,9 +265,7 @@ func (c *Core) Unregister() error {
 	c.endAll()
 	defer c.Wake() // the next step tells the host
 	err := c.leave()
-	if p := c.page; p != nil {
-		c.show(max(c.now, p.at)) // that step may be long in coming
-	}
+	c.showBetween()
 	return err
 }
 

@@ -94,6 +94,7 @@ func (c *Core) beginRegistration(regions []Region) (*registration, error) {
 		r.bytes.Add(region.Bytes)
 	}
 	c.registering, c.agent.away = r, true
+	c.showBetween()
 	return r, nil
 }
 
@@ -102,6 +103,7 @@ func (c *Core) endRegistration(r *registration) {
 	defer c.mu.Unlock()
 	c.registering, c.agent.away = nil, false
 	close(r.ended)
+	c.showBetween()
 	c.Wake() // for what has waited
 }
 
@@ -192,6 +194,9 @@ func (c *Core) watchRegistration(r *registration) (stop func()) {
 				return
 			case <-tick.C:
 			}
+			c.mu.Lock()
+			c.showBetween()
+			c.mu.Unlock()
 			now := c.clock()
 			c.log.side().Put(log.Registering, now, log.Entry{A: r.done.Load(), B: r.bytes.Load()})
 			if since := now.Sub(r.began); since >= r.pace.slow && !slow {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/metrics"
@@ -150,6 +151,137 @@ func TestThePageOfAContextThatRestsSaysThatItHoldsNothing(t *testing.T) {
 	}
 	if n := held(); n != 0 {
 		t.Errorf("asleep: %d leases on the page", n)
+	}
+}
+
+// What a context does in the moment before it rests stands on its page, be it since the last state that it came and went.
+func TestThePageOfAContextThatRestsSaysWhatItDidLast(t *testing.T) {
+	l := newLab(t, `{}`)
+	_, remote := l.grant("a", 1, blocks(0, 8))
+	l.run(time.Second, 30*time.Millisecond)
+	p, err := l.d.core.Page()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	value := func(name, label string) uint64 {
+		t.Helper()
+		var s watch.Snapshot
+		if err := p.Read(&s); err != nil {
+			t.Fatal(err)
+		}
+		n, ok := s.Value(name, label)
+		if !ok {
+			t.Fatalf("no %s %s", name, label)
+		}
+		return n
+	}
+	l.now = l.now.Add(pageEvery)
+	l.stepOne(l.d)
+	shown := l.now
+	l.read(l.track(remote, "d", 1), blocks(40, 8), blocks(0, 8))
+	for len(l.d.take(record.EvReadDone)) == 0 || l.d.core.plane.Alive() > 0 {
+		l.step(time.Millisecond)
+		if l.now >= shown.Add(pageEvery) {
+			t.Fatal("it takes too long")
+		}
+	}
+	if n := value("beat_outcomes", fmt.Sprint(record.ReadOK)); n != 1 {
+		t.Errorf("%d reads on the page", n)
+	}
+	before := value("steps", "")
+	l.track(&host.Remote{ID: []byte("next"), Native: true, Epoch: 1}, "next", 2)
+	for range 9 { // it has something to do: each 100 ms is enough
+		l.step(time.Millisecond)
+	}
+	if n := value("steps", ""); n != before {
+		t.Errorf("shown after %d more steps", n-before)
+	}
+}
+
+// Memory is registered before the first step of an engine that is driven inline, and after its sleep nobody steps until a request comes.
+func TestThePageSaysWhatIsRegisteredBeforeAStepComes(t *testing.T) {
+	l := newLab(t, `{"engines_max":400}`)
+	const more = 2 * walkMax // engines, so that a look at all takes several states
+	for n := range more {
+		engine, err := l.d.core.AddEngine(heartbeat.EngineDesc{ID: fmt.Sprint("e", n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.d.host.Track(engine, &host.Remote{ID: []byte("never"), Native: true, Epoch: 1}, nil, 0, l.now); err != nil {
+			t.Fatal(err)
+		}
+		l.stepOne(l.d)
+	}
+	last := l.node("last", `{}`)
+	l.connect(l.d, last)
+	l.run(time.Second, 30*time.Millisecond)
+	p, err := l.d.core.Page()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	says := func() (registered uint64, connected int) {
+		t.Helper()
+		var s watch.Snapshot
+		if err := p.Read(&s); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range s.Remotes {
+			if r.State == "connected" {
+				connected++
+			}
+		}
+		if len(s.Remotes) != more+2 {
+			t.Errorf("%d engines", len(s.Remotes))
+		}
+		registered, _ = s.Value("registered_bytes", "")
+		return registered, connected
+	}
+	bytes, connected := says()
+	if bytes == 0 || connected != 2 {
+		t.Fatalf("%d bytes, %d engines connected", bytes, connected)
+	}
+	if err := l.d.core.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	if n, connected := says(); n != 0 || connected != 0 {
+		t.Errorf("asleep: %d bytes, %d engines connected", n, connected)
+	}
+	l.awake(l.d)
+	if n, _ := says(); n != bytes {
+		t.Errorf("awake: %d bytes, want %d", n, bytes)
+	}
+}
+
+// An engine that is driven inline registers before it steps: how far that is a step does not say.
+func TestThePageSaysHowFarARegistrationIsThoughNobodySteps(t *testing.T) {
+	l, result := newSlow(t, func(l *lab) { l.d.core.pace.every = time.Millisecond })
+	p, err := l.d.core.Page()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	value := func(name string) uint64 {
+		var s watch.Snapshot
+		if err := p.Read(&s); err != nil {
+			t.Fatal(err)
+		}
+		n, _ := s.Value(name, "")
+		return n
+	}
+	tr := waitForSlow(l)
+	<-tr.at
+	eventually(t, "it says what is to come", func() bool { return value("registering_bytes") > labLayers*labBlocks*labBlockLen && value("registered_bytes") == 0 })
+	tr.let <- struct{}{}
+	<-tr.at
+	eventually(t, "it says what there is", func() bool { return value("registered_bytes") == labBlocks*labBlockLen })
+	close(tr.let)
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	if n := value("registering_bytes"); n != 0 || value("registered_bytes") == 0 {
+		t.Errorf("%d bytes are to come, %d are there", n, value("registered_bytes"))
 	}
 }
 
