@@ -62,6 +62,7 @@ type Context struct {
 	Blocks     uint64            `json:"blocks"`
 	BlockBytes uint64            `json:"block_bytes"`
 	Freed      map[string]uint64 `json:"freed"`
+	Untaken    uint64            `json:"untaken_bytes,omitempty"`    // of what its hooks were told; a step takes them
 	LogLost    uint64            `json:"log_records_lost,omitempty"` // for want of somebody who takes them
 	Memory     Memory            `json:"memory"`
 	Readers    []Reader          `json:"readers"`
@@ -84,6 +85,8 @@ type Memory struct {
 	Registering uint64 `json:"registering_bytes,omitempty"` // to be reached; 0: no registration is under way
 	Proven      uint64 `json:"regions_proven"`              // of which a page was read back as by a peer
 	Unproven    uint64 `json:"regions_unproven"`            // of which that was not shown
+
+	of bool // the context has memory, as a host has not
 }
 
 // Reader is an engine that holds blocks, as the page has it.
@@ -300,6 +303,8 @@ func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 	} {
 		*to, _ = s.Value(name, "")
 	}
+	_, c.Memory.of = s.Value("registered_bytes", "")
+	c.Untaken, _ = s.Value("untaken_bytes", "")
 	for i, reason := range record.FreedNames {
 		for _, name := range [...]string{"lease_freed", "freed"} { // of an engine or a rank, of a host
 			if n, ok := s.Value(name, strconv.Itoa(i)); ok && n > 0 && reason != "" {

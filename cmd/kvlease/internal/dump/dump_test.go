@@ -144,10 +144,20 @@ func TestWhatTheLogHasLostIsSaid(t *testing.T) {
 	}
 }
 
+func TestWhatNoStepHasTakenIsSaid(t *testing.T) {
+	c, text := ofPage(t, []string{"untaken_bytes"}, []uint64{64})
+	if want := "  64 bytes of what its hooks were told no step has taken\n"; c.Untaken != 64 || !strings.Contains(text, want) {
+		t.Errorf("%d; want %q in:\n%s", c.Untaken, want, text)
+	}
+	if strings.Contains(text, "memory: ") {
+		t.Errorf("a context without memory, as a host is, has none that is missing:\n%s", text)
+	}
+}
+
 func TestWhatOfTheMemoryIsRegisteredAndWasShownIsSaid(t *testing.T) {
 	names := []string{"registered_bytes", "registering_bytes", "regions_proven", "regions_unproven"}
 	for want, values := range map[string][]uint64{
-		"": {0, 0, 0, 0},
+		"  memory: none is registered; nobody can read from it, and it reads nothing\n":            {0, 0, 0, 0},
 		"  memory: 64MB; of 2 regions a page was read back as by a peer\n":                         {64 << 20, 0, 2, 0},
 		"  memory: 64MB; that peers can read 1 region was not shown: memory_unproven in its log\n": {64 << 20, 0, 1, 1},
 		"  memory: 64MB of 128MB are registered so far\n":                                          {64 << 20, 128 << 20, 0, 0},

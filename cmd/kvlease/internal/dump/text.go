@@ -58,9 +58,10 @@ func (c *Context) write(b *bytes.Buffer, ends int) {
 		is   bool
 		text string
 	}{
-		{c.Memory.Registered+c.Memory.Registering > 0, c.Memory.String()},
+		{c.Memory.of, c.Memory.String()},
 		{c.Poisoned, "poisoned: every row is closed, and all leases end"},
 		{c.Draining, "draining: it takes nothing new"},
+		{c.Untaken > 0, text.Counted(int(c.Untaken), "byte", "bytes") + " of what its hooks were told no step has taken"},
 		{c.LogLost > 0, text.Counted(int(c.LogLost), "record of its log is", "records of its log are") + " lost: nobody takes them, or too seldom"},
 		{c.Why != "", c.Why},
 	} {
@@ -89,6 +90,9 @@ func (m *Memory) String() string {
 		return fmt.Sprintf("memory: %s; that peers can read %s was not shown: memory_unproven in its log", have, text.Counted(int(m.Unproven), "region", "regions"))
 	case m.Proven > 0:
 		return fmt.Sprintf("memory: %s; of %s a page was read back as by a peer", have, text.Counted(int(m.Proven), "region", "regions"))
+	}
+	if m.Registered == 0 {
+		return "memory: none is registered; nobody can read from it, and it reads nothing"
 	}
 	return "memory: " + have // of a library that does not tell
 }

@@ -43,6 +43,7 @@ func (e *Engine) judge() {
 		{e.State == Cut, Alarm, "no engine that it knows could be reached for one lease duration"},
 		{e.RanksLost > 0 && !e.gone(), Alarm, text.Counted(int(e.RanksLost), "rank is lost", "ranks are lost") + ": the engine has to be started again"},
 		{e.misfit && !e.gone(), Alarm, "its host has another kv_lease_duration: this rank takes nothing"},
+		{e.asleep && e.Age <= e.stillAfter() && e.Leases+e.Tracked > 0 && !e.gone(), Warn, "no memory is registered: nobody can read from it, and it reads nothing"},
 		{e.State == Drains, Note, "it takes nothing new"},
 		{e.Abandoned > 0, Warn, text.Counted(int(e.Abandoned), "transfer", "transfers") + " may never end, and the blocks stay aside"},
 		{e.Quarantine > 0, Warn, text.Counted(int(e.Quarantine), "read is over whose blocks stay aside", "reads are over whose blocks stay aside")},

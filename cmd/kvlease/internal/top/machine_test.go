@@ -232,6 +232,36 @@ func TestWhatRanksComeToIsInTrouble(t *testing.T) {
 	}
 }
 
+// Its peers count as failing nowhere: it is not they who are away.
+func TestWhoHasRequestsAndNoMemoryIsInTrouble(t *testing.T) {
+	const words = "no memory is registered: nobody can read from it, and it reads nothing"
+	for _, tc := range []struct {
+		name   string
+		role   string
+		values map[string]uint64
+		age    time.Duration
+		want   bool
+	}{
+		{"an engine", "engine", map[string]uint64{"tracker_tracked": 1, "registered_bytes": 0}, 0, true},
+		{"a host", "host", map[string]uint64{"held": 1, "group_ranks_up": 0}, 0, true},
+		{"a rank", "rank", map[string]uint64{"reads_aside": 0, "registered_bytes": 0}, 0, false},
+		{"with memory", "engine", map[string]uint64{"tracker_tracked": 1, "registered_bytes": 64}, 0, false},
+		{"asleep", "engine", map[string]uint64{"tracker_tracked": 0, "registered_bytes": 0}, 0, false},
+		{"asleep, with what it has lost", "engine", map[string]uint64{"tracker_tracked": 1, "registered_bytes": 0}, time.Minute, false},
+	} {
+		head := watch.Head{Role: tc.role, Engine: "E", TP: 1, PP: 1, Duration: 30 * time.Second, Interval: 5 * time.Second}
+		list := shownAll(t, head, watch.Live{Stepped: core.Now().Add(-tc.age)}, tc.values)
+		if len(list) != 2 {
+			t.Fatalf("%s: %d contexts", tc.name, len(list))
+		}
+		for _, e := range list {
+			if got := slices.Contains(e.Trouble, words); got != tc.want || tc.want && e.Level != Warn {
+				t.Errorf("%s of %s: %q, level %d", tc.name, e.Source, e.Trouble, e.Level)
+			}
+		}
+	}
+}
+
 // Nothing but a step takes what hooks say. Who sleeps has given up what it had, and may rest.
 func TestWhoWasToldOfSomethingAndDoesNotStepStandsStill(t *testing.T) {
 	for _, tc := range []struct {
