@@ -202,10 +202,10 @@ func findNIXL(ctx context.Context, node []string, flags ...string) error {
 	return errors.New(why)
 }
 
-// writable finds out before the scenes run, not after them.
+// writable finds out before the scenes run, not after them. A pipe that nobody reads is not waited for.
 func writable(path string) error {
 	_, missing := os.Stat(path)
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NONBLOCK, 0o644)
 	if err != nil {
 		return fmt.Errorf("the picture cannot be written: %w; name another file by --svg", err)
 	}

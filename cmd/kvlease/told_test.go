@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/internal/require"
 )
@@ -29,5 +32,15 @@ func TestWhatCannotBeToldIsAFailure(t *testing.T) {
 		if code := cmd.ProcessState.ExitCode(); code != exitFailed || strings.Count(said.String(), "no space left") != 1 {
 			t.Errorf("%q: code %d, %q", args, code, said.String())
 		}
+	}
+}
+
+func TestAPictureIsNotWrittenIntoAPipeThatNobodyReads(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "demo.svg")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writable(pipe); err == nil || !strings.Contains(err.Error(), "name another file by --svg") {
+		t.Errorf("%v", err)
 	}
 }
