@@ -272,7 +272,9 @@ func TestThePageSaysHowFarARegistrationIsThoughNobodySteps(t *testing.T) {
 	}
 	tr := waitForSlow(l)
 	<-tr.at
-	eventually(t, "it says what is to come", func() bool { return value("registering_bytes") > labLayers*labBlocks*labBlockLen && value("registered_bytes") == 0 })
+	eventually(t, "it says what is to come", func() bool {
+		return value("registering_bytes") > labLayers*labBlocks*labBlockLen && value("registered_bytes") == 0
+	})
 	tr.let <- struct{}{}
 	<-tr.at
 	eventually(t, "it says what there is", func() bool { return value("registered_bytes") == labBlocks*labBlockLen })
