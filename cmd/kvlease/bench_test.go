@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -81,7 +82,11 @@ func endsWithItsOwner(t *testing.T, by syscall.Signal) {
 	cmd.Env = append(os.Environ(), envTool+"=1")
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, by) // else a test under nohup hands on that it is ignored
+	err := cmd.Start()
+	signal.Stop(caught)
+	if err != nil {
 		t.Fatal(err)
 	}
 	var owner []string
@@ -91,7 +96,7 @@ func endsWithItsOwner(t *testing.T, by syscall.Signal) {
 	if err := cmd.Process.Signal(by); err != nil {
 		t.Fatal(err)
 	}
-	err := cmd.Wait()
+	err = cmd.Wait()
 	if len(owner) != 1 || cmd.ProcessState.ExitCode() != exitFailed || !strings.Contains(said.String(), "interrupted") {
 		t.Errorf("owner %v, %v\n%s", owner, err, said.String())
 	}
