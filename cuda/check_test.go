@@ -12,8 +12,8 @@ var open64 = Machine{BAR1Free: map[int]uint64{0: 64 << 30, 1: 64 << 30}}
 func TestAPlanJoinsWhatTouchesInOneAllocation(t *testing.T) {
 	s := newScript(t)
 	d := s.open()
-	s.do("engine 0 1")
-	s.do("engine 1 1")
+	s.Do("engine 0 1")
+	s.Do("engine 1 1")
 	a, b := s.alloc("device", 0, 4<<20, 0), s.alloc("device", 0, 1<<20, 0)
 	far := s.alloc("vmm", 1, 8<<20, 2<<20)
 	if b != a+4<<20 {
@@ -38,7 +38,7 @@ func TestAPlanJoinsWhatTouchesInOneAllocation(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if s.do("count cuDevicePrimaryCtxRetain") != 0 || s.do("count cuPointerSetAttribute") != 0 {
+	if s.Do("count cuDevicePrimaryCtxRetain") != 0 || s.Do("count cuPointerSetAttribute") != 0 {
 		t.Error("a check changes something")
 	}
 }
@@ -99,7 +99,7 @@ func TestARefusedRegionSaysWhyAndWhatHelps(t *testing.T) {
 		{name: "device memory that NICs cannot take", regions: of("device"), script: "rdma %#x 0", kind: ErrUnavailable, words: []string{"device memory", "data-centre"}},
 		{name: "a hole in VMM memory", regions: func() []Region {
 			r := of("vmm")()
-			s.do("hole %#x 0x200000", r[0].Addr+2<<20)
+			s.Do("hole %#x 0x200000", r[0].Addr+2<<20)
 			return r
 		}, kind: ErrInvalid, words: []string{"nothing is mapped 2097152 bytes behind"}},
 		{name: "a GPU without GPUDirect RDMA and dma-buf", regions: of("device"), script: "attribute 0 116 0;attribute 0 124 0", kind: ErrUnavailable,
@@ -121,17 +121,17 @@ func TestARefusedRegionSaysWhyAndWhatHelps(t *testing.T) {
 			words: []string{"device 0", "cuDeviceGetAttribute", "CUDA_ERROR_DEVICE_UNAVAILABLE", "nvidia-smi -c 0"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s.do("reset")
-			s.do("engine 0 1")
+			s.Do("reset")
+			s.Do("engine 0 1")
 			a = s.alloc("device", 0, 3<<19, 0)
 			regions := tc.regions()
 			switch {
 			case tc.script == "":
 			case tc.script[:4] == "rdma":
-				s.do(tc.script, regions[0].Addr)
+				s.Do(tc.script, regions[0].Addr)
 			default:
 				for _, line := range strings.Split(tc.script, ";") {
-					s.do("%s", line)
+					s.Do("%s", line)
 				}
 			}
 			_, err := d.Check(regions, tc.machine)
@@ -143,11 +143,11 @@ func TestARefusedRegionSaysWhyAndWhatHelps(t *testing.T) {
 func TestWithoutANICNothingIsHeldAgainstWhatNICsNeed(t *testing.T) {
 	s := newScript(t)
 	d := s.open()
-	s.do("engine 0 1")
+	s.Do("engine 0 1")
 	a := s.alloc("vmm", 0, 4<<20, 0)
-	s.do("rdma %#x 0", a)
+	s.Do("rdma %#x 0", a)
 	for _, line := range []string{"attribute 0 110 0", "attribute 0 116 0", "attribute 0 117 0", "attribute 0 118 0", "attribute 0 124 0"} {
-		s.do("%s", line)
+		s.Do("%s", line)
 	}
 	regions := []Region{{Addr: a, Bytes: 4 << 20, Name: "layer.0"}}
 	m := Machine{NoNIC: true, BAR1Free: map[int]uint64{0: 1}}
@@ -170,7 +170,7 @@ func TestWhatNobodyKnowsIsSaidAndStandsInNobodysWay(t *testing.T) {
 	s := newScript(t)
 	d := s.open()
 	a := s.alloc("ipc", 0, 1<<20, 0) // some drivers say so of all memory
-	s.do("attribute 0 124 0")
+	s.Do("attribute 0 124 0")
 	p, err := d.Check([]Region{{Addr: a, Bytes: 1 << 20}}, Machine{Peermem: true})
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +193,7 @@ func TestVMMMemoryInPiecesIsTakenByDMABufAndNeverJoined(t *testing.T) {
 	if p, err := d.Check(regions, both); err != nil || len(p.Unchecked) != 1 || !strings.Contains(p.Unchecked[0], `region 2 ("k.1") is VMM memory in 2 pieces`) {
 		t.Errorf("unchecked %q, %v, want a word of the region in two pieces", p.Unchecked, err)
 	}
-	s.do("attribute 0 124 0")
+	s.Do("attribute 0 124 0")
 	if _, err := d.Check(regions[:2], both); err != nil {
 		t.Errorf("regions in one piece each over peer memory: %v", err)
 	}
@@ -203,8 +203,8 @@ func TestADMABufIsEnough(t *testing.T) {
 	s := newScript(t)
 	d := s.open()
 	a := s.alloc("device", 0, 1<<20, 0)
-	s.do("attribute 0 116 0")
-	s.do("rdma %#x 0", a) // as such a device says of its memory
+	s.Do("attribute 0 116 0")
+	s.Do("rdma %#x 0", a) // as such a device says of its memory
 	if _, err := d.Check([]Region{{Addr: a, Bytes: 1 << 20}}, open64); err != nil {
 		t.Error(err)
 	}

@@ -12,24 +12,24 @@ func TestAContextIsNeverMadeBehindTheEnginesBack(t *testing.T) {
 	d := s.open()
 	_, err := d.Retain(1)
 	wants(t, err, ErrUnavailable, "device 1", "cuDevicePrimaryCtxGetState", "no primary context", "register after")
-	if s.do("active 1") != 0 || s.do("count cuDevicePrimaryCtxRetain") != 0 {
+	if s.Do("active 1") != 0 || s.Do("count cuDevicePrimaryCtxRetain") != 0 {
 		t.Fatal("a context was made")
 	}
-	s.do("engine 1 1")
+	s.Do("engine 1 1")
 	c, err := d.Retain(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second, err := d.Retain(1); err != nil || s.do("retains 1") != 2 { // the engine's and one of ours
-		t.Errorf("held %d times, %v", s.do("retains 1"), err)
-	} else if err := second.Release(); err != nil || s.do("retains 1") != 2 {
-		t.Errorf("held %d times, %v", s.do("retains 1"), err)
+	if second, err := d.Retain(1); err != nil || s.Do("retains 1") != 2 { // the engine's and one of ours
+		t.Errorf("held %d times, %v", s.Do("retains 1"), err)
+	} else if err := second.Release(); err != nil || s.Do("retains 1") != 2 {
+		t.Errorf("held %d times, %v", s.Do("retains 1"), err)
 	}
-	s.do("engine 1 0")
-	if s.do("active 1") != 1 {
+	s.Do("engine 1 0")
+	if s.Do("active 1") != 1 {
 		t.Error("our hold does not keep it")
 	}
-	if err := c.Release(); err != nil || s.do("active 1") != 0 {
+	if err := c.Release(); err != nil || s.Do("active 1") != 0 {
 		t.Errorf("still there: %v", err)
 	}
 	wants(t, c.Release(), ErrInvalid, "device 1")
@@ -43,20 +43,20 @@ func TestAProcessThatIsItsOwnEngineMakesItsContext(t *testing.T) {
 	s := newScript(t)
 	d := s.open()
 	c, err := d.Make(1)
-	if err != nil || s.do("active 1") != 1 {
-		t.Fatalf("active %d, %v", s.do("active 1"), err)
+	if err != nil || s.Do("active 1") != 1 {
+		t.Fatalf("active %d, %v", s.Do("active 1"), err)
 	}
 	again, err := d.Retain(1)
-	if err != nil || s.do("retains 1") != 1 { // of ours one, whoever asked first
-		t.Fatalf("held %d times, %v", s.do("retains 1"), err)
+	if err != nil || s.Do("retains 1") != 1 { // of ours one, whoever asked first
+		t.Fatalf("held %d times, %v", s.Do("retains 1"), err)
 	}
-	if err := again.Release(); err != nil || s.do("active 1") != 1 {
-		t.Errorf("active %d, %v", s.do("active 1"), err)
+	if err := again.Release(); err != nil || s.Do("active 1") != 1 {
+		t.Errorf("active %d, %v", s.Do("active 1"), err)
 	}
-	if err := c.Release(); err != nil || s.do("active 1") != 0 {
+	if err := c.Release(); err != nil || s.Do("active 1") != 0 {
 		t.Errorf("still there: %v", err)
 	}
-	s.do("fail cuDevicePrimaryCtxRetain 1 2")
+	s.Do("fail cuDevicePrimaryCtxRetain 1 2")
 	_, err = d.Make(1)
 	wants(t, err, ErrUnavailable, "device 1", "cuDevicePrimaryCtxRetain", "CUDA_ERROR_OUT_OF_MEMORY")
 }
@@ -77,7 +77,7 @@ func TestAThreadGetsItsOwnContextBack(t *testing.T) {
 	if err != nil || s.current() != 0 {
 		t.Errorf("current %d, %v", s.current(), err)
 	}
-	s.do("fail cuMemsetD8 1 719")
+	s.Do("fail cuMemsetD8 1 719")
 	wants(t, one.Fill(addr, 1, 4096), ErrUnavailable, "device 1", "cuMemsetD8", "CUDA_ERROR_LAUNCH_FAILED")
 	if s.current() != 0 {
 		t.Errorf("after a failure %d is current", s.current())
@@ -86,7 +86,7 @@ func TestAThreadGetsItsOwnContextBack(t *testing.T) {
 		t.Errorf("current %d, %v", s.current(), err)
 	}
 	wants(t, zero.Leave(), ErrUnavailable, "cuCtxPopCurrent", "CUDA_ERROR_INVALID_CONTEXT")
-	s.do("fail cuCtxPopCurrent 1 201")
+	s.Do("fail cuCtxPopCurrent 1 201")
 	wants(t, one.Fill(addr, 1, 4096), ErrUnavailable, "cuCtxPopCurrent") // what the driver refuses is told, and asked for once more
 	if s.current() != 99 {
 		t.Errorf("the thread is left with the context of device %d", s.current())
@@ -122,15 +122,15 @@ func TestEveryFailureOfADeviceNamesItselfAndWhatHelps(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.script != "" {
-				s.do("%s", tc.script)
+				s.Do("%s", tc.script)
 			}
 			kind := ErrUnavailable
 			if tc.script == "" {
 				kind = ErrInvalid
 			}
 			wants(t, tc.act(), kind, append(tc.words, "device 0")...)
-			s.do("lost 0 0")
-			s.do("attribute 0 124 1")
+			s.Do("lost 0 0")
+			s.Do("attribute 0 124 1")
 		})
 	}
 }
@@ -138,7 +138,7 @@ func TestEveryFailureOfADeviceNamesItselfAndWhatHelps(t *testing.T) {
 func TestADeviceThatIsLostIsReleased(t *testing.T) {
 	s := newScript(t)
 	c := s.retain(0)
-	s.do("lost 0 719")
+	s.Do("lost 0 719")
 	wants(t, c.Release(), ErrUnavailable, "cuDevicePrimaryCtxRelease", "CUDA_ERROR_LAUNCH_FAILED")
 	wants(t, c.Release(), ErrInvalid)
 	_, err := c.Enter()
@@ -154,9 +154,9 @@ func TestAHoldIsGivenUpWhateverElseTheDriverRefuses(t *testing.T) {
 		}
 		s := newScript(t)
 		c := s.retain(0)
-		s.do("fail %s 1 719", symbol)
-		if err := c.Release(); err != nil || s.do("retains 0") != 1 { // the engine's
-			t.Errorf("%s fails: held %d times, %v", symbol, s.do("retains 0"), err)
+		s.Do("fail %s 1 719", symbol)
+		if err := c.Release(); err != nil || s.Do("retains 0") != 1 { // the engine's
+			t.Errorf("%s fails: held %d times, %v", symbol, s.Do("retains 0"), err)
 		}
 	}
 }
@@ -179,10 +179,10 @@ func TestWhatIsNotHandedOverIsTakenBack(t *testing.T) {
 			c := s.retain(0)
 			addr := s.alloc("device", 0, 1<<20, 0)
 			before := descriptors(t)
-			s.do("fail cuCtxPopCurrent 1 719")
+			s.Do("fail cuCtxPopCurrent 1 719")
 			wants(t, tc.make(c, addr), ErrUnavailable, "cuCtxPopCurrent")
-			if tc.undo != "" && s.do("count %s", tc.undo) != 1 {
-				t.Errorf("%s was called %d times", tc.undo, s.do("count %s", tc.undo))
+			if tc.undo != "" && s.Do("count %s", tc.undo) != 1 {
+				t.Errorf("%s was called %d times", tc.undo, s.Do("count %s", tc.undo))
 			}
 			if n := descriptors(t); n != before || s.current() != 99 {
 				t.Errorf("%d descriptors, were %d; the thread has the context of device %d", n, before, s.current())
@@ -205,7 +205,7 @@ func TestEnteringAndLeavingAllocateNothing(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	s := newScript(t)
-	s.do("attribute 0 118 0")
+	s.Do("attribute 0 118 0")
 	c := s.retain(0)
 	e, err := c.NewEvent()
 	if err != nil {

@@ -6,12 +6,14 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/kvlease/kvlease/cuda/fakecuda/faketest"
 )
 
 func TestADevicesAddressIsNoHostMemory(t *testing.T) {
 	s := newScript(t)
 	s.open()
-	t.Setenv("KVLEASE_CUDA", s.path)
+	t.Setenv("KVLEASE_CUDA", s.Path)
 	own := make([]byte, 4096)
 	regions := func(addr uint64) []Region {
 		return []Region{{Addr: uint64(uintptr(unsafe.Pointer(&own[0]))), Bytes: 4096, Name: "layer.0"}, {Addr: addr, Bytes: 1 << 20, Name: "layer.1"}}
@@ -26,7 +28,7 @@ func TestADevicesAddressIsNoHostMemory(t *testing.T) {
 		t.Errorf("pinned host memory: %v", err)
 	}
 	for _, code := range []int{3, 719} { // not begun, lost: nobody who tells host memory
-		s.do("fail cuPointerGetAttributes 1 %d", code)
+		s.Do("fail cuPointerGetAttributes 1 %d", code)
 		if err := CheckHost(regions(device)); err != nil {
 			t.Errorf("a driver that answers %d: %v", code, err)
 		}
@@ -37,7 +39,7 @@ func TestADriverIsNeitherLoadedNorBegunForHostMemory(t *testing.T) {
 	if os.Getenv("KVLEASE_TEST_ENV") == "" { // a process without a driver
 		s := newScript(t)
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
-		cmd.Env = append(os.Environ(), "KVLEASE_TEST_ENV=1", "KVLEASE_CUDA="+s.path)
+		cmd.Env = append(os.Environ(), "KVLEASE_TEST_ENV=1", "KVLEASE_CUDA="+s.Path)
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 			t.Fatalf("%v\n%s", err, out)
@@ -56,9 +58,9 @@ func TestADriverIsNeitherLoadedNorBegunForHostMemory(t *testing.T) {
 	if err := CheckHost(regions); err != nil || mapped() {
 		t.Fatalf("%v, loaded %v", err, mapped())
 	}
-	s := &script{t, os.Getenv("KVLEASE_CUDA")}
-	s.do("reset") // loads it, as UCX's module does in an engine without device memory
-	if err := CheckHost(regions); err != nil || s.do("count cuInit") != 0 || s.do("count cuPointerGetAttributes") == 0 {
-		t.Errorf("%v, begun %d times, asked %d times", err, s.do("count cuInit"), s.do("count cuPointerGetAttributes"))
+	s := &script{&faketest.Script{TB: t, Path: os.Getenv("KVLEASE_CUDA")}}
+	s.Do("reset") // loads it, as UCX's module does in an engine without device memory
+	if err := CheckHost(regions); err != nil || s.Do("count cuInit") != 0 || s.Do("count cuPointerGetAttributes") == 0 {
+		t.Errorf("%v, begun %d times, asked %d times", err, s.Do("count cuInit"), s.Do("count cuPointerGetAttributes"))
 	}
 }

@@ -72,7 +72,7 @@ type owner struct {
 func newOwner(t *testing.T, s *script) *owner {
 	t.Helper()
 	o := &owner{t: t, cmd: exec.Command(os.Args[0])}
-	o.cmd.Env = append(os.Environ(), envOwner+"="+s.path)
+	o.cmd.Env = append(os.Environ(), envOwner+"="+s.Path)
 	o.cmd.Stderr = os.Stderr
 	in, out := child.Pipes(t, o.cmd)
 	o.in, o.out = in, bufio.NewReader(out)
@@ -125,22 +125,15 @@ func TestMemoryOfAnotherProcessIsReadByItsHandle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := c.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	event, err := c.NewEvent()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream, event := s.queue(c)
 	o.set(0, 11)
 	o.set(sharedBytes-1, 22)
 	list := []Copy{{own + 100, base, 1}, {own + 200, base + sharedBytes - 1, 1}}
 	if n, err := c.Copies(stream, list, event); err != nil || n != 2 {
 		t.Fatalf("%d copies, %v", n, err)
 	}
-	if fired, err := c.Fired(event); err != nil || !fired || s.do("byte %#x", own+100) != 11 || s.do("byte %#x", own+200) != 22 {
-		t.Errorf("fired %v, %v, bytes %d and %d", fired, err, s.do("byte %#x", own+100), s.do("byte %#x", own+200))
+	if fired, err := c.Fired(event); err != nil || !fired || s.Do("byte %#x", own+100) != 11 || s.Do("byte %#x", own+200) != 22 {
+		t.Errorf("fired %v, %v, bytes %d and %d", fired, err, s.Do("byte %#x", own+100), s.Do("byte %#x", own+200))
 	}
 	if n, err := c.Copies(stream, []Copy{{base + 1, own + 200, 1}, {base, own, sharedBytes + 1}}, event); n != 1 {
 		t.Errorf("a copy past an end: %d begun, %v", n, err)
@@ -179,7 +172,7 @@ func TestWhatCannotBeSharedOrOpenedIsSaid(t *testing.T) {
 	_, err = c.OpenShared(Shared{})
 	wants(t, err, ErrInvalid, "cuIpcOpenMemHandle", "CUDA_ERROR_INVALID_HANDLE")
 	o := newOwner(t, s)
-	s.do("fail cuIpcOpenMemHandle 1 217")
+	s.Do("fail cuIpcOpenMemHandle 1 217")
 	_, err = c.OpenShared(o.handle)
 	wants(t, err, ErrUnavailable, "cuIpcOpenMemHandle", "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "topo -p2p")
 	o.end()
@@ -213,18 +206,11 @@ func TestWorkThatTakesItsTimeIsThereWhenItsEventHasFired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := c.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	event, err := c.NewEvent()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream, event := s.queue(c)
 	if err := c.Fill(addr, 7, 512); err != nil {
 		t.Fatal(err)
 	}
-	s.do("work 1")
+	s.Do("work 1")
 	if _, err := c.Copies(stream, []Copy{{addr + 512, addr, 512}}, event); err != nil {
 		t.Fatal(err)
 	}
@@ -237,19 +223,19 @@ func TestWorkThatTakesItsTimeIsThereWhenItsEventHasFired(t *testing.T) {
 	if err := c.CopyOut(got, addr+512); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{7}, 512)) {
 		t.Errorf("after the event: %v, %v", got[:4], err)
 	}
-	s.do("work 3600000")
+	s.Do("work 3600000")
 	if err := c.Fill(addr, 8, 512); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Copies(stream, []Copy{{addr + 512, addr, 512}}, event); err != nil {
 		t.Fatal(err)
 	}
-	if fired, err := c.Fired(event); err != nil || fired || s.do("byte %#x", addr+512) != 7 {
-		t.Errorf("an hour early: fired %v, %v, the byte is %d", fired, err, s.do("byte %#x", addr+512))
+	if fired, err := c.Fired(event); err != nil || fired || s.Do("byte %#x", addr+512) != 7 {
+		t.Errorf("an hour early: fired %v, %v, the byte is %d", fired, err, s.Do("byte %#x", addr+512))
 	}
-	s.do("hold 0") // all that is held is done
-	if fired, err := c.Fired(event); err != nil || !fired || s.do("byte %#x", addr+512) != 8 {
-		t.Errorf("let go: fired %v, %v, the byte is %d", fired, err, s.do("byte %#x", addr+512))
+	s.Do("hold 0") // all that is held is done
+	if fired, err := c.Fired(event); err != nil || !fired || s.Do("byte %#x", addr+512) != 8 {
+		t.Errorf("let go: fired %v, %v, the byte is %d", fired, err, s.Do("byte %#x", addr+512))
 	}
 }
 
@@ -265,7 +251,7 @@ func TestWorkIsHeldWhileAFileIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "held")
-	s.do("held %s", file)
+	s.Do("held %s", file)
 	for _, held := range []bool{true, false} {
 		if held {
 			err = os.WriteFile(file, nil, 0o600)
@@ -291,7 +277,7 @@ func TestADeviceDiesAtACall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.do("dies 0 cuMemcpyDtoH 3 719")
+	s.Do("dies 0 cuMemcpyDtoH 3 719")
 	got := make([]byte, 1)
 	for i := range 4 {
 		err := c.CopyOut(got, addr)
@@ -327,7 +313,7 @@ func TestAHostThatTouchesDeviceMemoryFalls(t *testing.T) {
 	s := newScript(t)
 	for _, kind := range []string{"own", "shared"} {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), envTouch+"="+kind, envOwner+"="+s.path)
+		cmd.Env = append(os.Environ(), envTouch+"="+kind, envOwner+"="+s.Path)
 		if kind == "shared" {
 			h := newOwner(t, s).handle
 			cmd.Env = append(cmd.Env, envHandle+"="+hex.EncodeToString(h[:]))

@@ -14,7 +14,7 @@ import (
 func TestKindsOfMemoryAreToldApart(t *testing.T) {
 	s := newScript(t)
 	d := s.open()
-	s.do("engine 1 1")
+	s.Do("engine 1 1")
 	const size = 8 << 20
 	for name, want := range map[string]Pointer{
 		"device":  {Kind: Device, Device: 1, RDMA: true, Context: true},
@@ -43,19 +43,19 @@ func TestKindsOfMemoryAreToldApart(t *testing.T) {
 	if got, err := d.Pointer(uint64(uintptr(unsafe.Pointer(&local)))); err != nil || got.Kind != Unknown || got.Device != -1 {
 		t.Errorf("host memory: %+v, %v", got, err)
 	}
-	s.do("fail cuPointerGetAttributes 1 201") // what some drivers say of such an address
+	s.Do("fail cuPointerGetAttributes 1 201") // what some drivers say of such an address
 	if got, err := d.Pointer(4096); err != nil || got.Kind != Unknown || got.Device != -1 {
 		t.Errorf("host memory: %+v, %v", got, err)
 	}
 	addr := s.alloc("device", 1, 4096, 0)
-	s.do("fail cuPointerGetAttributes 1 999")
+	s.Do("fail cuPointerGetAttributes 1 999")
 	_, err := d.Pointer(addr)
 	wants(t, err, ErrUnavailable, "cuPointerGetAttributes", "CUDA_ERROR_UNKNOWN")
-	s.do("fail cuPointerGetAttribute 1 719")
+	s.Do("fail cuPointerGetAttribute 1 719")
 	_, err = d.Pointer(addr)
 	wants(t, err, ErrUnavailable, "cuPointerGetAttribute", "CUDA_ERROR_LAUNCH_FAILED")
-	if s.do("count cuMemRelease") != 1 {
-		t.Errorf("%d handles of VMM memory given back, want that of one look", s.do("count cuMemRelease"))
+	if s.Do("count cuMemRelease") != 1 {
+		t.Errorf("%d handles of VMM memory given back, want that of one look", s.Do("count cuMemRelease"))
 	}
 }
 
@@ -68,14 +68,14 @@ func TestWhatADeviceOffersToNICs(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	for _, a := range []string{"110 0", "116 0", "117 2", "118 200", "124 0", "50 1"} {
-		s.do("attribute 1 %s", a)
+		s.Do("attribute 1 %s", a)
 	}
 	got, err = d.Features(1)
 	want = Features{FlushStream: true, Ordering: OrderingAll, PCI: "0001:1c:00.0"}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	s.do("fail cuDeviceGetAttribute 3 101")
+	s.Do("fail cuDeviceGetAttribute 3 101")
 	_, err = d.Features(1)
 	wants(t, err, ErrInvalid, "device 1", "cuDeviceGetAttribute", "CUDA_ERROR_INVALID_DEVICE")
 }
@@ -84,15 +84,15 @@ func TestSynchronousCopiesAreSetOnTheAllocationOrTheContext(t *testing.T) {
 	s := newScript(t)
 	c := s.retain(0)
 	own := s.alloc("device", 0, 4096, 0)
-	if err := c.SyncMemops(own); err != nil || s.do("synced %#x", own) != 1 || s.do("flags 0") != 0 {
-		t.Errorf("synced %d, flags %#x, %v", s.do("synced %#x", own), s.do("flags 0"), err)
+	if err := c.SyncMemops(own); err != nil || s.Do("synced %#x", own) != 1 || s.Do("flags 0") != 0 {
+		t.Errorf("synced %d, flags %#x, %v", s.Do("synced %#x", own), s.Do("flags 0"), err)
 	}
 	for _, kind := range []string{"vmm", "pool"} {
-		if err := c.SyncMemops(s.alloc(kind, 0, 2<<20, 0)); err != nil || s.do("flags 0") != 0x80 {
-			t.Errorf("%s: flags %#x, %v", kind, s.do("flags 0"), err)
+		if err := c.SyncMemops(s.alloc(kind, 0, 2<<20, 0)); err != nil || s.Do("flags 0") != 0x80 {
+			t.Errorf("%s: flags %#x, %v", kind, s.Do("flags 0"), err)
 		}
 	}
-	if n := s.do("count cuCtxSetFlags"); n != 1 {
+	if n := s.Do("count cuCtxSetFlags"); n != 1 {
 		t.Errorf("flags set %d times, want once", n)
 	}
 }
@@ -108,7 +108,7 @@ func TestADriverBefore12_1CannotSynchronizeVMMMemory(t *testing.T) {
 		return
 	}
 	s := newScript(t)
-	s.do("version 12000")
+	s.Do("version 12000")
 	c := s.retain(0)
 	wants(t, c.SyncMemops(s.alloc("vmm", 0, 2<<20, 0)), ErrUnavailable, "cuPointerSetAttribute", "cuCtxSetFlags", "12.1", "expandable_segments")
 	if err := c.SyncMemops(s.alloc("device", 0, 4096, 0)); err != nil {
@@ -147,8 +147,8 @@ func TestRemoteWritesAreFlushedWhereTheirOrderNeedsIt(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newScript(t)
-			s.do("attribute 0 118 %s", tc.order)
-			s.do("attribute 0 117 %s", tc.flush)
+			s.Do("attribute 0 118 %s", tc.order)
+			s.Do("attribute 0 117 %s", tc.flush)
 			c := s.retain(0)
 			needed, err := c.Flush()
 			if tc.refused {
@@ -156,11 +156,11 @@ func TestRemoteWritesAreFlushedWhereTheirOrderNeedsIt(t *testing.T) {
 			} else if err != nil {
 				t.Error(err)
 			}
-			if n := s.do("count cuFlushGPUDirectRDMAWrites"); needed != tc.needed || n != tc.calls {
+			if n := s.Do("count cuFlushGPUDirectRDMAWrites"); needed != tc.needed || n != tc.calls {
 				t.Errorf("needed %v, %d calls", needed, n)
 			}
 			if tc.calls > 0 {
-				s.do("fail cuFlushGPUDirectRDMAWrites 1 801")
+				s.Do("fail cuFlushGPUDirectRDMAWrites 1 801")
 				_, err := c.Flush()
 				wants(t, err, ErrUnavailable, "cuFlushGPUDirectRDMAWrites", "CUDA_ERROR_NOT_SUPPORTED")
 			}
@@ -206,14 +206,7 @@ func pipe(t *testing.T) int {
 func TestAnEventFiresWhenTheWorkBeforeItIsDone(t *testing.T) {
 	s := newScript(t)
 	c := s.retain(0)
-	stream, err := c.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := c.NewEvent()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream, e := s.queue(c)
 	addr := s.alloc("device", 0, 4096, 0)
 	if fired, err := c.Fired(e); err != nil || !fired {
 		t.Errorf("never recorded: %v, %v", fired, err)
@@ -221,27 +214,27 @@ func TestAnEventFiresWhenTheWorkBeforeItIsDone(t *testing.T) {
 	if err := c.Fill(addr, 1, 4096); err != nil {
 		t.Fatal(err)
 	}
-	s.do("hold 1")
-	s.do("launch %#x 4096 9", addr)
+	s.Do("hold 1")
+	s.Do("launch %#x 4096 9", addr)
 	if err := c.Record(e, stream); err != nil {
 		t.Fatal(err)
 	}
-	if fired, err := c.Fired(e); err != nil || fired || s.do("byte %#x", addr) != 1 {
+	if fired, err := c.Fired(e); err != nil || fired || s.Do("byte %#x", addr) != 1 {
 		t.Errorf("before the work: %v, %v", fired, err)
 	}
-	if err := c.Wait(stream, e); err != nil || s.do("waits") != 1 {
-		t.Errorf("%d waits, %v", s.do("waits"), err)
+	if err := c.Wait(stream, e); err != nil || s.Do("waits") != 1 {
+		t.Errorf("%d waits, %v", s.Do("waits"), err)
 	}
-	s.do("hold 0")
-	if fired, err := c.Fired(e); err != nil || !fired || s.do("byte %#x", addr) != 9 {
+	s.Do("hold 0")
+	if fired, err := c.Fired(e); err != nil || !fired || s.Do("byte %#x", addr) != 9 {
 		t.Errorf("after it: %v, %v", fired, err)
 	}
 	for _, call := range []string{"cuEventRecord", "cuStreamWaitEvent", "cuStreamCreate", "cuEventCreate"} {
-		s.do("fail %s 1 719", call)
+		s.Do("fail %s 1 719", call)
 	}
 	wants(t, c.Record(e, stream), ErrUnavailable, "cuEventRecord")
 	wants(t, c.Wait(stream, e), ErrUnavailable, "cuStreamWaitEvent")
-	_, err = c.NewStream()
+	_, err := c.NewStream()
 	wants(t, err, ErrUnavailable, "cuStreamCreate")
 	_, err = c.NewEvent()
 	wants(t, err, ErrUnavailable, "cuEventCreate")

@@ -29,7 +29,7 @@ func wants(t *testing.T, err, kind error, words ...string) {
 func TestADriverOpensWithVersionAndFileAndMakesNoContext(t *testing.T) {
 	s := newScript(t)
 	d := s.open()
-	if d.Version().String() != "12.8" || d.File() != s.path {
+	if d.Version().String() != "12.8" || d.File() != s.Path {
 		t.Errorf("version %s, file %s", d.Version(), d.File())
 	}
 	if n, err := d.Devices(); err != nil || n != 2 {
@@ -38,7 +38,7 @@ func TestADriverOpensWithVersionAndFileAndMakesNoContext(t *testing.T) {
 	if again := s.open(); again.handle != d.handle {
 		t.Error("one file is two libraries")
 	}
-	if s.do("active 0") != 0 || s.do("count cuDevicePrimaryCtxRetain") != 0 {
+	if s.Do("active 0") != 0 || s.Do("count cuDevicePrimaryCtxRetain") != 0 {
 		t.Error("a context was made")
 	}
 }
@@ -47,7 +47,7 @@ func TestADriverOpensWithVersionAndFileAndMakesNoContext(t *testing.T) {
 func TestADriverThatWasCutShortIsRefused(t *testing.T) {
 	s := newScript(t)
 	d := s.retain(0).driver
-	whole, err := os.ReadFile(s.path)
+	whole, err := os.ReadFile(s.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestWhatIsNoFileIsNotLoaded(t *testing.T) {
 
 // TestANameWithoutAFolderIsTheLoadersToFind: what lies under that name in the working folder is nothing that it would take.
 func TestANameWithoutAFolderIsTheLoadersToFind(t *testing.T) {
-	whole, err := os.ReadFile(newScript(t).path)
+	whole, err := os.ReadFile(newScript(t).Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,10 +116,10 @@ func TestWhatIsWrongWithADriverIsSaid(t *testing.T) {
 		{"a code that nobody knows", "fail cuInit 1 4711", []string{"cuInit", "CUresult 4711", "Xid"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s.do("reset")
-			s.do("%s", tc.script)
-			d, err := Open(s.path)
-			wants(t, err, ErrUnavailable, append(tc.words, s.path)...)
+			s.Do("reset")
+			s.Do("%s", tc.script)
+			d, err := Open(s.Path)
+			wants(t, err, ErrUnavailable, append(tc.words, s.Path)...)
 			if d != nil {
 				t.Error("it is open")
 			}
@@ -133,15 +133,15 @@ func TestASymbolThatIsMissingIsNamed(t *testing.T) {
 		if i < 2 { // those of dlsym, below
 			continue
 		}
-		s.do("reset")
-		s.do("missing %s", symbol)
-		_, err := Open(s.path)
-		wants(t, err, ErrUnavailable, "no symbol "+symbol, s.path)
+		s.Do("reset")
+		s.Do("missing %s", symbol)
+		_, err := Open(s.Path)
+		wants(t, err, ErrUnavailable, "no symbol "+symbol, s.Path)
 	}
-	s.do("reset")
-	s.do("missing cuCtxSetFlags") // of 12.1
+	s.Do("reset")
+	s.Do("missing cuCtxSetFlags") // of 12.1
 	s.open()
-	whole, err := os.ReadFile(s.path)
+	whole, err := os.ReadFile(s.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestNoDriverIsUnavailableAndTheEnvironmentNamesOne(t *testing.T) {
 	if os.Getenv("KVLEASE_TEST_ENV") == "" {
 		s := newScript(t)
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
-		cmd.Env = append(os.Environ(), "KVLEASE_TEST_ENV=1", "KVLEASE_CUDA="+s.path, "KVL_FAKE_CUDA=version 12040;devices 3")
+		cmd.Env = append(os.Environ(), "KVLEASE_TEST_ENV=1", "KVLEASE_CUDA="+s.Path, "KVL_FAKE_CUDA=version 12040;devices 3")
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 			t.Fatalf("%v\n%s", err, out)

@@ -20,7 +20,7 @@ func everything(s *script) (refusals []error) {
 		}
 		return err == nil
 	}
-	d, err := Open(s.path)
+	d, err := Open(s.Path)
 	if !refuse(err) {
 		return refusals
 	}
@@ -28,7 +28,7 @@ func everything(s *script) (refusals []error) {
 	refuse(err)
 	_, err = d.Features(0)
 	refuse(err)
-	s.do("engine 0 1")
+	s.Do("engine 0 1")
 	device, vmm := s.alloc("device", 0, 1<<20, 0), s.alloc("vmm", 0, 2<<20, 0)
 	if h, err := d.Hold([]Region{{Addr: device, Bytes: 1 << 20, Name: "layer.0"}, {Addr: vmm, Bytes: 2 << 20, Name: "layer.1"}}, open64); refuse(err) {
 		pushed, err := h.Enter()
@@ -96,11 +96,11 @@ func TestEachFunctionOfTheDriverThatFailsIsToldByItsNameAndCode(t *testing.T) {
 		t.Run(symbol, func(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			s.do("reset")
+			s.Do("reset")
 			if symbol == "cuFlushGPUDirectRDMAWrites" {
-				s.do("attribute 0 118 0") // else nobody needs it
+				s.Do("attribute 0 118 0") // else nobody needs it
 			}
-			s.do("fail %s 1 999", symbol)
+			s.Do("fail %s 1 999", symbol)
 			got := everything(s)
 			if _, ok := borne[symbol]; ok {
 				for _, err := range got {
@@ -122,7 +122,7 @@ func TestEachFunctionOfTheDriverThatFailsIsToldByItsNameAndCode(t *testing.T) {
 			}) {
 				t.Errorf("nobody says that it failed: %v", got)
 			}
-			if n := s.do("current"); n != 99 {
+			if n := s.Do("current"); n != 99 {
 				t.Errorf("the thread is left with the context of device %d", n)
 			}
 		})
@@ -154,9 +154,9 @@ func TestEachWayToFailOfTheFakeEndsInItsOwnMessage(t *testing.T) {
 		{"alloc", "", []string{"managed memory"}},
 	} {
 		t.Run(tc.command+" "+tc.script, func(t *testing.T) {
-			s.do("reset")
+			s.Do("reset")
 			var got []error
-			d, err := Open(s.path)
+			d, err := Open(s.Path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -165,25 +165,25 @@ func TestEachWayToFailOfTheFakeEndsInItsOwnMessage(t *testing.T) {
 			case "engine":
 				_, err = d.Retain(0)
 			case "devices":
-				s.do("devices 1")
+				s.Do("devices 1")
 				_, err = d.Retain(1)
 			case "destroy":
 				c := s.retain(0)
-				s.do("destroy 0")
+				s.Do("destroy 0")
 				_, err = c.Enter()
 			case "rdma":
 				addr := s.alloc("device", 0, 4<<20, 0)
-				s.do("rdma %#x 0", addr)
+				s.Do("rdma %#x 0", addr)
 				check(addr)
 			case "hole":
 				addr := s.alloc("vmm", 0, 4<<20, 2<<20)
-				s.do("hole %#x 0x200000", addr+2<<20)
+				s.Do("hole %#x 0x200000", addr+2<<20)
 				check(addr)
 			case "alloc":
 				check(s.alloc("managed", 0, 4<<20, 0))
 			default:
 				for line := range strings.SplitSeq(tc.script, ";") {
-					s.do("%s", line)
+					s.Do("%s", line)
 				}
 				got = everything(s)
 			}

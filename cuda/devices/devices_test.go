@@ -24,7 +24,7 @@ func TestDeviceMemoryIsRegisteredAndServedUnderTheEnginesContext(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	g := newGPUs(t)
 	c := g.open("inline")
-	if n := g.do("count cuInit"); n != 0 {
+	if n := g.Do("count cuInit"); n != 0 {
 		t.Errorf("the driver was begun %d times without device memory", n)
 	}
 	cache := g.cache("device")
@@ -32,15 +32,15 @@ func TestDeviceMemoryIsRegisteredAndServedUnderTheEnginesContext(t *testing.T) {
 		if err := c.Register(cache); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := fakenixl.Control(g.nixl, "count register_mem"); err != nil || n != 3*(era+1) || g.do("retains 0") != 2 || g.do("synced %#x", cache[0].Addr) != 1 {
-			t.Errorf("era %d: %d registrations, context held %d times, synced %d, %v", era, n, g.do("retains 0"), g.do("synced %#x", cache[0].Addr), err)
+		if n, err := fakenixl.Control(g.nixl, "count register_mem"); err != nil || n != 3*(era+1) || g.Do("retains 0") != 2 || g.Do("synced %#x", cache[0].Addr) != 1 {
+			t.Errorf("era %d: %d registrations, context held %d times, synced %d, %v", era, n, g.Do("retains 0"), g.Do("synced %#x", cache[0].Addr), err)
 		}
-		pushes := g.do("count cuCtxPushCurrent")
-		if err := c.Step(); err != nil || g.do("count cuCtxPushCurrent") != pushes+1 || g.do("current") != 99 {
-			t.Errorf("step: %v, pushed %d times, current %d", err, g.do("count cuCtxPushCurrent")-pushes, g.do("current"))
+		pushes := g.Do("count cuCtxPushCurrent")
+		if err := c.Step(); err != nil || g.Do("count cuCtxPushCurrent") != pushes+1 || g.Do("current") != 99 {
+			t.Errorf("step: %v, pushed %d times, current %d", err, g.Do("count cuCtxPushCurrent")-pushes, g.Do("current"))
 		}
-		if err := c.Unregister(); err != nil || g.do("retains 0") != 1 {
-			t.Errorf("unregister: %v, held %d times", err, g.do("retains 0"))
+		if err := c.Unregister(); err != nil || g.Do("retains 0") != 1 {
+			t.Errorf("unregister: %v, held %d times", err, g.Do("retains 0"))
 		}
 	}
 	if err := c.Register(cache); err != nil {
@@ -50,15 +50,15 @@ func TestDeviceMemoryIsRegisteredAndServedUnderTheEnginesContext(t *testing.T) {
 	if _, err := engine.Enter(); err != nil { // as an engine's forward thread has it
 		t.Fatal(err)
 	}
-	pushes := g.do("count cuCtxPushCurrent")
-	if err := c.Step(); err != nil || g.do("count cuCtxPushCurrent") != pushes || g.do("current") != 0 {
-		t.Errorf("step on the engine's thread: %v, pushed %d times, current %d", err, g.do("count cuCtxPushCurrent")-pushes, g.do("current"))
+	pushes := g.Do("count cuCtxPushCurrent")
+	if err := c.Step(); err != nil || g.Do("count cuCtxPushCurrent") != pushes || g.Do("current") != 0 {
+		t.Errorf("step on the engine's thread: %v, pushed %d times, current %d", err, g.Do("count cuCtxPushCurrent")-pushes, g.Do("current"))
 	}
 	if err := engine.Leave(); err != nil {
 		t.Error(err)
 	}
-	if err := errors.Join(c.Close(time.Second), engine.Release()); err != nil || g.do("retains 0") != 1 {
-		t.Errorf("close: %v, held %d times", err, g.do("retains 0"))
+	if err := errors.Join(c.Close(time.Second), engine.Release()); err != nil || g.Do("retains 0") != 1 {
+		t.Errorf("close: %v, held %d times", err, g.Do("retains 0"))
 	}
 }
 
@@ -99,8 +99,8 @@ func TestAGrantIsOfferedWhenItsCUDAEventHasFired(t *testing.T) {
 			t.Fatalf("%v\n%s", err, c.Broken())
 		}
 	}
-	g.do("hold 1")
-	g.do("launch %#x 4096 9", cache[0].Addr)
+	g.Do("hold 1")
+	g.Do("launch %#x 4096 9", cache[0].Addr)
 	lease, _ := grant("r")
 	gone, destroyed := grant("s")
 	if err := engine.EndEvent(destroyed); err != nil {
@@ -112,9 +112,9 @@ func TestAGrantIsOfferedWhenItsCUDAEventHasFired(t *testing.T) {
 	if h.Ready(lease) || h.Ready(gone) {
 		t.Error("offered while the kernel runs")
 	}
-	g.do("hold 0")
+	g.Do("hold 0")
 	step()
-	if !h.Ready(lease) || h.Ready(gone) || g.do("byte %#x", cache[0].Addr) != 9 {
+	if !h.Ready(lease) || h.Ready(gone) || g.Do("byte %#x", cache[0].Addr) != 9 {
 		t.Errorf("offered %v, that of a destroyed event %v", h.Ready(lease), h.Ready(gone))
 	}
 }
@@ -125,12 +125,12 @@ func TestThePumpHasTheContextInItsStepsOnly(t *testing.T) {
 	if err := c.Register(g.cache("device")); err != nil {
 		t.Fatal(err)
 	}
-	for began := g.do("count cuCtxPopCurrent"); g.do("count cuCtxPopCurrent") < began+3; { // ends with the test's time
+	for began := g.Do("count cuCtxPopCurrent"); g.Do("count cuCtxPopCurrent") < began+3; { // ends with the test's time
 		c.Wake()
 		time.Sleep(time.Millisecond)
 	}
-	if err := c.Close(5 * time.Second); err != nil || g.do("retains 0") != 1 || g.do("count cuCtxPushCurrent") != g.do("count cuCtxPopCurrent") {
-		t.Errorf("close: %v, held %d times, %d pushed, %d popped", err, g.do("retains 0"), g.do("count cuCtxPushCurrent"), g.do("count cuCtxPopCurrent"))
+	if err := c.Close(5 * time.Second); err != nil || g.Do("retains 0") != 1 || g.Do("count cuCtxPushCurrent") != g.Do("count cuCtxPopCurrent") {
+		t.Errorf("close: %v, held %d times, %d pushed, %d popped", err, g.Do("retains 0"), g.Do("count cuCtxPushCurrent"), g.Do("count cuCtxPopCurrent"))
 	}
 }
 
@@ -156,7 +156,7 @@ func TestWhatCannotBeRegisteredOfADeviceIsRefusedBeforeNIXLSeesIt(t *testing.T) 
 			g.reset()
 			cache := g.cache(tc.memory)
 			for _, line := range tc.script {
-				g.do("%s", line)
+				g.Do("%s", line)
 			}
 			err := c.Register(cache)
 			if !errors.Is(err, tc.kind) {
@@ -203,7 +203,7 @@ func TestADevicesAddressUnderTheNameOfHostMemoryIsRefused(t *testing.T) {
 			t.Errorf("%q does not say %q", err, w)
 		}
 	}
-	if n := g.do("count cuInit") + g.do("count cuDevicePrimaryCtxRetain"); n != 0 {
+	if n := g.Do("count cuInit") + g.Do("count cuDevicePrimaryCtxRetain"); n != 0 {
 		t.Errorf("the driver was begun or held for it: %d calls", n)
 	}
 	pinned := g.cache("host")
@@ -247,7 +247,7 @@ func TestDeviceMemoryThatPeersCouldNotReadIsRefusedAndLetGo(t *testing.T) {
 				}
 			}
 			if tc.cuda != "" {
-				g.do("%s", tc.cuda)
+				g.Do("%s", tc.cuda)
 			}
 			err := c.Register(tc.regions)
 			if !errors.Is(err, core.ErrTransport) {
@@ -261,8 +261,8 @@ func TestDeviceMemoryThatPeersCouldNotReadIsRefusedAndLetGo(t *testing.T) {
 			if len(err.Error()) > 500 {
 				t.Errorf("%d bytes: kvl_last_error would cut it", len(err.Error()))
 			}
-			if g.do("retains 0") != 1 || g.do("count cuCtxPushCurrent") != g.do("count cuCtxPopCurrent") {
-				t.Errorf("held %d times, %d pushed, %d popped", g.do("retains 0"), g.do("count cuCtxPushCurrent"), g.do("count cuCtxPopCurrent"))
+			if g.Do("retains 0") != 1 || g.Do("count cuCtxPushCurrent") != g.Do("count cuCtxPopCurrent") {
+				t.Errorf("held %d times, %d pushed, %d popped", g.Do("retains 0"), g.Do("count cuCtxPushCurrent"), g.Do("count cuCtxPopCurrent"))
 			}
 		})
 	}
@@ -289,7 +289,7 @@ func TestASlowRegistrationIsToldWhileItLastsAndEndsWell(t *testing.T) {
 		name string
 		gate func(closed int)
 	}{
-		{"the driver", func(closed int) { g.do("gate cuPointerSetAttribute %d", closed) }},
+		{"the driver", func(closed int) { g.Do("gate cuPointerSetAttribute %d", closed) }},
 		{"NIXL", func(closed int) { g.fakeNIXL("gate register_mem %d", closed) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

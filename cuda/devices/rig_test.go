@@ -12,6 +12,7 @@ import (
 	"github.com/kvlease/kvlease/cuda"
 	"github.com/kvlease/kvlease/cuda/fabric/machine"
 	"github.com/kvlease/kvlease/cuda/fakecuda"
+	"github.com/kvlease/kvlease/cuda/fakecuda/faketest"
 	"github.com/kvlease/kvlease/cuda/fakenvml"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -25,14 +26,14 @@ const (
 
 // One of each for all tests: a process may open so many drivers only.
 var (
-	builtCUDA = fakelib.Once{Build: func(dir string) (string, error) { return fakecuda.Build(dir, "libfakecuda.so") }}
 	builtNVML = fakelib.Once{Build: func(dir string) (string, error) { return fakenvml.Build(dir, "libfakenvml.so") }}
 	builtNIXL = fakelib.Once{Build: func(dir string) (string, error) { return fakenixl.Build(dir, "libfakenixl.so") }}
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for _, built := range []*fakelib.Once{&builtCUDA, &builtNVML, &builtNIXL} {
+	faketest.Remove()
+	for _, built := range []*fakelib.Once{&builtNVML, &builtNIXL} {
 		built.Remove()
 	}
 	os.Exit(code)
@@ -40,11 +41,12 @@ func TestMain(m *testing.M) {
 
 // gpus is a machine with two GPUs, of which nothing is real, and an engine that has begun with the first.
 type gpus struct {
-	t                *testing.T
-	machine          Machine
-	cuda, nvml, nixl string
-	root             string // of the machine
-	agent            string // the last one that was opened
+	*faketest.Script
+	t          *testing.T
+	machine    Machine
+	nvml, nixl string
+	root       string // of the machine
+	agent      string // the last one that was opened
 }
 
 func newGPUs(t *testing.T) *gpus {
@@ -55,16 +57,16 @@ func newGPUs(t *testing.T) *gpus {
 // newGPUsOf has its GPUs and NICs in a described machine: the fake driver's two are the first of it.
 func newGPUsOf(t *testing.T, name string) *gpus {
 	t.Helper()
-	g := &gpus{t: t}
+	g := &gpus{t: t, Script: &faketest.Script{TB: t}}
 	for _, lib := range []struct {
 		file  *string
-		built *fakelib.Once
+		built func() (string, error)
 		env   string
 	}{
-		{&g.cuda, &builtCUDA, "KVLEASE_CUDA"}, {&g.nvml, &builtNVML, "KVLEASE_NVML"}, {&g.nixl, &builtNIXL, ""},
+		{&g.Path, faketest.Path, "KVLEASE_CUDA"}, {&g.nvml, builtNVML.Path, "KVLEASE_NVML"}, {&g.nixl, builtNIXL.Path, ""},
 	} {
 		var err error
-		if *lib.file, err = lib.built.Path(); err != nil {
+		if *lib.file, err = lib.built(); err != nil {
 			t.Fatal(err)
 		}
 		if lib.env != "" {
@@ -91,8 +93,8 @@ func newGPUsOf(t *testing.T, name string) *gpus {
 }
 
 func (g *gpus) reset() {
-	g.do("reset")
-	g.do("engine 0 1")
+	g.Do("reset")
+	g.Do("engine 0 1")
 	for _, line := range []string{"reset", "gpu 0 0000:1b:00.0 A", "bar1 0 1073741824 0"} {
 		if _, err := fakenvml.Control(g.nvml, line); err != nil {
 			g.t.Fatal(err)
@@ -100,20 +102,11 @@ func (g *gpus) reset() {
 	}
 }
 
-func (g *gpus) do(format string, args ...any) int {
-	g.t.Helper()
-	n, err := fakecuda.Control(g.cuda, fmt.Sprintf(format, args...))
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	return n
-}
-
 // cache is a cache of two layers on a device, in one allocation.
 func (g *gpus) cache(kind string) []core.Region {
 	g.t.Helper()
 	const layer = kvBlocks * kvBlockLen
-	addr, err := fakecuda.Alloc(g.cuda, kind, 0, 2*layer, 0)
+	addr, err := fakecuda.Alloc(g.Path, kind, 0, 2*layer, 0)
 	if err != nil {
 		g.t.Fatal(err)
 	}

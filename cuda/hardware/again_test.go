@@ -41,8 +41,8 @@ func TestSleepAndWake(t *testing.T) {
 			t.Fatalf("era %d: %v\n%s", era, err, c.Broken())
 		}
 	}
-	if !g.real && g.do("retains 0") != 1 {
-		t.Errorf("after %d eras the context is held %d times, want the engine's own", eras, g.do("retains 0"))
+	if !g.real && g.Do("retains 0") != 1 {
+		t.Errorf("after %d eras the context is held %d times, want the engine's own", eras, g.Do("retains 0"))
 	}
 }
 
@@ -91,7 +91,7 @@ func (g *rig) reads() {
 		require.Skip(g.t, "nixl", fmt.Sprintf("no NIXL below third_party (%v): run make deps", err))
 	}
 	g.ipc = true
-	g.do("work 5") // ms: reads that are under way are what this is about
+	g.Do("work 5") // ms: reads that are under way are what this is about
 }
 
 // side is an engine with its cache.

@@ -119,7 +119,7 @@ func TestRegisteredMemoryOutlivesTheEnginesOwnHold(t *testing.T) {
 	if err := errors.Join(c.Step(), c.Unregister(), again.Free(addr), again.Release()); err != nil {
 		t.Error(err)
 	}
-	if !g.real && g.do("active 0") != 0 { // a UCX of the machine's may hold one of its own
-		t.Errorf("the context is held %d times at the end", g.do("retains 0"))
+	if !g.real && g.Do("active 0") != 0 { // a UCX of the machine's may hold one of its own
+		t.Errorf("the context is held %d times at the end", g.Do("retains 0"))
 	}
 }

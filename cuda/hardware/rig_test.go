@@ -14,7 +14,7 @@ import (
 	"github.com/kvlease/kvlease/cuda/devices"
 	"github.com/kvlease/kvlease/cuda/fabric/machine"
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
-	"github.com/kvlease/kvlease/cuda/fakecuda"
+	"github.com/kvlease/kvlease/cuda/fakecuda/faketest"
 	"github.com/kvlease/kvlease/cuda/fakenvml"
 	"github.com/kvlease/kvlease/cuda/ipc"
 	"github.com/kvlease/kvlease/dataplane/core"
@@ -24,13 +24,13 @@ import (
 )
 
 var fakes = map[string]*fakelib.Once{
-	"cuda": {Build: func(dir string) (string, error) { return fakecuda.Build(dir, "libfakecuda.so") }},
 	"nvml": {Build: func(dir string) (string, error) { return fakenvml.Build(dir, "libfakenvml.so") }},
 	"nixl": {Build: func(dir string) (string, error) { return fakenixl.Build(dir, "libfakenixl.so") }},
 }
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	faketest.Remove()
 	for _, f := range fakes {
 		f.Remove()
 	}
@@ -39,12 +39,13 @@ func TestMain(m *testing.M) {
 
 // rig is a machine with GPUs and this process as the engine on them: the machine's own if KVLEASE_GPU says so, else of fakes.
 type rig struct {
-	t       *testing.T
-	real    bool
-	machine devices.Machine
-	nixl    cnixl.Config
-	ipc     bool // reads of device memory by the fake driver (cuda/ipc), since NIXL has no way to its memory
-	driver  *cuda.Driver
+	*faketest.Script // of the fake driver, if it is one
+	t                *testing.T
+	real             bool
+	machine          devices.Machine
+	nixl             cnixl.Config
+	ipc              bool // reads of device memory by the fake driver (cuda/ipc), since NIXL has no way to its memory
+	driver           *cuda.Driver
 }
 
 // newRig keeps the test on one thread, which is the engine's.
@@ -68,16 +69,19 @@ func newRig(t *testing.T) *rig {
 // build is a machine of two GPUs with a NIC each, and dma-buf.
 func (g *rig) build() {
 	g.t.Helper()
+	driver, err := faketest.Path()
+	require.Compiled(g.t, err)
+	g.Script = &faketest.Script{TB: g.t, Path: driver}
 	path := map[string]string{}
 	for name, f := range fakes {
 		var err error
 		path[name], err = f.Path()
 		require.Compiled(g.t, err)
 	}
-	g.t.Setenv("KVLEASE_CUDA", path["cuda"])
+	g.t.Setenv("KVLEASE_CUDA", driver)
 	g.t.Setenv("KVLEASE_NVML", path["nvml"])
 	g.nixl.Path = path["nixl"]
-	g.do("reset")
+	g.Do("reset")
 	g.bar1(1<<30, 0)
 	shape, err := machine.Load("eight-by-eight") // for its NICs
 	if err != nil {
@@ -88,20 +92,6 @@ func (g *rig) build() {
 		g.t.Fatal(err)
 	}
 	g.machine = devices.Machine{Sys: root + "/sys", Proc: root + "/proc", Dev: root + "/dev"}
-}
-
-// do gives the fake driver a command.
-func (g *rig) do(format string, args ...any) int {
-	g.t.Helper()
-	path, err := fakes["cuda"].Path()
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	n, err := fakecuda.Control(path, fmt.Sprintf(format, args...))
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	return n
 }
 
 // bar1 is the window of both fake GPUs.

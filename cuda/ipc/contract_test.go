@@ -44,7 +44,7 @@ func TestTheContractOfWhatIsNotOnADevice(t *testing.T) {
 			CutA:  func() { h.Cut("decode-0", "prefill-0") },
 		}
 	})
-	if n := r.do("count cuMemcpyDtoDAsync") + r.do("count cuIpcGetMemHandle"); n != 0 {
+	if n := r.Do("count cuMemcpyDtoDAsync") + r.Do("count cuIpcGetMemHandle"); n != 0 {
 		t.Errorf("the driver was asked %d times about host memory", n)
 	}
 }
@@ -52,7 +52,7 @@ func TestTheContractOfWhatIsNotOnADevice(t *testing.T) {
 func TestTheContractOfDeviceMemory(t *testing.T) {
 	r := newRig(t)
 	transporttest.Run(t, func(t *testing.T) transporttest.Pair {
-		r.do("hold 0")
+		r.Do("hold 0")
 		h, _, a, b := pair(t, r)
 		m := &mirrors{r: r}
 		return transporttest.Pair{
@@ -61,13 +61,13 @@ func TestTheContractOfDeviceMemory(t *testing.T) {
 				if on {
 					held = 1
 				}
-				r.do("hold %d", held)
+				r.Do("hold %d", held)
 			},
 			CutA: func() { h.Cut("decode-0", "prefill-0") },
 			// A dead owner's memory can be read on, so its end is not shown by such a read: the fence behind it goes over the other transport.
 		}
 	})
-	if n := r.do("count cuMemcpyDtoDAsync"); n == 0 {
+	if n := r.Do("count cuMemcpyDtoDAsync"); n == 0 {
 		t.Error("no copy was made")
 	}
 }

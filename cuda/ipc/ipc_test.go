@@ -87,7 +87,7 @@ func actOwner(lib string) error {
 func owner(t *testing.T, r *rig) (addr uint64, blob []byte, end func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), envOwner+"="+r.path)
+	cmd.Env = append(os.Environ(), envOwner+"="+r.Path)
 	cmd.Stderr = os.Stderr
 	in, out := child.Pipes(t, cmd)
 	if err := cmd.Start(); err != nil {
@@ -151,8 +151,8 @@ func TestDeviceMemoryOfAnotherProcessIsReadAndNothingElseOfIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	x, err := tr.PostRead(vram(peer, transport.Desc{Local: local + 8, Remote: addr + ownerBytes - 4, Len: 4}))
-	if err != nil || ended(t, tr, x) != transport.Done || r.do("byte %#x", local+8) != 2 || r.do("byte %#x", local+12) != 0 {
-		t.Errorf("%v, bytes %d and %d", err, r.do("byte %#x", local+8), r.do("byte %#x", local+12))
+	if err != nil || ended(t, tr, x) != transport.Done || r.Do("byte %#x", local+8) != 2 || r.Do("byte %#x", local+12) != 0 {
+		t.Errorf("%v, bytes %d and %d", err, r.Do("byte %#x", local+8), r.Do("byte %#x", local+12))
 	}
 	if err := tr.Release(x); err != nil {
 		t.Error(err)
@@ -176,8 +176,8 @@ func TestDeviceMemoryOfAnotherProcessIsReadAndNothingElseOfIt(t *testing.T) {
 	if err != nil || ended(t, tr, x) != transport.Done { // the fence behind it tells that the owner is gone
 		t.Errorf("after its death: %v", err)
 	}
-	if err := errors.Join(tr.Abandon(peer), tr.Release(x)); err != nil || r.do("count cuIpcCloseMemHandle") != 1 {
-		t.Errorf("%v, closed %d times", err, r.do("count cuIpcCloseMemHandle"))
+	if err := errors.Join(tr.Abandon(peer), tr.Release(x)); err != nil || r.Do("count cuIpcCloseMemHandle") != 1 {
+		t.Errorf("%v, closed %d times", err, r.Do("count cuIpcCloseMemHandle"))
 	}
 	if _, err := tr.Load(blob); err == nil || !strings.Contains(err.Error(), "is gone") {
 		t.Errorf("loaded after its death: %v", err)
@@ -188,13 +188,13 @@ func TestTheDriversFailuresEndAReadAndLeakNothing(t *testing.T) {
 	r := newRig(t)
 	addr, blob, _ := owner(t, r)
 	tr, local := newReader(t, r)
-	r.do("fail cuIpcOpenMemHandle 1 217")
+	r.Do("fail cuIpcOpenMemHandle 1 217")
 	if _, err := tr.Load(blob); !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED") {
 		t.Errorf("no peer access: %v", err)
 	}
 	tr.inner.(*wire).refuse = transport.ErrFull
-	if _, err := tr.Load(blob); !errors.Is(err, transport.ErrFull) || r.do("count cuIpcCloseMemHandle") != 1 {
-		t.Errorf("refused by the wire: %v, closed %d times", err, r.do("count cuIpcCloseMemHandle"))
+	if _, err := tr.Load(blob); !errors.Is(err, transport.ErrFull) || r.Do("count cuIpcCloseMemHandle") != 1 {
+		t.Errorf("refused by the wire: %v, closed %d times", err, r.Do("count cuIpcCloseMemHandle"))
 	}
 	tr.inner.(*wire).refuse = nil
 	peer, err := tr.Load(blob)
@@ -203,14 +203,14 @@ func TestTheDriversFailuresEndAReadAndLeakNothing(t *testing.T) {
 	}
 	two := vram(peer, transport.Desc{Local: local, Remote: addr, Len: 8}, transport.Desc{Local: local + 64, Remote: addr + 128, Len: 8})
 	for _, script := range []string{"fail cuEventCreate 1 2", "fail cuMemcpyDtoDAsync 1 719", "lost 0 719"} {
-		r.do("%s", script)
+		r.Do("%s", script)
 		if x, err := tr.PostRead(two); !errors.Is(err, transport.ErrUnavailable) || x != 0 {
 			t.Errorf("%s: %d, %v", script, x, err)
 		}
-		r.do("lost 0 0")
+		r.Do("lost 0 0")
 	}
 	for _, script := range []string{"fail cuMemcpyDtoDAsync 2 719", "fail cuEventRecord 1 719", "fail cuEventQuery 1 719"} {
-		r.do("%s", script)
+		r.Do("%s", script)
 		x, err := tr.PostRead(two)
 		if err != nil || ended(t, tr, x) != transport.Failed {
 			t.Errorf("%s: %v, want a failed read: a part of it may land", script, err)
@@ -225,11 +225,11 @@ func TestTheDriversFailuresEndAReadAndLeakNothing(t *testing.T) {
 	if len(tr.free) != len(tr.slots) {
 		t.Errorf("%d of %d reads are free", len(tr.free), len(tr.slots))
 	}
-	r.do("lost 0 719")
+	r.Do("lost 0 719")
 	if err := errors.Join(tr.Drop(peer), tr.Close()); err != nil {
 		t.Errorf("a lost device stands in the way of the end: %v", err)
 	}
-	r.do("lost 0 0")
+	r.Do("lost 0 0")
 }
 
 // TestWhoDiesBeforeItIsToldOfAReadIsNotReadFromAnyMore: the bytes come without the owner, and the notification is the first to miss it.
@@ -243,7 +243,7 @@ func TestWhoDiesBeforeItIsToldOfAReadIsNotReadFromAnyMore(t *testing.T) {
 	}
 	read := vram(peer, transport.Desc{Local: local, Remote: addr, Len: 8})
 	read.Notif = []byte("done")
-	r.do("work 5")
+	r.Do("work 5")
 	x, err := tr.PostRead(read)
 	if err != nil {
 		t.Fatal(err)
@@ -256,8 +256,8 @@ func TestWhoDiesBeforeItIsToldOfAReadIsNotReadFromAnyMore(t *testing.T) {
 	if y, err := tr.PostRead(read); !errors.Is(err, transport.ErrPeer) {
 		t.Errorf("another read of the dead: %d, %v", y, err)
 	}
-	if err := errors.Join(tr.Release(x), tr.Abandon(peer)); err != nil || r.do("count cuIpcCloseMemHandle") != 1 || len(tr.free) != len(tr.slots) {
-		t.Errorf("%v, closed %d times, %d of %d reads are free", err, r.do("count cuIpcCloseMemHandle"), len(tr.free), len(tr.slots))
+	if err := errors.Join(tr.Release(x), tr.Abandon(peer)); err != nil || r.Do("count cuIpcCloseMemHandle") != 1 || len(tr.free) != len(tr.slots) {
+		t.Errorf("%v, closed %d times, %d of %d reads are free", err, r.Do("count cuIpcCloseMemHandle"), len(tr.free), len(tr.slots))
 	}
 }
 

@@ -6,11 +6,8 @@ import (
 	"testing"
 
 	"github.com/kvlease/kvlease/cuda"
-	"github.com/kvlease/kvlease/cuda/fakecuda"
-	"github.com/kvlease/kvlease/internal/fakelib"
+	"github.com/kvlease/kvlease/cuda/fakecuda/faketest"
 )
-
-var built = fakelib.Once{Build: func(dir string) (string, error) { return fakecuda.Build(dir, "libfakecuda.so") }}
 
 func TestMain(m *testing.M) {
 	if lib := os.Getenv(envOwner); lib != "" {
@@ -21,28 +18,22 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	code := m.Run()
-	built.Remove()
+	faketest.Remove()
 	os.Exit(code)
 }
 
 // rig is the fake, and an engine's context on its first device.
 type rig struct {
-	t      testing.TB
-	path   string
+	*faketest.Script
 	driver *cuda.Driver
 	ctx    *cuda.Context
 }
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	path, err := built.Path()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{t: t, path: path}
-	r.do("reset")
-	t.Cleanup(func() { r.do("reset") })
-	if r.driver, err = cuda.Open(path); err != nil {
+	r := &rig{Script: faketest.New(t)}
+	var err error
+	if r.driver, err = cuda.Open(r.Path); err != nil {
 		t.Fatal(err)
 	}
 	if r.ctx, err = r.driver.Make(0); err != nil {
@@ -52,20 +43,11 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-func (r *rig) do(format string, args ...any) int {
-	r.t.Helper()
-	n, err := fakecuda.Control(r.path, fmt.Sprintf(format, args...))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return n
-}
-
 func (r *rig) alloc(bytes uint64) uint64 {
-	r.t.Helper()
+	r.TB.Helper()
 	addr, err := r.ctx.Alloc(bytes)
 	if err != nil {
-		r.t.Fatal(err)
+		r.TB.Fatal(err)
 	}
 	return addr
 }

@@ -16,35 +16,24 @@ import (
 	"github.com/kvlease/kvlease/cuda"
 	"github.com/kvlease/kvlease/cuda/devices"
 	"github.com/kvlease/kvlease/cuda/fabric/machine"
-	"github.com/kvlease/kvlease/cuda/fakecuda"
+	"github.com/kvlease/kvlease/cuda/fakecuda/faketest"
 	"github.com/kvlease/kvlease/dataplane/transport"
-	"github.com/kvlease/kvlease/internal/fakelib"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
-// built is one for all tests: a process may open so many drivers only.
-var built = fakelib.Once{Build: func(dir string) (string, error) { return fakecuda.Build(dir, "libfakecuda.so") }}
-
 func TestMain(m *testing.M) {
 	code := m.Run()
-	built.Remove()
+	faketest.Remove()
 	os.Exit(code)
 }
 
 // fakeDriver is one as it was built; do gives it a command.
-func fakeDriver(t *testing.T) (do func(command string) int) {
+func fakeDriver(t *testing.T) (do func(format string, args ...any) int) {
 	t.Helper()
-	path, err := built.Path()
+	path, err := faketest.Path()
 	require.Compiled(t, err)
 	t.Setenv("KVLEASE_CUDA", path)
-	do = func(command string) int {
-		t.Helper()
-		n, err := fakecuda.Control(path, command)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
+	do = (&faketest.Script{TB: t, Path: path}).Do
 	do("reset")
 	return do
 }

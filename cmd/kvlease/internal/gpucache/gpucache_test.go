@@ -2,44 +2,34 @@ package gpucache
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
 	"github.com/kvlease/kvlease/cuda"
-	"github.com/kvlease/kvlease/cuda/fakecuda"
-	"github.com/kvlease/kvlease/internal/fakelib"
+	"github.com/kvlease/kvlease/cuda/fakecuda/faketest"
 )
-
-var built = fakelib.Once{Build: func(dir string) (string, error) { return fakecuda.Build(dir, "libfakecuda.so") }}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	built.Remove()
+	faketest.Remove()
 	os.Exit(code)
 }
 
 const layers, blocks = 3, 8
 
 type rig struct {
-	t      *testing.T
-	path   string
+	*faketest.Script
 	driver *cuda.Driver
 	shape  *kvcache.Cache
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	path, err := built.Path()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{t: t, path: path}
-	r.do("reset")
-	t.Cleanup(func() { r.do("reset") })
-	if r.driver, err = cuda.Open(path); err != nil {
+	r := &rig{Script: faketest.New(t)}
+	var err error
+	if r.driver, err = cuda.Open(r.Path); err != nil {
 		t.Fatal(err)
 	}
 	if r.shape, err = kvcache.New(layers, blocks); err != nil {
@@ -48,30 +38,21 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) do(format string, args ...any) int {
-	r.t.Helper()
-	n, err := fakecuda.Control(r.path, fmt.Sprintf(format, args...))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return n
-}
-
 func (r *rig) open() *Cache {
-	r.t.Helper()
+	r.TB.Helper()
 	c, err := Open(r.driver, 1, r.shape)
 	if err != nil {
-		r.t.Fatal(err)
+		r.TB.Fatal(err)
 	}
-	r.t.Cleanup(func() { _ = c.Close() }) // of a device that a test has lost it fails
+	r.TB.Cleanup(func() { _ = c.Close() }) // of a device that a test has lost it fails
 	return c
 }
 
 func (r *rig) bad(c *Cache, request string, list ...uint32) uint64 {
-	r.t.Helper()
+	r.TB.Helper()
 	n, err := c.BadBytes(request, list)
 	if err != nil {
-		r.t.Fatal(err)
+		r.TB.Fatal(err)
 	}
 	return n
 }
@@ -87,7 +68,7 @@ func TestBlocksAreLookedAtOnTheDevice(t *testing.T) {
 		t.Errorf("%d wrong bytes", n)
 	}
 	for layer := range uint32(layers) { // a byte of each layer, by the device's address
-		r.do("launch %#x 1 %d", c.Addr(layer)+6*kvcache.BlockLen+9, r.do("byte %#x", c.Addr(layer)+6*kvcache.BlockLen+9)^1)
+		r.Do("launch %#x 1 %d", c.Addr(layer)+6*kvcache.BlockLen+9, r.Do("byte %#x", c.Addr(layer)+6*kvcache.BlockLen+9)^1)
 	}
 	if n := r.bad(c, "r1", 5, 6, 2); n != layers {
 		t.Errorf("%d wrong bytes, %d were made", n, layers)
@@ -95,7 +76,7 @@ func TestBlocksAreLookedAtOnTheDevice(t *testing.T) {
 	if err := c.Clear([]uint32{5}); err != nil {
 		t.Fatal(err)
 	}
-	r.do("launch %#x 100 1", c.Addr(1)+5*kvcache.BlockLen)
+	r.Do("launch %#x 100 1", c.Addr(1)+5*kvcache.BlockLen)
 	if n, err := c.Landed([]uint32{5}); err != nil || n != 100 {
 		t.Errorf("%d bytes have landed, %v, want 100", n, err)
 	}
@@ -107,7 +88,7 @@ func TestBlocksAreLookedAtOnTheDevice(t *testing.T) {
 func TestWhatAPrefillWritesIsThereWhenItsEventHasFired(t *testing.T) {
 	r := newRig(t)
 	c := r.open()
-	r.do("hold 1")
+	r.Do("hold 1")
 	first, err := c.Launch("r1", []uint32{1, 2, 4})
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +105,7 @@ func TestWhatAPrefillWritesIsThereWhenItsEventHasFired(t *testing.T) {
 	if r.bad(c, "r1", 1, 2, 4) == 0 || r.bad(c, "r2", 6) == 0 {
 		t.Error("written before the event")
 	}
-	r.do("hold 0")
+	r.Do("hold 0")
 	for _, event := range []uint64{first, second} {
 		if fired, err := c.Fired(event); err != nil || !fired {
 			t.Errorf("fired %v, %v", fired, err)
@@ -134,7 +115,7 @@ func TestWhatAPrefillWritesIsThereWhenItsEventHasFired(t *testing.T) {
 	if r.bad(c, "r1", 1, 2, 4) != 0 || r.bad(c, "r2", 6) != 0 {
 		t.Error("not written when the events had fired")
 	}
-	made := r.do("count cuEventCreate")
+	made := r.Do("count cuEventCreate")
 	for range 20 {
 		event, err := c.Launch("r3", []uint32{1})
 		if err != nil {
@@ -142,7 +123,7 @@ func TestWhatAPrefillWritesIsThereWhenItsEventHasFired(t *testing.T) {
 		}
 		c.Done(event)
 	}
-	if n := r.do("count cuEventCreate") - made; n != 0 || len(c.launches) > 1 {
+	if n := r.Do("count cuEventCreate") - made; n != 0 || len(c.launches) > 1 {
 		t.Errorf("%d events more, %d launches kept", n, len(c.launches))
 	}
 }
@@ -151,7 +132,7 @@ func TestWhatAPrefillWritesIsThereWhenItsEventHasFired(t *testing.T) {
 func TestBlocksAreNotWrittenUnderALaunch(t *testing.T) {
 	r := newRig(t)
 	c := r.open()
-	r.do("work 1")
+	r.Do("work 1")
 	for name, next := range map[string]func() error{
 		"filled": func() error { return c.Fill("next", []uint32{2}) },
 		"written": func() error {
@@ -183,11 +164,11 @@ func TestADeviceThatFailsIsToldAndNothingIsLeft(t *testing.T) {
 		"fail cuMemAlloc 2 2":               "what a prefill writes from: ",
 		"fail cuPointerSetAttribute 1 999":  "CUDA_ERROR_UNKNOWN",
 	} {
-		r.do("%s", script)
+		r.Do("%s", script)
 		if _, err := Open(r.driver, 1, r.shape); err == nil || !strings.Contains(err.Error(), word) || !strings.Contains(err.Error(), "Remedy: ") {
 			t.Errorf("%s: %v", script, err)
 		}
-		if n := r.do("retains 1"); n != 0 {
+		if n := r.Do("retains 1"); n != 0 {
 			t.Errorf("%s: the context is held %d times", script, n)
 		}
 	}
@@ -201,24 +182,24 @@ func TestADeviceThatFailsIsToldAndNothingIsLeft(t *testing.T) {
 		"fail cuMemcpyDtoH 1 719":      func() error { _, err := c.BadBytes("r1", []uint32{1}); return err },
 		"fail cuMemcpyDtoH 3 719":      func() error { _, err := c.Landed([]uint32{1}); return err },
 	} {
-		r.do("%s", script)
+		r.Do("%s", script)
 		if err := act(); !errors.Is(err, cuda.ErrUnavailable) {
 			t.Errorf("%s: %v", script, err)
 		}
 	}
-	r.do("hold 1")
+	r.Do("hold 1")
 	event, err := c.Launch("r1", []uint32{1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.do("lost 1 719")
+	r.Do("lost 1 719")
 	if fired, err := c.Fired(event); fired || !errors.Is(err, cuda.ErrUnavailable) {
 		t.Errorf("fired %v, %v", fired, err)
 	}
 	if err := c.Fill("r2", []uint32{3}); !errors.Is(err, cuda.ErrUnavailable) {
 		t.Errorf("filled behind a launch that nobody can ask: %v", err)
 	}
-	if err := c.Close(); !errors.Is(err, cuda.ErrUnavailable) || r.do("retains 1") != 0 {
-		t.Errorf("%v, the context is held %d times", err, r.do("retains 1"))
+	if err := c.Close(); !errors.Is(err, cuda.ErrUnavailable) || r.Do("retains 1") != 0 {
+		t.Errorf("%v, the context is held %d times", err, r.Do("retains 1"))
 	}
 }

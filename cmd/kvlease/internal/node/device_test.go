@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
 	"github.com/kvlease/kvlease/cuda/fakecuda"
+	"github.com/kvlease/kvlease/cuda/fakecuda/faketest"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 )
@@ -20,15 +21,7 @@ func device(t *testing.T) (do func(format string, args ...any) int) {
 		t.Fatal(err)
 	}
 	t.Setenv("KVLEASE_CUDA", path)
-	do = func(format string, args ...any) int {
-		t.Helper()
-		n, err := fakecuda.Control(path, fmt.Sprintf(format, args...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	return do
+	return (&faketest.Script{TB: t, Path: path}).Do
 }
 
 func onDevices(t *testing.T, lease time.Duration) (p, d *rig) {
