@@ -73,6 +73,7 @@ int enter_context(const char *call, context_t **out);
 /* Under the lock. */
 int allocate(int device, int kind, uint64_t bytes, uint64_t piece, context_t *context, uint64_t *out);
 void insert_allocation(allocation_t *a);
+void drop_allocation(allocation_t *a); /* out of the list, and freed */
 allocation_t *find_allocation(uint64_t addr);
 uint8_t *shadow_of(uint64_t addr, uint64_t bytes);
 void reset_memory(void);

@@ -140,17 +140,13 @@ API int cuIpcCloseMemHandle(uint64_t addr)
 		return st;
 	pthread_mutex_lock(&lock);
 	st = INVALID_VALUE;
-	for (allocation_t **at = &allocations; *at != NULL; at = &(*at)->next) {
-		allocation_t *a = *at;
-		if (a->base != addr || a->opened == 0)
-			continue;
+	allocation_t *a = find_allocation(addr);
+	if (a != NULL && a->base == addr && a->opened > 0) {
 		if (--a->opened == 0) {
-			*at = a->next;
 			close_opened(a);
-			free(a);
+			drop_allocation(a);
 		}
 		st = SUCCESS;
-		break;
 	}
 	pthread_mutex_unlock(&lock);
 	return st;

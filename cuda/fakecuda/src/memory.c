@@ -44,6 +44,15 @@ void insert_allocation(allocation_t *a)
 	*before = a;
 }
 
+void drop_allocation(allocation_t *a)
+{
+	allocation_t **at = &allocations;
+	while (*at != a)
+		at = &(*at)->next;
+	*at = a->next;
+	free(a);
+}
+
 int allocate(int device, int kind, uint64_t bytes, uint64_t piece, context_t *context, uint64_t *out)
 {
 	device_t *d = &devices[device];
@@ -130,15 +139,11 @@ API int cuMemFree_v2(uint64_t addr)
 		return st;
 	pthread_mutex_lock(&lock);
 	st = INVALID_VALUE;
-	for (allocation_t **at = &allocations; *at != NULL; at = &(*at)->next) {
-		allocation_t *a = *at;
-		if (a->base != addr || a->opened > 0)
-			continue;
-		*at = a->next;
+	allocation_t *a = find_allocation(addr);
+	if (a != NULL && a->base == addr && a->opened == 0) {
 		devices[a->device].used -= a->bytes;
-		free(a);
+		drop_allocation(a);
 		st = SUCCESS;
-		break;
 	}
 	pthread_mutex_unlock(&lock);
 	return st;
