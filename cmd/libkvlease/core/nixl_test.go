@@ -142,17 +142,7 @@ func TestARealAgentIsMadeAnewForWhatItIsToldAndReads(t *testing.T) {
 	if err := d.core.Register([]core.Region{d.region()}); err != nil || len(d.core.Config().Settings) != 0 { // host memory asks for nothing: another agent again
 		t.Fatalf("%v, told %q", err, d.core.Config().Settings)
 	}
-	m, err := p.core.OwnHandshake(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine, err := d.core.AddEngine(heartbeat.EngineDesc{ID: "P"})
-	if err == nil {
-		err = d.core.Handshake(engine, 0, m)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	engine := d.meet(t, p)
 	for i := range p.kv {
 		p.kv[i] = byte(i/kvBlockLen + 1)
 	}
@@ -180,6 +170,23 @@ func TestARealAgentIsMadeAnewForWhatItIsToldAndReads(t *testing.T) {
 	}
 }
 
+// meet gives s the handshake of p.
+func (s *side) meet(t *testing.T, p *side) uint64 {
+	t.Helper()
+	m, err := p.core.OwnHandshake(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := s.core.AddEngine(heartbeat.EngineDesc{ID: "P"})
+	if err == nil {
+		err = s.core.Handshake(engine, 0, m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine
+}
+
 func (s *side) poll(buf []record.Event, kind uint16) int {
 	n := 0
 	for _, e := range buf[:s.host.Poll(buf, core.Now())] {
@@ -200,17 +207,7 @@ func TestAHundredThousandStepsOverNIXLAllocateNothing(t *testing.T) {
 	for _, drive := range []string{"inline", "pump"} {
 		t.Run(drive, func(t *testing.T) {
 			p, d := openSide(t, "P", drive), openSide(t, "D", drive)
-			m, err := p.core.OwnHandshake(0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			engine, err := d.core.AddEngine(heartbeat.EngineDesc{ID: "P"})
-			if err == nil {
-				err = d.core.Handshake(engine, 0, m)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			engine := d.meet(t, p)
 			step := func(s *side) {
 				if drive == "pump" { // the pump's step follows the wake
 					at := atomic.LoadUint64(&s.core.Memory().Control.Steps)

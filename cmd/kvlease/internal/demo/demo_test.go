@@ -16,23 +16,30 @@ func testConfig(t *testing.T, scenes string, filter func(spec, []byte) []byte) C
 	return Config{Lease: 900 * time.Millisecond, Pass: 5 * time.Millisecond, Scenes: scenes, Narrate: io.Discard, launch: inProcessLauncher(t, filter, nil), cut: cutLoopback, together: 4}
 }
 
-// Not beside the others: engines with ranks meet in this process by their names.
-func TestEverySceneKeepsItsPromisesOverLoopback(t *testing.T) {
-	cfg := testConfig(t, "", nil)
-	var story strings.Builder
-	cfg.Narrate = &story
+// kept plays a demo that has to keep its promises, and gives what it said.
+func kept(t *testing.T, cfg Config) (result *Result, story string) {
+	t.Helper()
+	var said strings.Builder
+	cfg.Narrate = &said
 	result, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := result.Verdict(); err != nil {
-		t.Fatalf("%v\n%s", err, story.String())
+		t.Fatalf("%v\n%s", err, said.String())
 	}
+	return result, said.String()
+}
+
+// Not beside the others: engines with ranks meet in this process by their names.
+func TestEverySceneKeepsItsPromisesOverLoopback(t *testing.T) {
+	cfg := testConfig(t, "", nil)
+	result, story := kept(t, cfg)
 	if !result.Kept || len(result.Promises) < 130 {
 		t.Errorf("kept %v, %d promises", result.Kept, len(result.Promises))
 	}
 	for _, word := range []string{"killed", "SIGSTOP", "fenced", "promised against measured", "fixed time-out of 8m0s"} {
-		if !strings.Contains(story.String(), word) {
+		if !strings.Contains(story, word) {
 			t.Errorf("the story does not mention %q", word)
 		}
 	}

@@ -30,15 +30,7 @@ func fakeDevices(t *testing.T, scenes string, filter func(spec, []byte) []byte) 
 // All but j: what holds a device holds both ends of a process.
 func TestTheScenesKeepTheirPromisesWithDeviceMemoryOverLoopback(t *testing.T) {
 	cfg := fakeDevices(t, "abcdefghik", nil)
-	var story strings.Builder
-	cfg.Narrate = &story
-	result, err := Run(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := result.Verdict(); err != nil {
-		t.Fatalf("%v\n%s", err, story.String())
-	}
+	result, story := kept(t, cfg)
 	if !result.Kept || len(result.Promises) < 120 || result.Memory != MemoryFakeCUDA {
 		t.Errorf("kept %v, %d promises, memory %s", result.Kept, len(result.Promises), result.Memory)
 	}
@@ -48,7 +40,7 @@ func TestTheScenesKeepTheirPromisesWithDeviceMemoryOverLoopback(t *testing.T) {
 		}
 	}
 	for _, word := range []string{"replaced here", "cuda_ipc", "stand-ins", "the host cannot touch"} {
-		if !strings.Contains(story.String(), word) {
+		if !strings.Contains(story, word) {
 			t.Errorf("the story does not say %q", word)
 		}
 	}
