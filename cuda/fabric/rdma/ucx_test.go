@@ -32,7 +32,7 @@ func TestWhatAUserHasToldUCXIsFoundWhereUCXLooks(t *testing.T) {
 	process := t.TempDir()
 	for name, text := range map[string]string{
 		"root/etc/ucx/ucx.conf":    "\ufeffUCX_TLS=rc ; as the guide says\nUCX_NET_DEVICES=mlx5_0:1\n# UCX_MAX_RMA_RAILS=8\n  ;UCX_MAX_RMA_RAILS=7\n",
-		"root/home/me/ucx.conf":    "[Section]\n UCX_NET_DEVICES = mlx5_1:1 \n",
+		"root/users/me/ucx.conf":    "[Section]\n UCX_NET_DEVICES = mlx5_1:1 \n",
 		"root/opt/ucx/ucx.conf":    "UCX_NET_DEVICES : mlx5_2:1",
 		"cwd/ucx.conf":             "UCX_IB_GPU_DIRECT_RDMA=yes\n # not yet\n no\n",
 		"root/nowhere/at/ucx.conf": "UCX_MAX_RMA_RAILS=9\n",
@@ -45,7 +45,7 @@ func TestWhatAUserHasToldUCXIsFoundWhereUCXLooks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	env := map[string]string{"HOME": "/home/me"}
+	env := map[string]string{"HOME": "/users/me"}
 	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 	for _, tc := range []struct {
 		set        map[string]string
@@ -59,7 +59,7 @@ func TestWhatAUserHasToldUCXIsFoundWhereUCXLooks(t *testing.T) {
 		{nil, "UCX_IB_GPU_DIRECT_RDMA", "no", true},
 		{nil, "UCX_MAX_RMA_RAILS", "", false},
 	} {
-		env = map[string]string{"HOME": "/home/me"}
+		env = map[string]string{"HOME": "/users/me"}
 		for name, v := range tc.set {
 			env[name] = v
 		}

@@ -92,7 +92,7 @@ func TestWhatLogindRemoves(t *testing.T) {
 		return func(r *rig) {
 			r.put("proc/self/status", "CapEff:\t0000000000000000\nCpus_allowed_list:\t0-15\nUid:\t"+uid+"\t0\t0\t0")
 			r.put("run/systemd/seats/seat0", "")
-			r.put("etc/passwd", "root:x:0:0::/root:/bin/sh\nserve:x:1005:1005::/home/serve:/bin/sh")
+			r.put("etc/passwd", "root:x:0:0::/root:/bin/sh\nserve:x:1005:1005::/srv/serve:/bin/sh")
 			for name, text := range files {
 				r.put(name, text)
 			}
