@@ -155,7 +155,7 @@ func start(t *testing.T, name string, args ...string) *peer {
 		<-done
 		_ = p.cmd.Wait()
 		if t.Failed() {
-			p.tell()
+			p.leftovers()
 		}
 	})
 	p.ready = p.wait("ready", "")
@@ -183,8 +183,8 @@ func (p *peer) listen(out io.Reader) {
 	p.mu.Unlock()
 }
 
-// tell lists what nobody has waited for, for a test that failed.
-func (p *peer) tell() {
+// leftovers lists what nobody has waited for, for a test that failed.
+func (p *peer) leftovers() {
 	for _, r := range p.reports {
 		line, _ := json.Marshal(r)
 		p.t.Logf("%s: not waited for: %.300s", p.name, line)
@@ -255,8 +255,18 @@ func (p *peer) do(cmd string, pairs ...any) report {
 
 func (p *peer) try(cmd string, pairs ...any) report {
 	p.t.Helper()
+	n := p.tell(cmd, pairs...)
+	r, ok := p.take(func(r report) bool { return r["re"] == n }, longest)
+	if !ok {
+		p.t.Fatalf("%s: no answer to %s", p.name, cmd)
+	}
+	return r
+}
+
+// tell gives a command and waits for nothing; the answer will carry the number that comes back.
+func (p *peer) tell(cmd string, pairs ...any) float64 {
+	p.t.Helper()
 	p.n++
-	n := float64(p.n)
 	c := report{"cmd": cmd, "n": p.n}
 	for i := 0; i < len(pairs); i += 2 {
 		c[pairs[i].(string)] = pairs[i+1]
@@ -268,11 +278,7 @@ func (p *peer) try(cmd string, pairs ...any) report {
 	if _, err := p.in.Write(append(line, '\n')); err != nil {
 		p.t.Fatalf("%s: %s: %v", p.name, cmd, err)
 	}
-	r, ok := p.take(func(r report) bool { return r["re"] == n }, longest)
-	if !ok {
-		p.t.Fatalf("%s: no answer to %s", p.name, cmd)
-	}
-	return r
+	return float64(p.n)
 }
 
 // stat is one of kvl_stats.
