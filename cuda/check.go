@@ -223,6 +223,7 @@ func (d *Driver) suits(device int, list []checked, m Machine, p *Plan) error {
 	if e := f.Refusal(m.Peermem); e != nil {
 		return refused(e)
 	}
+	var pieced []checked // of a cache in a sleep mode that is every region: one word for all
 	for _, c := range list {
 		switch {
 		case c.Device != device || c.at.Kind != VMM:
@@ -235,8 +236,13 @@ func (d *Driver) suits(device int, list []checked, m Machine, p *Plan) error {
 				Cause: fmt.Sprintf("it is VMM memory in %d pieces, and nvidia_peermem, the only way of NICs to this device, pins none across their edges: a peer's read would fail", c.pieces),
 				Fix:   allocFix + ", or map it in one piece, or use the driver's open kernel modules on Linux 5.12 or later, for dma-buf"})
 		case m.Peermem:
-			p.Unchecked = append(p.Unchecked, fmt.Sprintf("region %d (%.60q) is VMM memory in %d pieces, and nvidia_peermem is loaded beside dma-buf: if UCX takes it by that, reads across their edges fail", c.index, c.Name, c.pieces))
+			pieced = append(pieced, c)
 		}
+	}
+	if len(pieced) > 0 {
+		first := pieced[0]
+		p.Unchecked = append(p.Unchecked, fmt.Sprintf("%d regions are VMM memory in several pieces (region %d (%.60q) in %d), and nvidia_peermem is loaded beside dma-buf: "+
+			"if UCX takes them by that, reads across their edges fail", len(pieced), first.index, first.Name, first.pieces))
 	}
 	free, known := m.BAR1Free[device]
 	if !known {

@@ -190,8 +190,13 @@ func TestVMMMemoryInPiecesIsTakenByDMABufAndNeverJoined(t *testing.T) {
 		t.Errorf("ranges %v, unchecked %q, %v, want %v", p.Ranges, p.Unchecked, err, want)
 	}
 	both := Machine{BAR1Free: open64.BAR1Free, Peermem: true}
-	if p, err := d.Check(regions, both); err != nil || len(p.Unchecked) != 1 || !strings.Contains(p.Unchecked[0], `region 2 ("k.1") is VMM memory in 2 pieces`) {
+	if p, err := d.Check(regions, both); err != nil || len(p.Unchecked) != 1 || !strings.Contains(p.Unchecked[0], `1 regions are VMM memory in several pieces (region 2 ("k.1") in 2)`) {
 		t.Errorf("unchecked %q, %v, want a word of the region in two pieces", p.Unchecked, err)
+	}
+	more := append(regions[:3:3], Region{Addr: a + 6<<20 - 16, Bytes: 2 << 20, Name: "v.1"})
+	more[2].Bytes -= 16
+	if p, err := d.Check(more, both); err != nil || len(p.Unchecked) != 1 || !strings.Contains(p.Unchecked[0], `2 regions are VMM memory in several pieces (region 2 ("k.1") in 2)`) {
+		t.Errorf("unchecked %q, %v, want one word of all that are in pieces", p.Unchecked, err)
 	}
 	s.Do("attribute 0 124 0")
 	if _, err := d.Check(regions[:2], both); err != nil {
