@@ -10,7 +10,7 @@ import (
 // sideEvery is how often the values beside the step are shown.
 const sideEvery = 500 * time.Millisecond
 
-// pageSide shows what is not the step's: the side channel's counters lie behind locks that a step must not wait for, and no step tells that
+// pageSide shows what is not the step's: the side channel's counters, and how its handshakes stand, lie behind locks that a step must not wait for, and no step tells that
 // the context is poisoned, or that it has been told something and the step that would take it does not come.
 //
 // Threads: a goroutine of its own. It allocates nothing once it runs.
@@ -20,6 +20,7 @@ type pageSide struct {
 	from  *sideChannel // nil: role rank
 	state stateGauges
 	stats sideStats
+	asked askedShown
 	run   goStats
 	stop  chan struct{}
 	done  chan struct{}
@@ -85,6 +86,9 @@ func (p *pageSide) show(out *watch.Writer) {
 		p.out[i] = w.load()
 	}
 	out.PutSide(p.out)
+	if p.from != nil {
+		out.PutAsked(p.asked.read(p.from))
+	}
 }
 
 // goStats are what the Go runtime of the core does; all contexts of a process share it.

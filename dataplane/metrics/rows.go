@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -122,6 +123,9 @@ func (e *emitter) remote(id string, r *watch.Remote) {
 	e.age("remote_state_age_seconds", r.Since, id, hash, clean(r.State))
 	if r.Handshake > 0 {
 		e.seconds("remote_handshake_seconds", r.Handshake, id, hash)
+	}
+	if r.Asked.State != "" {
+		e.put("remote_handshake_failures", float64(r.Asked.Fails), id, hash, clean(cmp.Or(r.Asked.Why, "none")))
 	}
 	e.put("remote_connects_total", float64(r.Connects), id, hash)
 	e.age("remote_beat_age_seconds", r.LastBeat, id, hash)

@@ -229,6 +229,7 @@ var table = []metric{
 	gauge("remote_connected", ofAll, "1: connected to all ranks that this one talks to.").with("remote", "hash"),
 	gauge("remote_state_age_seconds", ofAll, "Since the connection is in its state.").with("remote", "hash", "state"),
 	gauge("remote_handshake_seconds", ofAll, "How long the last handshake took, from when the engine was known to be without a connection.").with("remote", "hash"),
+	gauge("remote_handshake_failures", ofRequests, "Handshakes with it that have failed in a row, whoever steps. why: of the last, a class of handshake_failures_total; incompatible also if its maps could not be used; none if it did not fail.").with("remote", "hash", "why"),
 	counter("remote_connects_total", ofAll, "Handshakes that ended well, healed connections too.").with("remote", "hash"),
 	gauge("remote_beat_age_seconds", ofAll, "Since the last round of heartbeats to it began.").with("remote", "hash"),
 	gauge("remote_row_age_seconds", ofAll, "Since it was last heard: an answer of its rows, or a sign of life.").with("remote", "hash"),

@@ -15,12 +15,13 @@ import (
 //	names      two copies: names of the readers, written when one changes
 //	side       two copies: values that come from outside of the step
 //	remotes    cells of two copies: rows of the engines that are read from; a hole where none was ever written
+//	asked      likewise: how asking them for their maps stands, which is found out beside the step
 //	ends       a ring of rows, and two numbers before it: what is being written, what is whole
 //
 // What lies there twice begins with its turn: how often it was written. Copy turn mod 2 is whole.
 const (
 	magic   = "KVLSTATS"
-	version = 1
+	version = 2
 
 	headLen = 4096
 	fileMax = 16 << 20 // a reader believes no more
@@ -73,6 +74,7 @@ const (
 	secNames
 	secSide
 	secRemotes
+	secAsked
 	secEnds
 	sections
 )
@@ -110,7 +112,11 @@ const (
 	remoteAddr  = 64
 	remoteLen   = remoteWords*8 + remoteID + remoteAddr
 	remoteState = 17 * 8 // in the row: a short text
-	remoteCell  = 32     // rows of a cell
+	remoteCell  = 32     // rows of a cell, those of asked, too
+	askedWords  = 8
+	askedLen    = askedWords * 8
+	askedState  = 3 * 8 // in the row: two short texts
+	askedWhy    = 5 * 8
 	endLen      = uint64(record.LastEndLen)
 	endHeadLen  = 64 // before the ring: what is being written, what is whole
 
@@ -145,6 +151,7 @@ func layout(tableLen, step, side, hists, readers, remotes int) (list [sections]s
 	list[secNames] = section{copyLen: uint64(readers) * nameLen, cells: 1, rowLen: nameLen, rows: uint64(readers)}
 	list[secSide] = section{copyLen: uint64(side) * 8, cells: 1, rowLen: 8, rows: uint64(side)}
 	list[secRemotes] = section{copyLen: remoteCell * remoteLen, cells: uint64(remotes+remoteCell-1) / remoteCell, rowLen: remoteLen, rows: remoteCell}
+	list[secAsked] = section{copyLen: remoteCell * askedLen, cells: list[secRemotes].cells, rowLen: askedLen, rows: remoteCell}
 	at := page(headLen + uint64(tableLen))
 	for i := range secEnds {
 		list[i].at = at

@@ -33,8 +33,8 @@ type Page struct {
 	hists     []Desc
 	tries     uint64 // copies that had to be read again
 
-	main, names, cells, ends []byte
-	ring                     []record.LastEnd
+	main, names, cells, asked, ends []byte
+	ring                            []record.LastEnd
 }
 
 // triesMax bounds how often a state is read that changes meanwhile. A page changes ten times a second, and a read takes microseconds.
@@ -151,6 +151,7 @@ func (p *Page) readHead() error {
 		}
 	}
 	p.main, p.names, p.cells = make([]byte, want[secMain].copyLen), make([]byte, want[secNames].copyLen), make([]byte, want[secRemotes].copyLen)
+	p.asked = make([]byte, want[secAsked].copyLen)
 	return nil
 }
 
@@ -255,7 +256,7 @@ func (p *Page) Read(s *Snapshot) error {
 		at += histogram.Words
 		s.Histograms = append(s.Histograms, h)
 	}
-	for _, err := range [...]error{p.readReaders(s, p.main[8*at:], word(mwReaders)), p.readSide(s), p.readRemotes(s, word(mwRemotes)), p.readEnds(s)} {
+	for _, err := range [...]error{p.readReaders(s, p.main[8*at:], word(mwReaders)), p.readSide(s), p.readRemotes(s, word(mwRemotes)), p.readAsked(s), p.readEnds(s)} {
 		if err != nil {
 			return err
 		}

@@ -77,6 +77,33 @@ func (p *Page) readRemotes(s *Snapshot, n uint64) error {
 	return nil
 }
 
+// readAsked takes how asking the engines stands that have rows.
+func (p *Page) readAsked(s *Snapshot) error {
+	var rows map[uint64]int
+	for cell := range p.secs[secAsked].cells {
+		turn, err := p.whole(secAsked, cell, p.asked)
+		if err != nil {
+			return err
+		}
+		if turn == 0 {
+			return nil
+		}
+		if rows == nil {
+			rows = make(map[uint64]int, len(s.Remotes))
+			for i := range s.Remotes {
+				rows[s.Remotes[i].Engine] = i
+			}
+		}
+		for row := p.asked; len(row) >= askedLen; row = row[askedLen:] {
+			word := func(k int) uint64 { return binary.LittleEndian.Uint64(row[8*k:]) }
+			if i, ok := rows[word(0)]; ok {
+				s.Remotes[i].Asked = Asked{State: cString(row[askedState:askedWhy]), Fails: word(1), Since: clock.Instant(word(2)), Why: cString(row[askedWhy:askedLen])}
+			}
+		}
+	}
+	return nil
+}
+
 func cString(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {
 		b = b[:i]

@@ -91,6 +91,11 @@ func TestAPageSaysWhatWasPutIntoIt(t *testing.T) {
 			Handshake: time.Second, OffsetKnown: true, Offset: -time.Minute, LastRow: 3})
 	}
 	w.FinishRemotes(40)
+	asked := []AskedRow{{Engine: 99, Asked: Asked{State: "ready"}}}
+	for i := range 40 { // in another order
+		asked = append(asked, AskedRow{Engine: uint64(40 - i), Asked: Asked{State: "incompatible", Fails: uint64(40 - i), Since: 7, Why: "wrong_engine"}})
+	}
+	w.PutAsked(asked)
 	var last record.LastEnds
 	for i := range 1500 {
 		e := last.Next()
@@ -132,6 +137,11 @@ func TestAPageSaysWhatWasPutIntoIt(t *testing.T) {
 	}
 	if r := s.Remotes[39]; r.Engine != 40 || r.ID != "engine-39" || r.Address != "host:1" || r.State != "connected" || r.Native || r.Bytes != 1<<40 || r.Handshake != time.Second || r.Offset != -time.Minute || !r.OffsetKnown || r.LastRow != 3 {
 		t.Errorf("the last engine is %+v", r)
+	}
+	for i, r := range s.Remotes {
+		if want := (Asked{State: "incompatible", Fails: uint64(i + 1), Since: 7, Why: "wrong_engine"}); r.Asked != want {
+			t.Errorf("asking engine %d stands so: %+v", i, r.Asked)
+		}
 	}
 	if len(s.Ends) != EndsMax || s.Ends[0].Number != 1500-EndsMax+1 || s.Ends[EndsMax-1].Number != 1500 {
 		t.Fatalf("%d ends, from %d", len(s.Ends), s.Ends[0].Number)
@@ -177,7 +187,8 @@ func TestWhatIsNoPageIsRefusedWithItsReason(t *testing.T) {
 	}{
 		{"an empty file", nil, ErrNotAPage, "0 bytes"},
 		{"another file", change(0, []byte("ELF")...), ErrNotAPage, "begins with"},
-		{"a newer layout", change(hwVersion, 2), ErrVersion, "layout 2"},
+		{"an older layout", change(hwVersion, version-1), ErrVersion, "layout 1"},
+		{"a newer layout", change(hwVersion, version+1), ErrVersion, "layout 3"},
 		{"a file that was cut", good[:len(good)/2], ErrNotAPage, "it says that it has"},
 		{"a size past the end", change(hwSize+2, 0xff), ErrNotAPage, "it says that it has"},
 		{"a table past the end", change(hwTable+8, 0xff, 0xff, 0xff), ErrNotAPage, "table of names"},
@@ -233,5 +244,36 @@ func TestACutFileIsAnErrorAndNoSignal(t *testing.T) {
 	}
 	for n := range uint64(10) {
 		w.Publish(fillState(w, n+2)) // makes it longer again, with a hole
+	}
+}
+
+// Fewer are asked than before, or nobody: what was said of them is taken back. More than there are rows for do no harm.
+func TestWhoIsNotAskedAnyMoreIsNotShownAsAsked(t *testing.T) {
+	sp := spec(require.Shm(t))
+	sp.Remotes = 40
+	w := newPage(t, sp)
+	for i := range 40 {
+		w.PutRemote(i, &Remote{Engine: uint64(i + 1)})
+	}
+	w.FinishRemotes(40)
+	w.Publish(&Live{})
+	for _, n := range []int{0, 100, 33, 1, 0, 40} {
+		asked := make([]AskedRow, n)
+		for i := range asked {
+			asked[i] = AskedRow{Engine: uint64(i + 1), Asked: Asked{State: "failed", Fails: 1}}
+		}
+		w.PutAsked(asked)
+		got := 0
+		for _, r := range readPage(t, w.Path()).Remotes {
+			if got += int(r.Asked.Fails); r.Asked.Fails > 0 && r.Engine > uint64(n) {
+				t.Errorf("engine %d is asked, of %d", r.Engine, n)
+			}
+		}
+		if want := min(n, 40); got != want {
+			t.Errorf("%d engines are shown as asked, want %d", got, want)
+		}
+	}
+	if w.Failed() != 0 {
+		t.Errorf("%d writes failed", w.Failed())
 	}
 }

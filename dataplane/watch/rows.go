@@ -95,6 +95,31 @@ func (w *Writer) FinishRemotes(n int) {
 	w.main[mwRemotes] = uint64(n)
 }
 
+// AskedRow is what PutAsked takes of one engine.
+type AskedRow struct {
+	Engine uint64 // handle, not 0
+	Asked
+}
+
+// PutAsked writes how asking engines stands; those past the rows for engines are left out. The thread of PutSide.
+func (w *Writer) PutAsked(list []AskedRow) {
+	list = list[:min(len(list), len(w.askTurns)*remoteCell)]
+	used := (len(list) + remoteCell - 1) / remoteCell
+	for cell := range max(used, w.askCells) {
+		clear(w.asked)
+		for i := cell * remoteCell; i < min(len(list), (cell+1)*remoteCell); i++ {
+			r, row := &list[i], w.asked[i%remoteCell*askedLen:][:askedLen]
+			for k, v := range [...]uint64{r.Engine, r.Fails, uint64(r.Since)} {
+				binary.LittleEndian.PutUint64(row[8*k:], v)
+			}
+			copy(row[askedState:askedWhy], r.State)
+			copy(row[askedWhy:], r.Why)
+		}
+		w.cell(secAsked, uint64(cell), &w.askTurns[cell], w.asked)
+	}
+	w.askCells = used
+}
+
 // PutEnds writes the ends that are not in the page yet.
 func (w *Writer) PutEnds(last *record.LastEnds) {
 	from, n := w.ended, last.Total-w.ended

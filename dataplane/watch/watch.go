@@ -86,7 +86,7 @@ type Remote struct {
 	ID      string
 	Hash    uint64
 	Address string // host:port of its side channel; empty: its maps came otherwise
-	State   string // heartbeat.State
+	State   string // heartbeat.State: that of the connection
 	Since   clock.Instant
 	Native  bool
 	Epoch   uint64
@@ -105,6 +105,16 @@ type Remote struct {
 
 	OffsetKnown bool
 	Offset      time.Duration // our CLOCK_BOOTTIME minus its CLOCK_MONOTONIC
+
+	Asked Asked // as of now, whoever steps
+}
+
+// Asked is how asking an engine for its maps over its side channel stands.
+type Asked struct {
+	State string        // handshake.State; empty: it is not asked here, since its maps came otherwise, our memory is not registered, or the host asks for a rank
+	Fails uint64        // attempts in a row that have failed
+	Since clock.Instant // the end of the first of them; 0: none has failed
+	Why   string        // handshake.Class of the last; empty: it has not failed
 }
 
 // End is one of the leases that ended last.

@@ -30,7 +30,7 @@ type Spec struct {
 
 // Writer is the context's side of its page.
 //
-// Threads: one, the step's; PutSide another one.
+// Threads: one, the step's; PutSide and PutAsked another one.
 // Memory: all from New. Nothing else touches the heap, or maps the file: what somebody does to it can at worst make a write fail,
 // which is counted, and raises no signal.
 type Writer struct {
@@ -52,6 +52,10 @@ type Writer struct {
 	remTurns []uint64
 	ended    uint64 // ends written
 
+	asked    []byte // as side, another thread's
+	askTurns []uint64
+	askCells int // with a row in them
+
 	failed atomic.Uint64
 }
 
@@ -67,7 +71,8 @@ func New(s *Spec) (w *Writer, why, err error) {
 	}
 	secs, size := layout(len(table), len(s.Step), len(s.Side), len(s.Histograms), s.Readers, s.Remotes)
 	w = &Writer{secs: secs, main: make([]uint64, secs[secMain].copyLen/8), names: make([]byte, secs[secNames].copyLen),
-		remote: make([]byte, secs[secRemotes].copyLen), side: make([]uint64, len(s.Side)), remTurns: make([]uint64, secs[secRemotes].cells)}
+		remote: make([]byte, secs[secRemotes].copyLen), side: make([]uint64, len(s.Side)), remTurns: make([]uint64, secs[secRemotes].cells),
+		asked: make([]byte, secs[secAsked].copyLen), askTurns: make([]uint64, secs[secAsked].cells)}
 	rest := w.main[mainWords:]
 	w.values, rest = rest[:len(s.Step)], rest[len(s.Step):]
 	w.hists, w.rows = rest[:len(s.Histograms)*histogram.Words], rest[len(s.Histograms)*histogram.Words:]

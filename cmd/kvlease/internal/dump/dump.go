@@ -113,6 +113,10 @@ type Owner struct {
 	Fails      uint64 `json:"fails"`
 	Bytes      uint64 `json:"read_bytes"`
 	Unheard    uint64 `json:"unheard_bytes"`
+	Asked      string `json:"handshake,omitempty"` // how asking it for its maps stands; empty: it is not asked
+	AskFails   uint64 `json:"handshake_fails"`     // in a row
+	AskSinceNs *int64 `json:"handshake_failing_ns,omitempty"`
+	AskWhy     string `json:"handshake_why,omitempty"` // of the last failure
 }
 
 // End is a lease that has ended.
@@ -332,6 +336,7 @@ func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 		c.Owners = append(c.Owners, Owner{
 			Name: k.ID, Hash: wire.HashText(k.Hash), Address: k.Address, State: k.State, Tracked: k.Tracked, Reads: k.Reads, BeatAgeNs: ago(now, k.LastBeat),
 			HeardAgeNs: ago(now, k.LastRow), Fails: k.Fails, Bytes: k.Bytes, Unheard: k.Unheard,
+			Asked: k.Asked.State, AskFails: k.Asked.Fails, AskSinceNs: ago(now, k.Asked.Since), AskWhy: k.Asked.Why,
 		})
 	}
 	for i := range s.Ends {

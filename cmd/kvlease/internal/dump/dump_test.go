@@ -112,8 +112,14 @@ func TestEveryLeaseIsShownWithItsReaderAndWhatIsLeftOfIt(t *testing.T) {
 // ofPage is the report of a context whose page has these values, and its text.
 func ofPage(t *testing.T, names []string, values []uint64) (*Context, string) {
 	t.Helper()
+	return ofPageWith(t, names, values, nil)
+}
+
+// ofPageWith is ofPage of a page that has more in it.
+func ofPageWith(t *testing.T, names []string, values []uint64, more func(w *watch.Writer)) (*Context, string) {
+	t.Helper()
 	dir := require.Shm(t)
-	spec := &watch.Spec{Dir: dir, Head: watch.Head{Role: "engine", Engine: "E", Opened: core.Now()}}
+	spec := &watch.Spec{Dir: dir, Remotes: 32, Head: watch.Head{Role: "engine", Engine: "E", Opened: core.Now()}}
 	for _, name := range names {
 		spec.Step = append(spec.Step, watch.Desc{Name: name, Kind: watch.Gauge})
 	}
@@ -123,6 +129,9 @@ func ofPage(t *testing.T, names []string, values []uint64) (*Context, string) {
 	}
 	t.Cleanup(w.Close)
 	copy(w.Values(), values)
+	if more != nil {
+		more(w)
+	}
 	if !w.Publish(&watch.Live{Stepped: core.Now()}) {
 		t.Fatal("not published")
 	}
@@ -135,6 +144,25 @@ func ofPage(t *testing.T, names []string, values []uint64) (*Context, string) {
 		t.Fatal(err)
 	}
 	return r.Contexts[0], text.String()
+}
+
+func TestHowHandshakesStandIsSaid(t *testing.T) {
+	since := core.Now().Add(-time.Hour)
+	c, text := ofPageWith(t, nil, nil, func(w *watch.Writer) {
+		w.PutRemote(0, &watch.Remote{Engine: 1, ID: "P", State: "idle"})
+		w.PutRemote(1, &watch.Remote{Engine: 2, ID: "Q", State: "connected"})
+		w.FinishRemotes(2)
+		w.PutAsked([]watch.AskedRow{{Engine: 2, Asked: watch.Asked{State: "ready"}}, {Engine: 1, Asked: watch.Asked{State: "failed", Fails: 61, Since: since, Why: "unreachable"}}})
+	})
+	if o := c.Owners[0]; o.Asked != "failed" || o.AskFails != 61 || o.AskSinceNs == nil || *o.AskSinceNs < int64(time.Hour) || o.AskWhy != "unreachable" {
+		t.Errorf("%+v", o)
+	}
+	if o := c.Owners[1]; o.Asked != "ready" || o.AskFails != 0 || o.AskSinceNs != nil || o.AskWhy != "" {
+		t.Errorf("%+v", o)
+	}
+	if !strings.Contains(text, "  failed: 61 failures in 60m (unreachable)\n") || !strings.Contains(text, "  ready\n") {
+		t.Error(text)
+	}
 }
 
 func TestWhatTheLogHasLostIsSaid(t *testing.T) {

@@ -138,14 +138,22 @@ func (c *Context) writeOwners(b *bytes.Buffer) {
 		o := &c.Owners[i]
 		rows = append(rows, []string{
 			text.Cut(text.Printable(o.Name), nameCells), text.Printable(o.State), fmt.Sprint(o.Tracked), fmt.Sprint(o.Reads), spanOf(o.BeatAgeNs), spanOf(o.HeardAgeNs),
-			fmt.Sprint(o.Fails), text.Bytes(float64(o.Bytes)), text.Printable(o.Address),
+			fmt.Sprint(o.Fails), text.Bytes(float64(o.Bytes)), text.Printable(o.Address), o.asked(),
 		})
 	}
 	b.WriteByte('\n')
 	indent(b, text.Table([]text.Column{
 		{Head: "READS FROM"}, {Head: "STATE"}, {Head: "TRACKED", Right: true}, {Head: "READS", Right: true}, {Head: "BEAT AGO", Right: true}, {Head: "HEARD AGO", Right: true},
-		{Head: "FAILS", Right: true}, {Head: "BYTES", Right: true}, {Head: "ADDRESS"},
+		{Head: "FAILS", Right: true}, {Head: "BYTES", Right: true}, {Head: "ADDRESS"}, {Head: "HANDSHAKE"},
 	}, rows))
+}
+
+// asked is how asking an engine for its maps stands.
+func (o *Owner) asked() string {
+	if o.AskFails == 0 {
+		return text.Printable(o.Asked)
+	}
+	return fmt.Sprintf("%s: %s in %s (%s)", text.Printable(o.Asked), text.Counted(int(o.AskFails), "failure", "failures"), spanOf(o.AskSinceNs), text.Printable(o.AskWhy))
 }
 
 // nameCells is what names of readers get, so that one long name leaves the rest readable.

@@ -157,10 +157,28 @@ func (p *Peer) judge(e *Engine) {
 	}
 }
 
+// States of an engine that is read from, beside those of the connection: what a step takes for one that nobody has asked.
+const (
+	asking  = "asking"  // no handshake yet
+	failing = "failing" // handshakes fail
+	unfit   = "unfit"   // it has answered, and does not fit
+)
+
 func (p *Peer) judgeOwner(e *Engine) {
+	rests := e.Age > e.stillAfter() // the state of the connection is that of the last step, and handshakes go on without one
+	if p.State == "idle" || p.State == "connected" && rests {
+		switch {
+		case p.AskFails > 0 && p.AskWhy == "incompatible":
+			p.State = unfit
+		case p.AskFails > 0:
+			p.State = failing
+		case p.State == "idle" && (p.Asked == "queued" || p.Asked == "fetching"):
+			p.State = asking
+		}
+	}
 	switch {
 	case p.Leases+p.Reads == 0:
-		if p.State != "connected" && p.State != "idle" {
+		if p.State != "connected" && p.State != "idle" && p.State != asking {
 			p.Level = Note
 		}
 	case p.State == "broken":
@@ -176,6 +194,12 @@ func (p *Peer) judgeOwner(e *Engine) {
 func (p *Peer) words() string {
 	leases, tracked := text.Counted(int(p.Leases), "lease", "leases"), text.Counted(int(p.Leases), "tracked request", "tracked requests")
 	switch {
+	case p.Kind == Reads && p.State == unfit:
+		return fmt.Sprintf("%s, which has blocks of %s, does not fit this engine: handshake_misfit in its log", p.Name, tracked)
+	case p.Kind == Reads && p.State == failing:
+		return fmt.Sprintf("%s, which has blocks of %s, cannot be asked: %s", p.Name, tracked, p.asked())
+	case p.Kind == Reads && p.State != "connected" && p.AskFails > 0:
+		return fmt.Sprintf("%s, which has blocks of %s, is %s and cannot be asked: %s", p.Name, tracked, p.State, p.asked())
 	case p.Kind == Reads && p.State != "connected":
 		return fmt.Sprintf("%s, which has blocks of %s, is %s", p.Name, tracked, p.State)
 	case p.Kind == Reads && p.Fails > 0:
@@ -190,4 +214,13 @@ func (p *Peer) words() string {
 		return fmt.Sprintf("%s: %s left to %s", p.Name, spanText(*p.Slack), leases)
 	}
 	return fmt.Sprintf("%s is silent", p.Name)
+}
+
+// asked says how often asking an engine for its maps has failed, and why.
+func (p *Peer) asked() string {
+	s := text.Counted(int(p.AskFails), "handshake has failed", "handshakes have failed")
+	if p.AskSince != nil {
+		s += " in " + spanText(*p.AskSince)
+	}
+	return s + " (" + p.AskWhy + ")"
 }

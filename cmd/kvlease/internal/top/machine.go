@@ -185,6 +185,7 @@ func engineOf(path string, s *watch.Snapshot) *Engine {
 		e.Peers = append(e.Peers, Peer{
 			Name: r.ID, Hash: wire.HashText(r.Hash), Kind: Reads, State: r.State, Leases: r.Tracked, Reads: r.Reads, Beat: ago(now, r.LastBeat), Heard: ago(now, r.LastRow),
 			Since: ago(now, r.Since), Fails: r.Fails, Unheard: r.Unheard, Address: r.Address, key: fmt.Sprintf("e%x", r.Engine), bytes: r.Bytes,
+			Asked: r.Asked.State, AskFails: r.Asked.Fails, AskSince: ago(now, r.Asked.Since), AskWhy: r.Asked.Why,
 		})
 	}
 	return e

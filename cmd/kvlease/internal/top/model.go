@@ -131,6 +131,11 @@ type Peer struct {
 	Unheard uint64  `json:"unheard_bytes"`
 	Address string  `json:"address,omitempty"`
 
+	Asked    string         `json:"handshake,omitempty"` // reads: how asking it for its maps stands; empty: it is not asked, or metrics do not say
+	AskFails uint64         `json:"handshake_fails"`     // in a row
+	AskSince *time.Duration `json:"handshake_failing_ns,omitempty"`
+	AskWhy   string         `json:"handshake_why,omitempty"` // of the last failure
+
 	key     string
 	bytes   uint64
 	unnamed bool

@@ -299,6 +299,11 @@ var taken = map[string]taker{
 	"remote_beat_age_seconds": ofRemote(func(k *Peer, v float64) { k.Beat = secondsOf(v) }),
 	"remote_row_age_seconds":  ofRemote(func(k *Peer, v float64) { k.Heard = secondsOf(v) }),
 	"remote_fails":            ofRemote(func(k *Peer, v float64) { k.Fails = number(v) }),
+	"remote_handshake_failures": func(p *parsed, e *Engine, l map[string]string, v float64) {
+		if k := p.peer(e, Reads, l["remote"], l["hash"], ""); v > 0 {
+			k.AskFails, k.AskWhy = number(v), l["why"]
+		}
+	},
 	"remote_requests_tracked": ofRemote(func(k *Peer, v float64) { k.Leases = number(v) }),
 	"remote_reads_in_flight":  ofRemote(func(k *Peer, v float64) { k.Reads = number(v) }),
 	"remote_read_bytes_total": ofRemote(func(k *Peer, v float64) { k.bytes = number(v) }),
