@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -105,6 +106,7 @@ func (c *Core) leave() error {
 			c.ranked.link.SetMap(nil)
 		}
 	}
+	c.setReach(heartbeat.ReachMessages)
 	c.registered, c.handshake = nil, nil
 	c.proven, c.unproven = 0, 0
 	return nil

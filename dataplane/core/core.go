@@ -238,6 +238,7 @@ func (c *Core) build() error {
 		return err
 	}
 	c.tr, c.agent = own, tr
+	c.setReach(heartbeat.ReachMessages)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -86,15 +87,21 @@ func (c *Core) wakeRank(name uint64) error {
 type ownAgent struct {
 	transport.Transport
 	clock   func() clock.Instant
-	longest time.Duration // of all loads: the one call of a step that takes long
-	held    Held          // as the core has it
-	// away: memory is being registered, and whoever calls the transport would wait for it. Under the core's lock, as all of these.
-	away bool
+	longest time.Duration   // of all loads: the one call of a step that takes long
+	held    Held            // as the core has it
+	reach   heartbeat.Reach // what steps may do with it; under the core's lock, as all of these
 }
 
-// Poll is the transport's. What arrives while it is away waits there; nobody who could send knows its memory yet.
+// setReach says what steps may do with the transport: everything once memory is registered, before that only messages, and nothing while it
+// registers, since who called it would wait. Under the lock.
+func (c *Core) setReach(r heartbeat.Reach) {
+	c.agent.reach = r
+	c.tracker.SetReach(r)
+}
+
+// Poll is the transport's. What arrives while it may not be called waits there; nobody who could send knows its memory yet.
 func (a *ownAgent) Poll(in *transport.Inbox) int {
-	if a.away {
+	if a.reach == heartbeat.ReachNothing {
 		return 0
 	}
 	return a.Transport.Poll(in)
@@ -102,7 +109,7 @@ func (a *ownAgent) Poll(in *transport.Inbox) int {
 
 // PostRead is the transport's.
 func (a *ownAgent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
-	if a.away {
+	if a.reach != heartbeat.ReachAll {
 		return 0, transport.ErrFull // not now
 	}
 	return a.Transport.PostRead(spec)
@@ -110,14 +117,14 @@ func (a *ownAgent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 
 // Drop is the transport's, Abandon, too: both are asked again as long as they refuse.
 func (a *ownAgent) Drop(p transport.Peer) error {
-	if a.away {
+	if a.reach == heartbeat.ReachNothing {
 		return transport.ErrInvalid
 	}
 	return a.Transport.Drop(p)
 }
 
 func (a *ownAgent) Abandon(p transport.Peer) error {
-	if a.away {
+	if a.reach == heartbeat.ReachNothing {
 		return transport.ErrInvalid
 	}
 	return a.Transport.Abandon(p)
@@ -125,7 +132,7 @@ func (a *ownAgent) Abandon(p transport.Peer) error {
 
 // Send is the transport's.
 func (a *ownAgent) Send(p transport.Peer, msg []byte) error {
-	if a.away {
+	if a.reach == heartbeat.ReachNothing {
 		return transport.ErrFull
 	}
 	return a.Transport.Send(p, msg)
@@ -133,7 +140,7 @@ func (a *ownAgent) Send(p transport.Peer, msg []byte) error {
 
 // Load is the transport's, with a look at the clock: what a step can be held up by is told.
 func (a *ownAgent) Load(blob []byte) (transport.Peer, error) {
-	if a.away {
+	if a.reach == heartbeat.ReachNothing {
 		return 0, transport.ErrFull
 	}
 	began := a.clock()

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -40,7 +41,7 @@ func (c *Core) Register(regions []Region) error {
 		return err
 	}
 	defer leave()
-	if err := r.toTransport(); err != nil {
+	if err := c.toTransport(r); err != nil {
 		return err
 	}
 	blob, err := r.tr.Metadata()
@@ -79,7 +80,8 @@ func (c *Core) keep(r *registration, blob []byte) error {
 		return fmt.Errorf("%w: %w", ErrTransport, err)
 	}
 	_ = c.tracker.SetLocal(layoutOf(r.regions)) // an engine known already that does not fit is not read from
-	if c.ranked != nil {                        // the map needs the era, which the host tells
+	c.setReach(heartbeat.ReachAll)
+	if c.ranked != nil { // the map needs the era, which the host tells
 		c.regions, c.registered, c.ranked.blob = r.regions, r.list, blob
 		c.enterEra()
 		c.Wake() // the next step tells the host
@@ -88,6 +90,7 @@ func (c *Core) keep(r *registration, blob []byte) error {
 	c.handshake = wire.AppendHandshake(nil, c.describe(r.regions, blob))
 	if err := c.publish(); err != nil {
 		c.handshake = nil
+		c.setReach(heartbeat.ReachMessages)
 		return err
 	}
 	c.regions, c.registered = r.regions, r.list

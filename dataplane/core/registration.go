@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -39,13 +40,14 @@ var errCut = fmt.Errorf("%w: kvl_close has cut the registration off", ErrClosed)
 type registrationPace struct {
 	pieceBytes uint64        // the transport is handed whole ranges up to this at once
 	every      time.Duration // a line of how far it is
+	window     time.Duration // steps have the transport for so long between two pieces, if they have use for it
 	slow       time.Duration // from then on it is slow
 }
 
 // setDefaults: a GiB is pinned within 0.1 to 1 s, by 4 KiB pages.
 func (p *registrationPace) setDefaults() {
 	if p.pieceBytes == 0 {
-		*p = registrationPace{pieceBytes: 1 << 30, every: 5 * time.Second, slow: 30 * time.Second}
+		*p = registrationPace{pieceBytes: 1 << 30, every: 5 * time.Second, window: 250 * time.Millisecond, slow: 30 * time.Second}
 	}
 }
 
@@ -93,7 +95,7 @@ func (c *Core) beginRegistration(regions []Region) (*registration, error) {
 	for _, region := range r.regions {
 		r.bytes.Add(region.Bytes)
 	}
-	c.registering, c.agent.away = r, true
+	c.registering = r
 	c.showBetween()
 	return r, nil
 }
@@ -101,7 +103,7 @@ func (c *Core) beginRegistration(regions []Region) (*registration, error) {
 func (c *Core) endRegistration(r *registration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.registering, c.agent.away = nil, false
+	c.registering = nil
 	close(r.ended)
 	c.showBetween()
 	c.Wake() // for what has waited
@@ -142,8 +144,9 @@ type admits interface {
 	Admits(regions []transport.Region) error
 }
 
-// toTransport registers everything, piece by piece, or nothing.
-func (r *registration) toTransport() error {
+// toTransport registers everything, piece by piece, or nothing. In between steps send what is due: owners of what is tracked already must not
+// wait for the whole of a cache, since their leases end meanwhile.
+func (c *Core) toTransport(r *registration) error {
 	if a, ok := r.tr.(admits); ok {
 		if err := a.Admits(r.list); err != nil {
 			return r.refused(err)
@@ -159,14 +162,37 @@ func (r *registration) toTransport() error {
 			bytes += r.list[n].Bytes
 			n++
 		}
-		if err := r.tr.Register(r.list[at:n]); err != nil {
+		c.lockedReach(heartbeat.ReachNothing)
+		err := r.tr.Register(r.list[at:n])
+		c.lockedReach(heartbeat.ReachMessages)
+		if err != nil {
 			r.undo(at)
 			return r.refused(err)
 		}
+		c.letStepsIn(r)
 		r.done.Add(bytes)
 		at = n
 	}
 	return nil
+}
+
+func (c *Core) lockedReach(reach heartbeat.Reach) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.setReach(reach)
+}
+
+// letStepsIn waits until steps have done what the last one found due. Where nobody steps, nothing is, or that little time is lost.
+func (c *Core) letStepsIn(r *registration) {
+	for end := time.Now().Add(r.pace.window); c.due() && !r.cut.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		c.Wake()
+	}
+}
+
+func (c *Core) due() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tracker.Calls(c.now)
 }
 
 func (r *registration) refused(err error) error {

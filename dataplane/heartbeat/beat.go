@@ -160,6 +160,12 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 		e.beatList, e.beatEnd = roundNative, e.native.start()
 	}
 	e.beatCut = roundNone
+	if t.reach != ReachAll {
+		for k := range e.links {
+			e.links[k].rowAt = now // nothing can be asked
+		}
+		return
+	}
 	rows := e.facts.native && e.native.n+e.fixed.n > 0
 	if e.native.n+e.fixed.n > 0 {
 		if !e.queued[queueRows].in || e.rowEnd.chunk == none { // else the round before is still under way

@@ -22,6 +22,9 @@ const (
 
 // stepRows goes on with the row rounds that earlier steps have begun.
 func (t *Tracker) stepRows(now clock.Instant) {
+	if t.reach != ReachAll {
+		return
+	}
 	t.rowsLeft = t.cfg.RowsStepMax
 	t.rowLooks = 4 * t.cfg.RowsStepMax
 	last := t.rowQueue.tail
@@ -132,7 +135,7 @@ func (t *Tracker) postRowsOf(i, m uint32, now clock.Instant) bool {
 func (t *Tracker) probe(i, k uint32, now clock.Instant) bool {
 	e := &t.engines[i]
 	l := &e.links[k]
-	if l.probing || l.broken {
+	if l.probing || l.broken || t.reach != ReachAll {
 		return l.probing
 	}
 	token := probeToken | uint64(l.probes+1)<<rowSerial&^probeToken | uint64(k)<<linkShift | uint64(i)

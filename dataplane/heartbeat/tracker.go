@@ -58,6 +58,7 @@ type Tracker struct {
 	draining             bool
 	muted                bool
 	asleep               bool
+	reach                Reach
 	own                  times         // ours, for engines that have not said theirs
 	stepped              clock.Instant // of the step before
 	now                  clock.Instant // of the step that runs, or ran last
@@ -127,11 +128,13 @@ func (t *Tracker) Step(now clock.Instant) {
 	}
 	t.expireOwed(now)
 	t.expireStrange(now)
-	t.stepEnds(now)  // what has ended in this step, in as few messages as there are engines
-	t.stepRows(now)  // rows before heartbeats
-	t.stepBeats(now) //
-	t.stepParked(now)
-	t.stepLoads(now) // last: a load may take 60 ms
+	if t.reach != ReachNothing {
+		t.stepEnds(now)  // what has ended in this step, in as few messages as there are engines
+		t.stepRows(now)  // rows before heartbeats
+		t.stepBeats(now) //
+		t.stepParked(now)
+		t.stepLoads(now) // last: a load may take 60 ms
+	}
 	t.sayLong()
 	t.putEvents()
 	t.stepped = now
@@ -153,15 +156,14 @@ func (t *Tracker) Alive() int {
 // NextDue is when a step has something to do without anything new arriving, reads in flight aside (read.Machine.NeedsStep);
 // clock.Never: nothing is tracked.
 func (t *Tracker) NextDue(now clock.Instant) clock.Instant {
-	if t.gauges.Events > 0 || t.rowQueue.head != none || t.walkQueue.head != none || t.reg.news.Load() > 0 ||
+	if t.gauges.Events > 0 || t.rowQueue.head != none && t.reach == ReachAll || t.walkQueue.head != none || t.reg.news.Load() > 0 ||
 		t.readyQueue.head != none && !(t.crowded && t.crowdedAt == t.reads.Freed()) { // else they wait for the end of another read
 		return now
 	}
-	_, due := t.beats.First()
-	_, loads := t.loads.First()
-	_, ends := t.ends.First()
-	_, fixed := t.fixed.First()
-	due = min(due, loads, ends, fixed, t.reads.NextDue())
+	_, due := t.fixed.First()
+	if due = min(due, t.reads.NextDue()); t.reach != ReachNothing {
+		due = min(due, t.nextCall())
+	}
 	if u := t.waitOrder.head; u != none {
 		due = min(due, t.requests[u].deadline)
 	}
@@ -248,8 +250,8 @@ func (t *Tracker) Tracked() int { return t.gauges.Tracked }
 // Counted is Gauges without those for which the engines are walked: UnheardMax and Failing*.
 func (t *Tracker) Counted() Gauges {
 	g := t.gauges
-	g.Remotes = t.remotes.n
-	g.LongIDsFree = t.remotes.longLeft
+	g.Remotes = t.remotes.free.Used()
+	g.LongIDsFree = t.remotes.longFree.Left()
 	g.Parked = len(t.parked)
 	return g
 }
