@@ -30,7 +30,7 @@ type attachCmd struct {
 	Blocks   string        `help:"With --request: its blocks, as 0-3,7 with ; between groups." placeholder:"LIST"`
 	For      time.Duration `help:"Beat for the request so long."`
 	Interval time.Duration `help:"Time between heartbeats; a sixth of the lease's duration if not given, 5s for a stock engine." placeholder:"TIME"`
-	Out      string        `help:"Read the request's blocks into this file, and an index into FILE.json." placeholder:"FILE"`
+	Out      string        `help:"Read the request's blocks into this file, and an index into FILE.json; a pipe has none." placeholder:"FILE"`
 	Complete bool          `help:"At the end tell the owner that the request has been read: it gives its blocks to others."`
 
 	Watch       time.Duration `help:"Look again after this time, until interrupted." placeholder:"TIME"`

@@ -99,11 +99,11 @@ func (c *benchCmd) Run(w *world) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Svg != "" {
-		if err := writable(c.Svg); err != nil {
-			return err
-		}
+	picture, err := openPicture(c.Svg)
+	if err != nil {
+		return err
 	}
+	defer picture.Close()
 	lib, err := cnixl.Find(cnixl.Config{Path: c.Nixl, Folders: nixlFolders()})
 	if err != nil {
 		return noNIXL(err)
@@ -134,14 +134,8 @@ func (c *benchCmd) Run(w *world) error {
 	}
 	result.Version = version
 	result.SetLibrary(lib.Version)
-	if c.Svg != "" {
-		f, err := os.Create(c.Svg)
-		if err != nil {
-			return fmt.Errorf("the picture cannot be written: %w", err)
-		}
-		if err := errors.Join(result.WriteSVG(f), f.Close()); err != nil {
-			return err
-		}
+	if err := picture.Write(result.WriteSVG); err != nil {
+		return err
 	}
 	if !c.JSON {
 		return result.Write(w.stdout)

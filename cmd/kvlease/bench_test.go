@@ -129,7 +129,7 @@ func TestTheBenchRefusesWhatItCannotDo(t *testing.T) {
 		{"memory that is not built in", `--memory is "tape", allowed: dram, vram`, exitUsage, []string{"--memory", "tape"}},
 		{"a GPU for host memory", "--device is for --memory of a device", exitUsage, []string{"--device", "1"}},
 		{"a third GPU", "--device is [0 1 2], wanted: one GPU or two", exitUsage, []string{"--device", "0,1,2", "--memory", "vram"}},
-		{"a picture that cannot be written", "the picture cannot be written", exitFailed, []string{"--svg", "/nonexistent/b.svg"}},
+		{"a picture that cannot be written", "/nonexistent/b.svg cannot be written: no such file or directory; make its folder first, or name another file by --svg", exitFailed, []string{"--svg", "/nonexistent/b.svg"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, stdout, stderr := tool(t, nil, append([]string{"bench"}, tc.args...)...)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/demo"
 	"github.com/kvlease/kvlease/cnixl"
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 type demoCmd struct {
@@ -77,9 +78,11 @@ func (c *demoCmd) Run(w *world) error {
 	if svg == "" {
 		svg = filepath.Join(filepath.Dir(programs.Node[0]), "demo.svg")
 	}
-	if err := writable(svg); err != nil {
+	picture, err := openPicture(svg)
+	if err != nil {
 		return err
 	}
+	defer picture.Close()
 	nameParts()
 	cfg := demo.Config{Programs: programs, Lease: c.Lease, Pass: c.PassTime, Scenes: c.Only, Version: version, Memory: c.Memory, Device: demo.Device{Of: gpus}}
 	end, err := c.onDevice(&cfg)
@@ -102,9 +105,10 @@ func (c *demoCmd) Run(w *world) error {
 	if w.ctx.Err() != nil {
 		return errors.New("interrupted; every engine was ended")
 	}
-	if err := draw(result, svg); err != nil {
+	if err := picture.Write(result.WriteSVG); err != nil {
 		return err
 	}
+	result.SVG = svg
 	fmt.Fprintf(narrate, "timeline: %s\n", result.SVG)
 	if c.JSON {
 		enc := json.NewEncoder(w.stdout)
@@ -114,19 +118,6 @@ func (c *demoCmd) Run(w *world) error {
 		}
 	}
 	return result.Verdict()
-}
-
-func draw(result *demo.Result, path string) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("the timeline cannot be written: %w", err)
-	}
-	if err := result.WriteSVG(f); err != nil {
-		f.Close()
-		return err
-	}
-	result.SVG = path
-	return f.Close()
 }
 
 // programs finds the two C programs and this one.
@@ -202,17 +193,9 @@ func findNIXL(ctx context.Context, node []string, flags ...string) error {
 	return errors.New(why)
 }
 
-// writable finds out before the scenes run, not after them. A pipe that nobody reads is not waited for.
-func writable(path string) error {
-	_, missing := os.Stat(path)
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NONBLOCK, 0o644)
-	if err != nil {
-		return fmt.Errorf("the picture cannot be written: %w; name another file by --svg", err)
-	}
-	if missing != nil {
-		os.Remove(path)
-	}
-	return f.Close()
+// openPicture finds out before the scenes run, not after them.
+func openPicture(path string) (*output.File, error) {
+	return output.Open(path, "name another file by --svg")
 }
 
 func regular(path string) bool {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/kvlease/kvlease/dataplane/sim"
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 type simCmd struct {
@@ -26,6 +27,8 @@ type simCmd struct {
 	simTrace `embed:""`
 
 	given []given // what stands on the command line
+
+	picture, drawn *output.File // of --svg and --out
 }
 
 // given is a flag that somebody has written.
@@ -102,10 +105,25 @@ func (c *simCmd) Run(w *world) error {
 			return usageError{fmt.Errorf("--%s means nothing with --%s, only with %s", g.name, y.flag, flags(others))}
 		}
 	}
-	err := y.do(w)
+	err := c.open(y)
+	if err == nil {
+		err = y.do(w)
+	}
 	if errors.Is(err, sim.ErrStopped) {
 		return errors.New("called off")
 	}
+	return err
+}
+
+// open finds out, before a run, whether its files can be written. The other way with files, --trace, looks itself, once it knows that it can begin.
+func (c *simCmd) open(y *way) (err error) {
+	if y.flag == "trace" {
+		return nil
+	}
+	if c.picture, err = openPicture(c.SVG); err != nil {
+		return err
+	}
+	c.drawn, err = output.Open(c.Out, "name another file by --out")
 	return err
 }
 
@@ -153,17 +171,11 @@ func (c *simCmd) runCase(w *world) error {
 	}
 	s := k.Schedule
 	s.Seed = out.Seed
-	if err := c.draw(&s, out.Result); err != nil {
-		return err
-	}
 	c.summary(w, out.Result)
 	if failed > 0 {
 		fmt.Fprintf(w.stdout, "%d of %d expectations not met, with seed %d\n", failed, len(out.Findings), out.Seed)
 	}
-	if !out.OK() {
-		return errBroken
-	}
-	return nil
+	return c.draw(w, &s, out.Result, out.OK())
 }
 
 // list tells which cases are built in.
@@ -214,7 +226,7 @@ func (c *simCmd) random(w *world) error {
 	}
 	switch {
 	case c.Out != "":
-		if werr := os.WriteFile(c.Out, s.Print(), 0o644); werr != nil {
+		if werr := c.drawn.Write(func(to io.Writer) error { _, err := to.Write(s.Print()); return err }); werr != nil {
 			return werr
 		}
 		fmt.Fprintln(w.stdout, "written to", c.Out)
@@ -249,14 +261,8 @@ func (c *simCmd) run(w *world, s sim.Schedule) error {
 		return err
 	}
 	c.print(w, res)
-	if err := c.draw(&s, res); err != nil {
-		return err
-	}
 	c.summary(w, res)
-	if !res.OK() {
-		return errBroken
-	}
-	return nil
+	return c.draw(w, &s, res, res.OK())
 }
 
 func (c *simCmd) load(path string) (*sim.Case, error) {
@@ -289,17 +295,16 @@ func (c *simCmd) summary(w *world, res *sim.Result) {
 	}
 }
 
-// draw writes the timeline.
-func (c *simCmd) draw(s *sim.Schedule, res *sim.Result) error {
-	if c.SVG == "" {
-		return nil
-	}
-	f, err := os.Create(c.SVG)
-	if err != nil {
+// draw writes the timeline of a run, and gives what the command ends with. That a rule was broken is told already, and counts more.
+func (c *simCmd) draw(w *world, s *sim.Schedule, res *sim.Result, ok bool) error {
+	err := c.picture.Write(func(to io.Writer) error { return writeChart(to, s, res) })
+	if ok {
 		return err
 	}
-	err = writeChart(f, s, res)
-	return errors.Join(err, f.Close())
+	if err != nil {
+		fmt.Fprintln(w.stderr, "kvlease:", err)
+	}
+	return errBroken
 }
 
 func writeChart(w io.Writer, s *sim.Schedule, res *sim.Result) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/soak"
 	"github.com/kvlease/kvlease/dataplane/sim/capacity"
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 // capacityGroup is what kvlease sim's help calls the flags that mean nothing without --trace.
@@ -138,18 +139,16 @@ func (c *simTrace) run(w *world, seedText, svg string) error {
 		return fmt.Errorf("--trace: %w", err)
 	}
 	first.Close()
-	files := map[string]*os.File{}
-	for flag, name := range map[string]string{"--svg": svg, "--json": c.JSON} {
-		if name == "" {
-			continue
-		}
-		f, err := os.Create(name)
-		if err != nil {
-			return fmt.Errorf("%s: %w", flag, err)
-		}
-		defer f.Close()
-		files[flag] = f
+	picture, err := openPicture(svg)
+	if err != nil {
+		return err
 	}
+	defer picture.Close()
+	figures, err := output.Open(c.JSON, "name another file by --json")
+	if err != nil {
+		return err
+	}
+	defer figures.Close()
 	jobs := c.Jobs
 	if jobs == 0 {
 		jobs = runtime.GOMAXPROCS(0)
@@ -170,18 +169,10 @@ func (c *simTrace) run(w *world, seedText, svg string) error {
 		return err
 	}
 	capacity.Table(w.stdout, &cfg, results)
-	if f := files["--svg"]; f != nil {
-		if err := capacity.SVG(f, &cfg, results); err != nil {
-			return fmt.Errorf("--svg: %w", err)
-		}
-	}
-	if f := files["--json"]; f != nil {
-		report := &capacity.Report{Version: strings.TrimSpace(version + " " + revision()), Machine: machine(), Trace: c.Trace, Config: cfg, Results: results}
-		if err := capacity.WriteJSON(f, report); err != nil {
-			return fmt.Errorf("--json: %w", err)
-		}
-	}
-	return nil
+	report := &capacity.Report{Version: strings.TrimSpace(version + " " + revision()), Machine: machine(), Trace: c.Trace, Config: cfg, Results: results}
+	return errors.Join( // one may be lost and the other not
+		picture.Write(func(to io.Writer) error { return capacity.SVG(to, &cfg, results) }),
+		figures.Write(func(to io.Writer) error { return capacity.WriteJSON(to, report) }))
 }
 
 // revision is the commit that this program was built from, if the build says it.

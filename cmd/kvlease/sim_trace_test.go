@@ -98,8 +98,8 @@ func TestAWrongArgumentOfATraceGetsOneClearLine(t *testing.T) {
 		{"--trace " + trace + " --wired 2", exitUsage, "wired share 2, allowed: 0 to 1"},
 		{"--trace " + trace + " --jobs -1", exitUsage, "--jobs"},
 		{"--trace " + trace + " --seed x", exitUsage, "--seed is \"x\""},
-		{"--trace " + trace + " --svg /nowhere/a.svg", exitFailed, "--svg: open /nowhere/a.svg"},
-		{"--trace " + trace + " --json /nowhere/a.json", exitFailed, "--json: open /nowhere/a.json"},
+		{"--trace " + trace + " --svg /nowhere/a.svg", exitFailed, "/nowhere/a.svg cannot be written: no such file or directory; make its folder first, or name another file by --svg"},
+		{"--trace " + trace + " --json /nowhere/a.json", exitFailed, "/nowhere/a.json cannot be written: no such file or directory; make its folder first, or name another file by --json"},
 		{"--trace " + trace + " --case a.yaml", exitUsage, "--case and --trace"},
 	} {
 		t.Run(strings.ReplaceAll(tc.args, "/", "_"), func(t *testing.T) {

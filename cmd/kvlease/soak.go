@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/soak"
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 type soakCmd struct {
@@ -72,6 +73,15 @@ func (c *soakCmd) Run(w *world) error {
 			return fmt.Errorf("--out: there is no folder %s", c.Out)
 		}
 	}
+	result := soak.NewResult()
+	path, name := "", "name another folder by --out"
+	if c.Out != "" {
+		path = result.File(c.Out)
+	}
+	file, err := output.Open(path, name)
+	if err != nil {
+		return err
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -82,7 +92,6 @@ func (c *soakCmd) Run(w *world) error {
 		}
 	}
 	start := func(ctx context.Context, args ...string) *exec.Cmd { return exec.CommandContext(ctx, exe, args...) }
-	result := soak.NewResult()
 	for _, mode := range modes {
 		fmt.Fprintf(w.stderr, "%s, for %.3g min\n", mode, c.Minutes)
 		spec := soak.Spec{Mode: mode, Transport: "nixl", NixlPath: c.Nixl, Priority: c.Priority, Leases: soak.Ladder, Pass: c.Pass}
@@ -96,9 +105,9 @@ func (c *soakCmd) Run(w *world) error {
 	if c.Out == "" {
 		return nil
 	}
-	path, err := result.Save(c.Out)
-	if err == nil {
-		fmt.Fprintln(w.stdout, "\nwritten to", path)
+	if err := file.Write(result.Save); err != nil {
+		return err
 	}
-	return err
+	fmt.Fprintln(w.stdout, "\nwritten to", path)
+	return nil
 }

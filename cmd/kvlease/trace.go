@@ -78,11 +78,6 @@ func (c *traceCmd) Run(w *world) error {
 	if err := c.check(); err != nil {
 		return usageError{err}
 	}
-	if c.Svg != "" {
-		if err := writable(c.Svg); err != nil {
-			return err
-		}
-	}
 	cfg := tracing.Config{
 		PIDs: c.Pids, Library: c.Lib, Engines: c.Engine, For: c.For, Every: c.Every, Outliers: c.Outliers, Pages: c.Pages, JSON: c.JSON, SVG: c.Svg,
 	}

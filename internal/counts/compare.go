@@ -9,6 +9,8 @@ import (
 	"math"
 	"os"
 	"slices"
+
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 // ErrGrown is what Compare answers if a count has grown beyond its tolerance.
@@ -51,7 +53,7 @@ func (f *File) Save(path string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
+	return output.WriteFile(path, "name another file by -file", append(text, '\n'))
 }
 
 // goTools are the tools on which a count of a Go benchmark depends; C programs depend on all.

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 // EqualFile lists the drawn mutations that change nothing that anybody could see, each with the reason.
@@ -137,7 +139,7 @@ func (r *Run) Save(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
+	if err := output.WriteFile(path, "name another file by -results", append(text, '\n')); err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
 	return nil

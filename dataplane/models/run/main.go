@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/models"
+	"github.com/kvlease/kvlease/internal/output"
 	"github.com/kvlease/kvlease/internal/weakmem/edges"
 )
 
@@ -44,7 +45,7 @@ func run(dir, out, only string, jobs int, limit time.Duration) error {
 	if out == "" || only != "" {
 		return nil
 	}
-	return os.WriteFile(out, []byte(page(results, ofEdges)), 0o644)
+	return output.WriteFile(out, "name another file by -o", []byte(page(results, ofEdges)))
 }
 
 // runModels runs spin, and gives what came of each of models.Runs.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/sim"
 	"github.com/kvlease/kvlease/internal/mutate"
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 func main() {
@@ -79,7 +80,7 @@ func random(first uint64, n int, kinds sim.Faults, out string) bool {
 		}
 		small, r := sim.Shrink(sim.Random(seed, kinds), 30*time.Second, nil)
 		name := filepath.Join(out, fmt.Sprintf("seed-%d.yaml", seed))
-		if err := os.WriteFile(name, small.Print(), 0o644); err != nil {
+		if err := output.WriteFile(name, "name another folder by -out", small.Print()); err != nil {
 			fail(err)
 		}
 		what := t.Violation[i]

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/kvlease/kvlease/internal/deploy"
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 func main() {
@@ -14,7 +15,7 @@ func main() {
 	flag.Parse()
 	data, err := deploy.Dashboard()
 	if err == nil {
-		err = os.WriteFile(*out, data, 0o644)
+		err = output.WriteFile(*out, "name another file by -o", data)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

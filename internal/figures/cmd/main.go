@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 
 	"github.com/kvlease/kvlease/internal/figures"
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 func main() {
@@ -67,9 +68,9 @@ func run(args []string) error {
 }
 
 func write(path string, draw func(w io.Writer) error) error {
-	file, err := os.Create(path)
+	file, err := output.Open(path, "name another place by -out or -picture")
 	if err != nil {
 		return err
 	}
-	return errors.Join(draw(file), file.Close())
+	return file.Write(draw)
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/internal/mutate"
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 func main() {
@@ -138,7 +139,7 @@ func run(ctx context.Context) error {
 		}
 	}
 	text := last.Page(named, equal)
-	if err := os.WriteFile(filepath.Join(*root, filepath.FromSlash(*page)), []byte(text), 0o644); err != nil {
+	if err := output.WriteFile(filepath.Join(*root, filepath.FromSlash(*page)), "name another file by -page", []byte(text)); err != nil {
 		return err
 	}
 	_, sum, _ := strings.Cut(text, "**")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/internal/output"
 	"golang.org/x/sys/unix"
 )
 
@@ -58,6 +59,8 @@ type session struct {
 	reader *reader // nil: nothing can be read
 	report *Report
 	out    io.Writer
+	blocks *output.File // of a request, with the index of what is in it
+	index  *output.File
 	anew   bool // the engine was restarted and has not been met again
 }
 
@@ -65,6 +68,9 @@ type session struct {
 // After an error what was found before it has been printed.
 func Run(ctx context.Context, cfg Config, out io.Writer) (err error) {
 	s := &session{cfg: &cfg, out: out}
+	if err := s.open(); err != nil {
+		return err
+	}
 	defer func() {
 		if s.reader != nil {
 			err = errors.Join(err, s.reader.close())
@@ -92,6 +98,15 @@ func Run(ctx context.Context, cfg Config, out io.Writer) (err error) {
 	}
 	if err == nil && cfg.Watch > 0 {
 		err = s.watch(ctx)
+	}
+	return err
+}
+
+// open finds out whether the files of a read can be written before anything is asked for. Beside what is no file no index can stand.
+func (s *session) open() (err error) {
+	const remedy = "name another file by --out"
+	if s.blocks, err = output.Open(s.cfg.Out, remedy); err == nil && s.cfg.Out != "" && !s.blocks.Through() {
+		s.index, err = output.Open(s.cfg.Out+".json", remedy)
 	}
 	return err
 }

@@ -1,14 +1,12 @@
 package attach
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/read"
@@ -51,7 +49,7 @@ const (
 )
 
 // dump reads the request's blocks from every rank, one after the other, into the file, and writes the index beside it.
-func (q *subject) dump(ctx context.Context) (err error) {
+func (q *subject) dump(ctx context.Context) error {
 	if q.req.Groups == nil {
 		return errors.New("which blocks are to be read? give --params or --blocks")
 	}
@@ -73,28 +71,20 @@ func (q *subject) dump(ctx context.Context) (err error) {
 	if err := q.reader.tr.Register([]transport.Region{{Addr: record.Addr(mem), Bytes: most}}); err != nil {
 		return fmt.Errorf("register %d bytes to read into: %w", most, err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(q.cfg.Out), filepath.Base(q.cfg.Out)+".*")
+	err = q.blocks.Write(func(w io.Writer) error {
+		for i := range plans {
+			took, err := q.readRank(ctx, i, &plans[i], record.Addr(mem))
+			if err != nil {
+				return err
+			}
+			d.TookMs += ms(took)
+			if err := plans[i].write(w, mem, d, q.eng.ranks[i].Handshake.RegionNames); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	w := bufio.NewWriterSize(f, 1<<20)
-	for i := range plans {
-		took, err := q.readRank(ctx, i, &plans[i], record.Addr(mem))
-		if err != nil {
-			return err
-		}
-		d.TookMs += ms(took)
-		if err := plans[i].write(w, mem, d, q.eng.ranks[i].Handshake.RegionNames); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(w.Flush(), f.Chmod(0o644), f.Close(), os.Rename(f.Name(), q.cfg.Out)); err != nil {
 		return err
 	}
 	index, err := json.MarshalIndent(d, "", " ")
@@ -102,7 +92,10 @@ func (q *subject) dump(ctx context.Context) (err error) {
 		return err
 	}
 	q.out.Read = d
-	return os.WriteFile(q.cfg.Out+".json", append(index, '\n'), 0o644)
+	return q.index.Write(func(w io.Writer) error {
+		_, err := w.Write(append(index, '\n'))
+		return err
+	})
 }
 
 // plan is how the blocks of one rank come to lie here: every region has room for the request's blocks of all groups, one behind the
@@ -278,7 +271,7 @@ func outcomeError(k *rank, o *read.Outcome) error {
 }
 
 // write appends a rank's blocks to the file and their places to the index.
-func (p *plan) write(w *bufio.Writer, mem []byte, d *Dump, names []string) error {
+func (p *plan) write(w io.Writer, mem []byte, d *Dump, names []string) error {
 	at := uint64(0)
 	for i := range p.remote.Regions {
 		r := &p.remote.Regions[i]

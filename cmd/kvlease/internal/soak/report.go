@@ -116,12 +116,10 @@ func (run *Run) print(w io.Writer) {
 	}
 }
 
-// Save writes the result as one line into folder and gives the file's name.
-func (r *Result) Save(folder string) (string, error) {
-	line, err := json.Marshal(r)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(folder, fmt.Sprintf("soak-%s-%s.json", r.Date[:10], strings.TrimSuffix(r.Commit, "+")))
-	return path, os.WriteFile(path, append(line, '\n'), 0o644)
+// File is the name of the result's file in folder.
+func (r *Result) File(folder string) string {
+	return filepath.Join(folder, fmt.Sprintf("soak-%s-%s.json", r.Date[:10], strings.TrimSuffix(r.Commit, "+")))
 }
+
+// Save writes the result as one line.
+func (r *Result) Save(to io.Writer) error { return json.NewEncoder(to).Encode(r) }

@@ -3,7 +3,7 @@ package soak
 import (
 	"bytes"
 	"encoding/json"
-	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -71,11 +71,15 @@ func TestAResultIsATableAndOneLine(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}
 	}
-	path, err := r.Save(t.TempDir())
-	if err != nil || !strings.HasSuffix(path, "soak-2026-01-02-abc.json") {
-		t.Fatalf("saved as %q: %v", path, err)
+	path := r.File(t.TempDir())
+	if filepath.Base(path) != "soak-2026-01-02-abc.json" {
+		t.Errorf("saved as %q", path)
 	}
-	text, _ := os.ReadFile(path)
+	var saved bytes.Buffer
+	if err := r.Save(&saved); err != nil {
+		t.Fatal(err)
+	}
+	text := saved.Bytes()
 	if bytes.Count(text, []byte("\n")) != 1 {
 		t.Errorf("%d lines", bytes.Count(text, []byte("\n")))
 	}

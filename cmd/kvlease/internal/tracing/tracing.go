@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/probe"
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 // Config of a trace.
@@ -44,6 +44,7 @@ const rescan = time.Second
 type tracer struct {
 	cfg      Config
 	out      io.Writer
+	picture  *output.File
 	probe    *probe.Probe
 	files    *probe.Files
 	names    *names
@@ -62,12 +63,17 @@ type attachment struct {
 
 // Run traces and prints until the time is over or the context is done, which is no error.
 func Run(ctx context.Context, cfg Config, out io.Writer) error {
+	picture, err := output.Open(cfg.SVG, "name another file by --svg")
+	if err != nil {
+		return err
+	}
+	defer picture.Close()
 	p, err := probe.Open(probe.Config{Outliers: cfg.Outliers})
 	if err != nil {
 		return err
 	}
 	t := &tracer{
-		cfg: cfg, out: out, probe: p, files: probe.NewFiles(), names: newNames(cfg.Pages),
+		cfg: cfg, out: out, picture: picture, probe: p, files: probe.NewFiles(), names: newNames(cfg.Pages),
 		attached: map[attachment]*probe.Attachment{}, watched: map[int]*process{}, notes: probe.Caveats(),
 	}
 	defer t.close()
@@ -280,16 +286,8 @@ func (t *tracer) print(last bool) error {
 	if err != nil || !last || t.cfg.SVG == "" {
 		return err
 	}
-	f, err := os.Create(t.cfg.SVG)
-	if err != nil {
-		return fmt.Errorf("the picture cannot be written: %w", err)
-	}
-	if err := r.WriteSVG(f); err != nil {
-		f.Close()
-		return fmt.Errorf("the picture cannot be written: %w", err)
-	}
-	if err := f.Close(); err != nil {
-		return fmt.Errorf("the picture cannot be written: %w", err)
+	if err := t.picture.Write(r.WriteSVG); err != nil {
+		return err
 	}
 	if !t.cfg.JSON {
 		fmt.Fprintf(t.out, "picture: %s\n", t.cfg.SVG)

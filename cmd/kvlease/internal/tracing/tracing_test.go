@@ -309,7 +309,7 @@ func TestAPictureIsDrawnAtTheEnd(t *testing.T) {
 	}
 	wellFormed(t, file)
 	err := Run(t.Context(), Config{PIDs: []int{os.Getpid()}, SVG: filepath.Join(file, "x"), For: 20 * time.Millisecond}, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "picture cannot be written") {
+	if err == nil || !strings.Contains(err.Error(), "x cannot be written: ") {
 		t.Errorf("%v", err)
 	}
 }
