@@ -29,6 +29,22 @@ func resident(t *testing.T) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
+// Tables are as large as the configuration allows, and most engines use little of them: what nobody has used is no memory yet.
+func TestAnOpenedContextHasTouchedLittleOfItsTables(t *testing.T) {
+	debugFree()
+	before := resident(t)
+	l := &lab{t: t, now: 1 << 40, hub: loopback.NewHub(), size: smallLoopback}
+	p := l.node("P", "{}")
+	l.stepOne(p)
+	const most = 12 << 20 // the race detector keeps its own beside it
+	if grown := resident(t) - before; grown > most {
+		t.Errorf("an idle context takes %.1f MiB, want at most %d", float64(grown)/(1<<20), most>>20)
+	} else {
+		t.Logf("an idle context takes %.1f MiB", float64(grown)/(1<<20))
+	}
+	runtime.KeepAlive(l)
+}
+
 // A million leases with 64-byte ids, granted, renewed and ended, all their ends waiting at once: board, slots, index, rings
 // and events together.
 func TestAMillionLeasesStayWithin256MiBOfTheProcess(t *testing.T) {

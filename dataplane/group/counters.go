@@ -106,7 +106,7 @@ func (g *Group) Gauges() Gauges {
 func (g *Group) Counted() Gauges {
 	v := Gauges{
 		Held: g.held, Expected: g.expected, Ending: g.ends.N, Tracked: g.tracked, Reading: g.reading, Waiting: g.waiting.N + g.stuck.N,
-		BlocksHeld: g.blocksHeld, RunsLeft: g.runs.left, LongIDsLeft: g.ids.left, LongRemotes: g.remotes.left,
+		BlocksHeld: g.blocksHeld, RunsLeft: g.runs.free.Left(), LongIDsLeft: g.ids.free.Left(), LongRemotes: g.remotes.free.Left(),
 	}
 	for i := range g.ranks {
 		r := &g.ranks[i]

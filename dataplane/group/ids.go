@@ -3,6 +3,7 @@ package group
 import (
 	"encoding/binary"
 
+	"github.com/kvlease/kvlease/dataplane/internal/free"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/siphash"
 )
@@ -13,29 +14,18 @@ const idInline = 96
 // pool holds ids that are longer.
 type pool struct {
 	bytes []byte
-	next  []uint32
-	free  uint32
-	left  int
+	free  free.Places
 }
 
-func newPool(n int) pool {
-	p := pool{bytes: make([]byte, n*record.IDMax), next: make([]uint32, n), free: none, left: n}
-	for i := range p.next {
-		p.next[i] = p.free
-		p.free = uint32(i)
-	}
-	return p
-}
+func newPool(n int) pool { return pool{bytes: make([]byte, n*record.IDMax), free: free.New(n)} }
 
 // set stores an id in inline or, if it is longer, here; false: there is no room, nothing was stored.
 func (p *pool) set(inline *[idInline]byte, n *uint16, id []byte) bool {
 	if len(id) > idInline {
-		if p.free == none {
+		i := p.free.Take()
+		if i == none {
 			return false
 		}
-		i := p.free
-		p.free = p.next[i]
-		p.left--
 		copy(p.bytes[int(i)*record.IDMax:], id)
 		binary.LittleEndian.PutUint32(inline[:], i)
 	} else {
@@ -55,10 +45,7 @@ func (p *pool) get(inline *[idInline]byte, n uint16) []byte {
 
 func (p *pool) drop(inline *[idInline]byte, n *uint16) {
 	if *n > idInline {
-		i := binary.LittleEndian.Uint32(inline[:])
-		p.next[i] = p.free
-		p.free = i
-		p.left++
+		p.free.Give(binary.LittleEndian.Uint32(inline[:]))
 	}
 	*n = 0
 }

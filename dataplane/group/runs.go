@@ -1,6 +1,9 @@
 package group
 
-import "github.com/kvlease/kvlease/dataplane/record"
+import (
+	"github.com/kvlease/kvlease/dataplane/internal/free"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
 
 const runsChunk = 32
 
@@ -15,30 +18,22 @@ type runChunk struct {
 // runPool keeps the runs of reads until every rank has told their end.
 type runPool struct {
 	chunks []runChunk
-	free   uint32
-	left   int
+	free   free.Places
 }
 
 func newRunPool(runs int) runPool {
-	p := runPool{chunks: make([]runChunk, (runs+runsChunk-1)/runsChunk), free: none}
-	for i := range p.chunks {
-		p.chunks[i].next = p.free
-		p.free = uint32(i)
-	}
-	p.left = len(p.chunks)
-	return p
+	n := (runs + runsChunk - 1) / runsChunk
+	return runPool{chunks: make([]runChunk, n), free: free.New(n)}
 }
 
 // add appends a part; false: no room, nothing was added.
 func (p *runPool) add(t *track, part uint32, runs []record.Run) bool {
-	if need := max(1, (len(runs)+runsChunk-1)/runsChunk); need > p.left {
+	if need := max(1, (len(runs)+runsChunk-1)/runsChunk); need > p.free.Left() {
 		return false
 	}
 	for first := true; first || len(runs) > 0; first = false {
-		i := p.free
+		i := p.free.Take()
 		c := &p.chunks[i]
-		p.free = c.next
-		p.left--
 		n := copy(c.runs[:], runs)
 		c.n, c.part, c.next = uint32(n), part, none
 		runs = runs[n:]
@@ -56,9 +51,7 @@ func (p *runPool) add(t *track, part uint32, runs []record.Run) bool {
 func (p *runPool) drop(t *track) {
 	for i := t.runs; i != none; {
 		next := p.chunks[i].next
-		p.chunks[i].next = p.free
-		p.free = i
-		p.left++
+		p.free.Give(i)
 		i = next
 	}
 	t.runs, t.lastRuns = none, none

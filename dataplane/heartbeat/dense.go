@@ -1,5 +1,7 @@
 package heartbeat
 
+import "github.com/kvlease/kvlease/dataplane/internal/free"
+
 // A heartbeat names everything that is tracked at an engine, so what goes into it lies together: per engine and message
 // format a dense list of entries in chunks of 32, all from one pool. An entry taken out is replaced by the last one.
 //
@@ -31,17 +33,10 @@ const none = ^uint32(0)
 
 type chunkPool struct {
 	chunks []chunk
-	free   uint32
+	free   free.Places
 }
 
-func newChunkPool(n int) chunkPool {
-	p := chunkPool{chunks: make([]chunk, n), free: 0}
-	for i := range p.chunks {
-		p.chunks[i].next = uint32(i + 1)
-	}
-	p.chunks[n-1].next = none
-	return p
-}
+func newChunkPool(n int) chunkPool { return chunkPool{chunks: make([]chunk, n), free: free.New(n)} }
 
 func emptyDense() dense { return dense{head: none, tail: none} }
 
@@ -49,9 +44,8 @@ func emptyDense() dense { return dense{head: none, tail: none} }
 // chunks for every engine, so it is never empty.
 func (p *chunkPool) add(d *dense, e beatEntry, remote uint32) (chunkIndex uint32, at uint32) {
 	if d.tail == none || p.chunks[d.tail].n == chunkLen {
-		i := p.free
+		i := p.free.Take()
 		c := &p.chunks[i]
-		p.free = c.next
 		c.n, c.next, c.prev = 0, none, d.tail
 		if d.tail == none {
 			d.head = i
@@ -95,8 +89,7 @@ func (p *chunkPool) remove(d *dense, chunkIndex, at uint32, cursors ...*cursor) 
 			c.chunk, c.at = d.tail, chunkLen
 		}
 	}
-	last.next = p.free
-	p.free = gone
+	p.free.Give(gone)
 	return moved
 }
 

@@ -104,7 +104,9 @@ func TestALongIdIsFoundAtEveryPlace(t *testing.T) {
 	const places = 1<<16 + 300
 	r := newRemotes(1, places, 0, 1) // 64 MiB, of which two pages are touched
 	for _, place := range []uint32{0, 200, 0x1234, places - 1} {
-		r.longFree = place
+		for r.longFree.Take() != place {
+		}
+		r.longFree.Give(place) // it is the next one
 		id := bytes.Repeat([]byte{byte(place) | 1}, 500)
 		v := identity{id: id}
 		m, full := r.take(&v, r.hashOf(&v))

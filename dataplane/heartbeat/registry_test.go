@@ -333,7 +333,7 @@ func TestTheIndexOfRemotesFindsWhatIsInItAndNothingElse(t *testing.T) {
 		case ok && rnd.IntN(2) == 0:
 			r.drop(got)
 			delete(have, name)
-		case !ok && r.n < n:
+		case !ok && r.free.Left() > 0:
 			i, longFull := r.take(&v, h)
 			if longFull {
 				r.drop(i)
@@ -345,8 +345,8 @@ func TestTheIndexOfRemotesFindsWhatIsInItAndNothingElse(t *testing.T) {
 	for _, e := range have {
 		r.drop(e.i)
 	}
-	if r.n != 0 || r.longLeft != 8 {
-		t.Errorf("%d left, %d long places", r.n, r.longLeft)
+	if r.free.Used() != 0 || r.longFree.Left() != 8 {
+		t.Errorf("%d left, %d long places", r.free.Used(), r.longFree.Left())
 	}
 	for p, e := range r.table {
 		if e != 0 {

@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/free"
 	"github.com/kvlease/kvlease/dataplane/siphash"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
@@ -26,7 +27,7 @@ type remote struct {
 	byClock    bool // gone, as far as our clock tells: its owner may still hold it
 	unsendable bool // there was no room for its id, or the stock format cannot carry it: no message names it
 	indexed    bool
-	links             // strangers, aside or owed of its engine; next also of free ones
+	links             // strangers, aside or owed of its engine
 	chunk, at  uint32 // in a dense list
 	deadline   clock.Instant
 	ends       uint64 // links to which the stock completion has gone, or leaves with a READ
@@ -73,8 +74,7 @@ const (
 // remotes is the table of them: a pool and an open-addressed index by engine and identity.
 type remotes struct {
 	all    []remote
-	free   uint32
-	n      int
+	free   free.Places
 	table  []uint32 // index + 1; 0: empty
 	mask   uint64
 	k0, k1 uint64
@@ -82,9 +82,7 @@ type remotes struct {
 	rows rowPool
 
 	long     []byte // pool of ids longer than idInline, wire.IDMax each
-	longNext []uint32
-	longFree uint32
-	longLeft int
+	longFree free.Places
 
 	scratch [wire.IDMax + 32]byte
 }
@@ -94,25 +92,12 @@ func newRemotes(n, long, rows int, seed uint64) remotes {
 	for size < 2*uint64(n) {
 		size *= 2
 	}
-	r := remotes{
+	return remotes{
 		rows: newRowPool(rows),
-		all:  make([]remote, n), table: make([]uint32, size), mask: size - 1,
+		all:  make([]remote, n), free: free.New(n), table: make([]uint32, size), mask: size - 1,
 		k0: seed ^ 0x6b766c6561736500, k1: seed*0x9e3779b97f4a7c15 + 1,
-		long: make([]byte, long*wire.IDMax), longNext: make([]uint32, long), longLeft: long,
+		long: make([]byte, long*wire.IDMax), longFree: free.New(long),
 	}
-	for i := range r.all {
-		r.all[i].next = uint32(i + 1)
-	}
-	r.all[n-1].next = none
-	for i := range r.longNext {
-		r.longNext[i] = uint32(i + 1)
-	}
-	r.longFree = none
-	if long > 0 {
-		r.longNext[long-1] = none
-		r.longFree = 0
-	}
-	return r
 }
 
 // identity is what makes two requests share a remote.
@@ -158,10 +143,8 @@ func (r *remotes) find(v *identity, hash uint64) uint32 {
 // take makes a remote of that identity and puts it into the index. longFull: there was no room for its long id, which is
 // kept empty; the remote is not in the index then. The caller has seen to a free one.
 func (r *remotes) take(v *identity, hash uint64) (i uint32, longFull bool) {
-	i = r.free
+	i = r.free.Take()
 	m := &r.all[i]
-	r.free = m.next
-	r.n++
 	*m = remote{
 		serial: (m.serial + 1) & serialMask, hash: hash, engine: v.engine,
 		native: v.native, slot: v.slot, gen: v.gen, epoch: v.epoch, key: v.key,
@@ -206,19 +189,15 @@ func (r *remotes) drop(i uint32) {
 	r.clearID(m)
 	r.giveRowStates(m)
 	m.place = nowhere
-	m.next = r.free
-	r.free = i
-	r.n--
+	r.free.Give(i)
 }
 
 func (r *remotes) setID(m *remote, id []byte) bool {
 	if len(id) > idInline {
-		if r.longFree == none {
+		l := r.longFree.Take()
+		if l == none {
 			return false
 		}
-		l := r.longFree
-		r.longFree = r.longNext[l]
-		r.longLeft--
 		copy(r.long[int(l)*wire.IDMax:], id)
 		m.id[0], m.id[1], m.id[2], m.id[3] = byte(l), byte(l>>8), byte(l>>16), byte(l>>24)
 	} else {
@@ -234,10 +213,7 @@ func (m *remote) longPlace() uint32 {
 
 func (r *remotes) clearID(m *remote) {
 	if m.idLen > idInline {
-		l := m.longPlace()
-		r.longNext[l] = r.longFree
-		r.longFree = l
-		r.longLeft++
+		r.longFree.Give(m.longPlace())
 	}
 	m.idLen = 0
 }

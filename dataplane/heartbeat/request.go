@@ -188,7 +188,7 @@ func (m *remote) begin(req *record.TrackReq, now clock.Instant) {
 // newRemote takes a remote from the pool. There is one for every tracking slot and cfg.Owed more; when all are taken the
 // oldest message still owed is given up, so tracking never waits for dead engines.
 func (t *Tracker) newRemote(v *identity, hash uint64) (uint32, bool) {
-	if t.remotes.free == none {
+	if t.remotes.free.Left() == 0 {
 		t.counters.OwedDropped++
 		t.sayRemote(log.EndUntold, &t.remotes.all[t.owedOrder.head], 0, 0)
 		t.forgetOwed(t.owedOrder.head)
@@ -277,7 +277,7 @@ func (t *Tracker) Reject(req *record.TrackReq, remote []byte, now clock.Instant)
 	if m := t.remotes.find(&v, hash); m != none {
 		return // another local request uses it, or it is being told already: the last one tells
 	}
-	if t.remotes.free == none && t.owedOrder.head == none {
+	if t.remotes.free.Left() == 0 && t.owedOrder.head == none {
 		t.counters.OwedDropped++ // no room at all: the lease ends by itself
 		t.cfg.Log.Put(log.EndUntold, now, log.Entry{Engine: t.engines[i].id, Hash: t.engines[i].hash, Request: remote})
 		return

@@ -421,7 +421,7 @@ func (r *rig) wantRest() {
 			r.t.Errorf("engine %d: %d requests, %d+%d in heartbeats, %d strange, %d owed, %d open", i, e.requests, e.native.n, e.stock.n, e.strange.n, e.owedN, e.open)
 		}
 	}
-	if r.k.runs.left != len(r.k.runs.chunks) {
-		r.t.Errorf("%d of %d run chunks free", r.k.runs.left, len(r.k.runs.chunks))
+	if r.k.runs.free.Used() != 0 {
+		r.t.Errorf("%d of %d run chunks free", r.k.runs.free.Left(), len(r.k.runs.chunks))
 	}
 }

@@ -1,6 +1,9 @@
 package heartbeat
 
-import "github.com/kvlease/kvlease/dataplane/clock"
+import (
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/internal/free"
+)
 
 // rowState is what the rows of one lease at one rank have shown.
 type rowState struct {
@@ -19,21 +22,10 @@ type rowState struct {
 // rowPool holds the states beside each remote's first: most engines are reached over one link.
 type rowPool struct {
 	states []rowState
-	free   uint32 // place + 1; 0: none
-	left   int
+	free   free.Places
 }
 
-func newRowPool(n int) rowPool {
-	p := rowPool{states: make([]rowState, n), left: n}
-	for i := range p.states {
-		p.states[i].next = uint32(i + 2)
-	}
-	if n > 0 {
-		p.states[n-1].next = 0
-		p.free = 1
-	}
-	return p
-}
+func newRowPool(n int) rowPool { return rowPool{states: make([]rowState, n), free: free.New(n)} }
 
 // nextRow is the state of the link after row's, or nil.
 func (r *remotes) nextRow(row *rowState) *rowState {
@@ -61,14 +53,13 @@ func (t *Tracker) takeRowStates(r *remote, e *engine) {
 	p := &t.remotes.rows
 	row := &r.row
 	for range e.links[1:] {
-		if p.left == 0 {
+		i := p.free.Take()
+		if i == none {
 			t.counters.RowStatesFull++
 			return
 		}
-		row.next = p.free
-		row = &p.states[p.free-1]
-		p.free = row.next
-		p.left--
+		row.next = i + 1
+		row = &p.states[i]
 		*row = rowState{moved: r.sent}
 	}
 }
@@ -76,11 +67,8 @@ func (t *Tracker) takeRowStates(r *remote, e *engine) {
 // giveRowStates gives back all but the first.
 func (r *remotes) giveRowStates(m *remote) {
 	for m.row.next != 0 {
-		s := &r.rows.states[m.row.next-1]
-		at := m.row.next
-		m.row.next = s.next
-		s.next = r.rows.free
-		r.rows.free = at
-		r.rows.left++
+		at := m.row.next - 1
+		m.row.next = r.rows.states[at].next
+		r.rows.free.Give(at)
 	}
 }

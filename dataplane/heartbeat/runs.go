@@ -1,6 +1,9 @@
 package heartbeat
 
-import "github.com/kvlease/kvlease/dataplane/record"
+import (
+	"github.com/kvlease/kvlease/dataplane/internal/free"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
 
 // The runs of a read are kept here from its first part until it can be given to the machine, which wants to know the source
 // before the first run: its engine may not be connected yet.
@@ -15,18 +18,12 @@ type runChunk struct {
 
 type runPool struct {
 	chunks []runChunk
-	free   uint32
-	left   int
+	free   free.Places
 }
 
 func newRunPool(runs int) runPool {
-	p := runPool{chunks: make([]runChunk, (runs+runsChunk-1)/runsChunk)}
-	for i := range p.chunks {
-		p.chunks[i].next = uint32(i + 1)
-	}
-	p.chunks[len(p.chunks)-1].next = none
-	p.left = len(p.chunks)
-	return p
+	n := (runs + runsChunk - 1) / runsChunk
+	return runPool{chunks: make([]runChunk, n), free: free.New(n)}
 }
 
 // add appends runs to the request's; false: no room, nothing was added.
@@ -35,15 +32,13 @@ func (p *runPool) add(q *request, runs []record.Run) bool {
 	if q.lastRuns != none {
 		room = runsChunk - int(p.chunks[q.lastRuns].n)
 	}
-	if more := len(runs) - room; more > 0 && (more+runsChunk-1)/runsChunk > p.left {
+	if more := len(runs) - room; more > 0 && (more+runsChunk-1)/runsChunk > p.free.Left() {
 		return false
 	}
 	q.runsN += uint32(len(runs))
 	for len(runs) > 0 {
 		if q.lastRuns == none || p.chunks[q.lastRuns].n == runsChunk {
-			i := p.free
-			p.free = p.chunks[i].next
-			p.left--
+			i := p.free.Take()
 			p.chunks[i].n, p.chunks[i].next = 0, none
 			if q.lastRuns == none {
 				q.runs = i
@@ -64,9 +59,7 @@ func (p *runPool) add(q *request, runs []record.Run) bool {
 func (p *runPool) drop(q *request) {
 	for i := q.runs; i != none; {
 		next := p.chunks[i].next
-		p.chunks[i].next = p.free
-		p.free = i
-		p.left++
+		p.free.Give(i)
 		i = next
 	}
 	q.runs, q.lastRuns = none, none

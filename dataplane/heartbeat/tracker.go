@@ -250,8 +250,8 @@ func (t *Tracker) Tracked() int { return t.gauges.Tracked }
 // Counted is Gauges without those for which the engines are walked: UnheardMax and Failing*.
 func (t *Tracker) Counted() Gauges {
 	g := t.gauges
-	g.Remotes = t.remotes.n
-	g.LongIDsFree = t.remotes.longLeft
+	g.Remotes = t.remotes.free.Used()
+	g.LongIDsFree = t.remotes.longFree.Left()
 	g.Parked = len(t.parked)
 	return g
 }

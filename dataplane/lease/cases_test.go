@@ -178,8 +178,8 @@ func TestC15SiblingsAndADoneThatComesFirst(t *testing.T) {
 		r.want(r.done("b", "D", 1), Repeated)
 		r.want(r.done("nobody's", "D", 1), Unknown)
 	}
-	r.wantCount("places for early messages", uint64(r.t.index.used), 1)     // shows C15.3
-	r.wantCount("readers that reported early", uint64(r.t.readers.used), 0) // the first one stands in the slot
+	r.wantCount("places for early messages", uint64(r.t.index.used), 1)            // shows C15.3
+	r.wantCount("readers that reported early", uint64(r.t.readers.free.Used()), 0) // the first one stands in the slot
 	r.run(at(3.1))
 	r.grantExpected(b, "b")
 	r.wantEnded(record.FreedCompleted, b) // shows C15.2

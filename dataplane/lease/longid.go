@@ -4,14 +4,14 @@ import (
 	"bytes"
 	"encoding/binary"
 
+	"github.com/kvlease/kvlease/dataplane/internal/free"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
 // longIDs holds the ids that do not fit into their slot. The slot keeps the length and, in the id's first bytes, the place.
 type longIDs struct {
 	bytes []byte
-	free  []uint32
-	next  uint32 // places from here on were never used and cost no resident page
+	free  free.Places
 
 	commas int // slots whose id has a comma
 }
@@ -19,7 +19,7 @@ type longIDs struct {
 const inlineMax = len(record.Slot{}.ID)
 
 func newLongIDs(n int) longIDs {
-	return longIDs{bytes: make([]byte, n*record.IDMax), free: make([]uint32, 0, n)}
+	return longIDs{bytes: make([]byte, n*record.IDMax), free: free.New(n)}
 }
 
 // store puts id into the slot. It reports false, and leaves the slot without an id, if there is no place.
@@ -34,13 +34,8 @@ func (l *longIDs) store(slot *record.Slot, id []byte) bool {
 		l.commas += comma(id)
 		return true
 	}
-	var place uint32
-	if n := len(l.free); n > 0 {
-		place, l.free = l.free[n-1], l.free[:n-1]
-	} else if int(l.next) < cap(l.free) {
-		place = l.next
-		l.next++
-	} else {
+	place := l.free.Take()
+	if place == free.None {
 		return false
 	}
 	copy(l.bytes[int(place)*record.IDMax:], id)
@@ -70,7 +65,7 @@ func comma(id []byte) int {
 func (l *longIDs) drop(slot *record.Slot) {
 	l.commas -= comma(l.id(slot))
 	if int(slot.IDLen) > inlineMax {
-		l.free = append(l.free, binary.LittleEndian.Uint32(slot.ID[:])) // never past its capacity: one place, one slot
+		l.free.Give(binary.LittleEndian.Uint32(slot.ID[:]))
 	}
 	slot.IDLen = 0
 }

@@ -1,11 +1,12 @@
 package lease
 
+import "github.com/kvlease/kvlease/dataplane/internal/free"
+
 // readers remembers who has reported for leases whose set is not complete (L5): one entry per reader, chained per lease.
 // A lease with one reader never needs one.
 type readers struct {
-	pool []reader // pool[0] is no reader
-	free uint32
-	used int
+	pool []reader    // pool[0] is no reader
+	free free.Places // reader i has place i-1
 }
 
 type reader struct {
@@ -20,8 +21,7 @@ type reader struct {
 const chainMax = 256
 
 func newReaders(n int) readers {
-	r := readers{pool: make([]reader, n+1)}
-	return r
+	return readers{pool: make([]reader, n+1), free: free.New(n)}
 }
 
 // add notes one report in the chain from head. Native readers count per engine, stock ones all together; the set is
@@ -60,27 +60,13 @@ func (r *readers) add(head uint32, in reader) (newHead uint32, complete bool, o 
 	return i, false, Applied
 }
 
-func (r *readers) take() uint32 {
-	if i := r.free; i != 0 {
-		r.free = r.pool[i].next
-		r.used++
-		return i
-	}
-	// Entries never used lie behind those used so far, so an unused pool costs no resident page.
-	if r.used+1 < len(r.pool) {
-		r.used++
-		return uint32(r.used)
-	}
-	return 0
-}
+func (r *readers) take() uint32 { return r.free.Take() + 1 } // 0: none is free
 
 // drop gives a chain back and tells how long it was.
 func (r *readers) drop(head uint32) (n int) {
 	for i := head; i != 0; n++ { // at most chainMax: add stops there
 		next := r.pool[i].next
-		r.pool[i] = reader{next: r.free}
-		r.free = i
-		r.used--
+		r.free.Give(i - 1)
 		i = next
 	}
 	return n

@@ -78,7 +78,7 @@ func TestL5OneLeaseCannotTakeTheWholePool(t *testing.T) {
 		r.t.Complete(r.entry(a), engineD.at(uint32(i)), 65535, r.now)
 	}
 	r.wantHeld(a)
-	if got := r.t.readers.used; got > chainMax+1 {
+	if got := r.t.readers.free.Used(); got > chainMax+1 {
 		t.Errorf("%d readers remembered for one lease, want at most %d", got, chainMax+1)
 	}
 }

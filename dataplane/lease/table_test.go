@@ -221,15 +221,15 @@ func (r *rig) wantCount(name string, got, want uint64) {
 func (r *rig) wantEmpty() {
 	r.tb.Helper()
 	t := r.t
-	if t.held != 0 || t.expected != 0 || t.ended != 0 || t.lingering != 0 || t.blocks != 0 || t.index.used != 0 || t.readers.used != 0 {
+	if t.held != 0 || t.expected != 0 || t.ended != 0 || t.lingering != 0 || t.blocks != 0 || t.index.used != 0 || t.readers.free.Used() != 0 {
 		r.tb.Fatalf("left over: held %d expected %d ended %d lingering %d blocks %d index %d readers %d",
-			t.held, t.expected, t.ended, t.lingering, t.blocks, t.index.used, t.readers.used)
+			t.held, t.expected, t.ended, t.lingering, t.blocks, t.index.used, t.readers.free.Used())
 	}
-	if used := int(t.long.next) - len(t.long.free); used != 0 {
+	if used := t.long.free.Used(); used != 0 {
 		r.tb.Fatalf("left over: %d long ids", used)
 	}
 	for i := range t.timed.links {
-		if t.timed.links[i].next != uint32(i) {
+		if t.timed.links[i] != (link{}) {
 			r.tb.Fatalf("left over: slot %d is in a ring", i)
 		}
 	}

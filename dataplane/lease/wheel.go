@@ -6,13 +6,14 @@ import (
 )
 
 // lists are doubly linked rings through slot numbers. The links past the slots are the rings' own heads, so a slot leaves
-// its ring without knowing which it is. A slot in no ring points to itself.
+// its ring without knowing which it is. A slot in no ring points to itself: links are distances, so memory of zeros is slots
+// in no ring, and none of it is touched before it is used.
 type lists struct {
 	links []link
 	slots uint32
 }
 
-type link struct{ next, prev uint32 }
+type link struct{ next, prev uint32 } // added to a slot: the one after it, the one before it
 
 // Rings of Table.timed after the wheel's buckets.
 const (
@@ -31,34 +32,31 @@ const (
 )
 
 func newLists(slots, rings int) lists {
-	l := lists{links: make([]link, slots+rings), slots: uint32(slots)}
-	for i := range l.links {
-		l.links[i] = link{uint32(i), uint32(i)}
-	}
-	return l
+	return lists{links: make([]link, slots+rings), slots: uint32(slots)}
 }
 
 func (l *lists) head(ring int) uint32 { return l.slots + uint32(ring) }
 
 // first gives the oldest slot of a ring.
 func (l *lists) first(ring int) (uint32, bool) {
-	s := l.links[l.head(ring)].next
+	h := l.head(ring)
+	s := h + l.links[h].next
 	return s, s < l.slots
 }
 
 func (l *lists) push(ring int, s uint32) {
 	h := l.head(ring)
-	last := l.links[h].prev
-	l.links[s] = link{h, last}
-	l.links[last].next = s
-	l.links[h].prev = s
+	last := h + l.links[h].prev
+	l.links[s] = link{h - s, last - s}
+	l.links[last].next = s - last
+	l.links[h].prev = s - h
 }
 
 func (l *lists) drop(s uint32) {
 	k := l.links[s]
-	l.links[k.prev].next = k.next
-	l.links[k.next].prev = k.prev
-	l.links[s] = link{s, s}
+	l.links[s+k.prev].next += k.next
+	l.links[s+k.next].prev += k.prev
+	l.links[s] = link{}
 }
 
 // wheel says when a slot is to be looked at. An extension does not touch it: the slot is looked at when the old deadline

@@ -127,7 +127,7 @@ func TestNoEndStarvesBehindOthers(t *testing.T) {
 	b.step(0)
 	token := uint64(0)
 	fill := func() {
-		for len(b.m.freeJob) > 0 {
+		for b.m.freeJob.Left() > 0 {
 			b.commit(token, 2, b.source(2, 0, 1))
 			token++
 		}

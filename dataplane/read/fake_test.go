@@ -335,7 +335,7 @@ func (b *bench) wantIdle() {
 	if g != (Gauges{}) || b.m.NeedsStep() || b.m.NextDue() != clock.Never || b.m.Open() != 0 || b.m.peers.n != 0 {
 		b.t.Fatalf("not idle: %+v, needs step %v, due %d, peers %d", g, b.m.NeedsStep(), b.m.NextDue(), b.m.peers.n)
 	}
-	if b.m.runs.left != len(b.m.runs.pieces) || len(b.m.freeJob) != len(b.m.jobs) || len(b.m.freeXfer) != len(b.m.xfers) || len(b.m.freeRow) != len(b.m.rows) {
+	if b.m.runs.free.Used()+b.m.freeJob.Used()+b.m.freeXfer.Used()+b.m.freeRow.Used() != 0 {
 		b.t.Fatal("a pool is not whole again")
 	}
 }

@@ -130,13 +130,11 @@ func (m *Machine) Begin(token uint64, now clock.Instant) (Job, Status) {
 	if m.closed {
 		return 0, Closed
 	}
-	n := len(m.freeJob)
-	if n == 0 {
+	i := int32(m.freeJob.Take())
+	if i == none {
 		m.Counters.Full++
 		return 0, Full
 	}
-	i := m.freeJob[n-1]
-	m.freeJob = m.freeJob[:n-1]
 	j := &m.jobs[i]
 	j.clear()
 	j.use++

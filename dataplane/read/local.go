@@ -8,8 +8,8 @@ func (m *Machine) SetLocal(local *Layout) error {
 	if why := local.check(); why != "" {
 		return fmt.Errorf("%w: local layout: %s", ErrConfig, why)
 	}
-	if len(m.freeJob) != len(m.jobs) {
-		return fmt.Errorf("%w: local layout: %d reads are open", ErrConfig, len(m.jobs)-len(m.freeJob))
+	if m.freeJob.Used() != 0 {
+		return fmt.Errorf("%w: local layout: %d reads are open", ErrConfig, m.freeJob.Used())
 	}
 	m.takeLocal(*local)
 	return nil

@@ -12,6 +12,7 @@ package read
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/histogram"
+	"github.com/kvlease/kvlease/dataplane/internal/free"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
@@ -65,7 +66,7 @@ type Machine struct {
 	localLimit [GroupsMax]uint32 // ids of a group must be below it; 0: no region has the group
 
 	jobs    []job
-	freeJob []int32
+	freeJob free.Places
 	sources []source // SourcesMax for each job
 	notifs  []byte   // NotifMax for each job
 	runs    runPool
@@ -75,7 +76,7 @@ type Machine struct {
 	backs    ring[int32]
 
 	xfers    []xfer
-	freeXfer []int32
+	freeXfer free.Places
 	live     []transport.Xfer // handles of pending transfers, dense, in the order of liveOf
 	liveOf   []int32
 	ends     []transport.Status
@@ -84,7 +85,7 @@ type Machine struct {
 	peers    peerTable
 
 	rows     []rowSlot
-	freeRow  []int32
+	freeRow  free.Places
 	rowTimer xferList
 	rowOwed  int // rows pending without result
 	results  ring[RowResult]
@@ -137,11 +138,7 @@ func (r *ring[T]) pop() T {
 func (m *Machine) init() {
 	c := &m.cfg
 	m.jobs = make([]job, c.ReadsMax)
-	m.freeJob = make([]int32, 0, c.ReadsMax)
-	for i := c.ReadsMax - 1; i >= 0; i-- {
-		m.jobs[i].clear()
-		m.freeJob = append(m.freeJob, int32(i))
-	}
+	m.freeJob = free.New(c.ReadsMax)
 	m.sources = make([]source, c.ReadsMax*c.SourcesMax)
 	m.notifs = make([]byte, c.ReadsMax*c.NotifMax)
 	m.runs = newRunPool(c.RunsMax)
@@ -153,10 +150,7 @@ func (m *Machine) init() {
 
 	xfers := c.ReadsMax*(c.PartsMax+c.SourcesMax) + c.RowsMax
 	m.xfers = make([]xfer, xfers)
-	m.freeXfer = make([]int32, 0, xfers)
-	for i := xfers - 1; i >= 0; i-- {
-		m.freeXfer = append(m.freeXfer, int32(i))
-	}
+	m.freeXfer = free.New(xfers)
 	m.live = make([]transport.Xfer, 0, xfers)
 	m.liveOf = make([]int32, 0, xfers)
 	m.ends = make([]transport.Status, xfers)
@@ -165,10 +159,7 @@ func (m *Machine) init() {
 	m.peers = newPeerTable(c.PeersMax)
 
 	m.rows = make([]rowSlot, c.RowsMax)
-	m.freeRow = make([]int32, 0, c.RowsMax)
-	for i := c.RowsMax - 1; i >= 0; i-- {
-		m.freeRow = append(m.freeRow, int32(i))
-	}
+	m.freeRow = free.New(c.RowsMax)
 	m.rowTimer = xferList{none, none}
 	m.results = newRing[RowResult](c.RowsMax)
 	m.rowsLeft = c.RowsStepMax

@@ -78,7 +78,7 @@ func (m *Machine) free(i int32) {
 	for k := range srcs {
 		srcs[k].how = nil
 	}
-	m.freeJob = append(m.freeJob, i)
+	m.freeJob.Give(uint32(i))
 	m.freed++
 	m.gauges.Reads--
 }

@@ -115,8 +115,8 @@ func TestRunsThatAreCutIntoPiecesAreReadAsOne(t *testing.T) {
 		}
 		pool.give(g.head)
 		pool.give(again.head)
-		if pool.left != len(pool.pieces) {
-			t.Fatalf("%d of %d pieces came back", pool.left, len(pool.pieces))
+		if pool.free.Used() != 0 {
+			t.Fatalf("%d of %d pieces came back", pool.free.Left(), len(pool.pieces))
 		}
 	})
 }

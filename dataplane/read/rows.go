@@ -44,7 +44,7 @@ func (m *Machine) ReadRow(token uint64, peer transport.Peer, addr uint64, device
 	case peer == 0 || length == 0 || length > record.RowLen || length&7 != 0 || mem > transport.VRAM:
 		return m.invalid("row read: peer, length or kind of memory")
 	}
-	n := len(m.freeRow)
+	n := m.freeRow.Left()
 	if m.rowsLeft == 0 || n == 0 || m.rowOwed+m.results.n == len(m.results.items) {
 		m.Counters.RowsFull++
 		return Full
@@ -59,7 +59,7 @@ func (m *Machine) ReadRow(token uint64, peer transport.Peer, addr uint64, device
 			return Full
 		}
 	}
-	i := m.freeRow[n-1]
+	i := int32(m.freeRow.Take())
 	storeRow(&m.landing[i], 0)
 	m.descs[0] = transport.Desc{
 		Local: m.landingAddr + uint64(i)*record.RowLen, Remote: addr, Len: uint64(length), RemoteDevice: device,
@@ -67,9 +67,9 @@ func (m *Machine) ReadRow(token uint64, peer transport.Peer, addr uint64, device
 	m.spec = transport.ReadSpec{Peer: peer, LocalMem: transport.DRAM, RemoteMem: mem, Descs: m.descs[:1]}
 	x, st := m.post(xferRow, i, 0, uint64(length))
 	if st != OK {
+		m.freeRow.Give(uint32(i))
 		return st
 	}
-	m.freeRow = m.freeRow[:n-1]
 	m.rows[i] = rowSlot{token: token, posted: m.now, xfer: x}
 	m.peers.find(peer).rows++
 	m.pushXfer(&m.rowTimer, x)
@@ -110,7 +110,7 @@ func (m *Machine) rowDone(i int32) {
 		m.rowResult(i, t.peer, true)
 	}
 	m.rows[i] = rowSlot{}
-	m.freeRow = append(m.freeRow, i)
+	m.freeRow.Give(uint32(i))
 }
 
 // rowFailed takes the error of a row read; setAside was called before, so its transfer is in no timer any more.

@@ -1,6 +1,9 @@
 package read
 
-import "github.com/kvlease/kvlease/dataplane/record"
+import (
+	"github.com/kvlease/kvlease/dataplane/internal/free"
+	"github.com/kvlease/kvlease/dataplane/record"
+)
 
 // runsPiece is the number of runs in one piece of the pool.
 const runsPiece = 64
@@ -17,26 +20,18 @@ type piece struct {
 // runPool holds the runs of all reads. A read takes pieces as it is built and gives them back when it is posted or over.
 type runPool struct {
 	pieces []piece
-	free   int32 // list by next
-	left   int
+	free   free.Places
 }
 
 func newRunPool(runs int) runPool {
-	p := runPool{pieces: make([]piece, (runs+runsPiece-1)/runsPiece), free: none}
-	for i := range p.pieces {
-		p.pieces[i].next = p.free
-		p.free = int32(i)
-	}
-	p.left = len(p.pieces)
-	return p
+	n := (runs + runsPiece - 1) / runsPiece
+	return runPool{pieces: make([]piece, n), free: free.New(n)}
 }
 
 func (p *runPool) take() int32 {
-	i := p.free
+	i := int32(p.free.Take())
 	if i != none {
-		p.free = p.pieces[i].next
 		p.pieces[i].n, p.pieces[i].next = 0, none
-		p.left--
 	}
 	return i
 }
@@ -45,9 +40,7 @@ func (p *runPool) take() int32 {
 func (p *runPool) give(head int32) {
 	for i := head; i != none; {
 		next := p.pieces[i].next
-		p.pieces[i].next = p.free
-		p.free = i
-		p.left++
+		p.free.Give(uint32(i))
 		i = next
 	}
 }

@@ -43,7 +43,7 @@ type Gauges struct {
 // Gauges gives what stands now.
 func (m *Machine) Gauges() Gauges {
 	g := m.gauges
-	g.RunsFree = m.runs.left * runsPiece
+	g.RunsFree = m.runs.free.Left() * runsPiece
 	return g
 }
 

@@ -47,9 +47,7 @@ func (m *Machine) post(kind xferKind, owner, src int32, bytes uint64) (int32, St
 		m.Counters.PostErrors++
 		return none, Refused
 	}
-	n := len(m.freeXfer) // never empty: there is one for all that may be open
-	x := m.freeXfer[n-1]
-	m.freeXfer = m.freeXfer[:n-1]
+	x := int32(m.freeXfer.Take()) // there is one for all that may be open
 	m.xfers[x] = xfer{
 		handle: h, bytes: bytes, peer: m.spec.Peer, owner: owner, source: src, kind: kind,
 		live: int32(len(m.live)), links: link{off, off},
@@ -91,7 +89,7 @@ func (m *Machine) freeXferOf(x int32) {
 	t := &m.xfers[x]
 	p := t.peer
 	*t = xfer{live: none, links: link{off, off}}
-	m.freeXfer = append(m.freeXfer, x)
+	m.freeXfer.Give(uint32(x))
 	m.peers.tidy(p)
 }
 
@@ -173,7 +171,7 @@ func (m *Machine) quarantineEnds() {
 		end := *t
 		if t.kind == xferRow {
 			p.rows--
-			m.freeRow = append(m.freeRow, t.owner)
+			m.freeRow.Give(uint32(t.owner))
 			m.rows[t.owner] = rowSlot{}
 		}
 		m.freeXferOf(x)

@@ -3,8 +3,8 @@ package due
 
 import "github.com/kvlease/kvlease/dataplane/clock"
 
-// Heap is a binary heap of indexes; where[i] is the place of entry i, -1 if it needs no look. Equal times are ordered by index,
-// so that a run is repeatable. Memory: all from New.
+// Heap is a binary heap of indexes; where[i] is the place of entry i + 1, 0 if it needs no look. Equal times are ordered by index,
+// so that a run is repeatable. Memory: all from New, which touches none of it.
 type Heap struct {
 	heap  []uint32
 	where []int32
@@ -13,16 +13,12 @@ type Heap struct {
 
 // New is a heap for entries 0 to n-1, none of which needs a look.
 func New(n int) Heap {
-	h := Heap{heap: make([]uint32, 0, n), where: make([]int32, n), at: make([]clock.Instant, n)}
-	for i := range h.where {
-		h.where[i] = -1
-	}
-	return h
+	return Heap{heap: make([]uint32, 0, n), where: make([]int32, n), at: make([]clock.Instant, n)}
 }
 
 // Set moves i to t; clock.Never takes it out.
 func (h *Heap) Set(i uint32, t clock.Instant) {
-	p := h.where[i]
+	p := h.where[i] - 1
 	switch {
 	case t == clock.Never:
 		if p < 0 {
@@ -31,29 +27,29 @@ func (h *Heap) Set(i uint32, t clock.Instant) {
 		last := len(h.heap) - 1
 		moved := h.heap[last]
 		h.heap = h.heap[:last]
-		h.where[i] = -1
+		h.where[i] = 0
 		if int(p) < last {
 			h.heap[p] = moved
-			h.where[moved] = p
+			h.where[moved] = p + 1
 			h.up(int(p))
-			h.down(int(h.where[moved]))
+			h.down(int(h.where[moved]) - 1)
 		}
 		return
 	case p < 0:
 		h.heap = append(h.heap, i)
 		p = int32(len(h.heap) - 1)
-		h.where[i] = p
+		h.where[i] = p + 1
 	case h.at[i] == t:
 		return
 	}
 	h.at[i] = t
 	h.up(int(p))
-	h.down(int(h.where[i]))
+	h.down(int(h.where[i]) - 1)
 }
 
 // At is when i needs a look, or Never.
 func (h *Heap) At(i uint32) clock.Instant {
-	if h.where[i] < 0 {
+	if h.where[i] == 0 {
 		return clock.Never
 	}
 	return h.at[i]
@@ -73,7 +69,7 @@ func (h *Heap) less(a, b uint32) bool {
 
 func (h *Heap) swap(i, j int) {
 	h.heap[i], h.heap[j] = h.heap[j], h.heap[i]
-	h.where[h.heap[i]], h.where[h.heap[j]] = int32(i), int32(j)
+	h.where[h.heap[i]], h.where[h.heap[j]] = int32(i+1), int32(j+1)
 }
 
 func (h *Heap) up(i int) {

@@ -1,16 +1,19 @@
 package loopback
 
-import "github.com/kvlease/kvlease/dataplane/transport"
+import (
+	"github.com/kvlease/kvlease/dataplane/internal/free"
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
 
 // reads is the pool of posted reads and their descriptors.
 type reads struct {
-	slots  []readSlot
-	free   []int32
-	chunks []chunk
-	next   []int32 // of a chunk; beside them, so that a chunk that was never used is memory that nobody touched
-	loose  int32   // first free chunk, -1 for none
-	spare  int     // free chunks
-	notifs [][]byte
+	slots    []readSlot
+	free     free.Places
+	chunks   []chunk
+	next     []uint32 // the chunk after it of the same read
+	loose    free.Places
+	notifs   []byte // attachedMax for each
+	unriding free.Places
 }
 
 type readSlot struct {
@@ -19,9 +22,10 @@ type readSlot struct {
 	status              transport.Status
 	peer                *peer
 	localMem, remoteMem transport.Mem
-	first               int32 // first chunk
+	first               uint32 // chunk
 	descs               int
-	notif               []byte // of notifs, capacity attachedMax; nil: none rides on it
+	notif               []byte // of notifs; empty: none rides on it
+	notifAt             uint32 // its place
 }
 
 const chunkDescs = 16
@@ -31,32 +35,20 @@ type chunk [chunkDescs]transport.Desc
 
 func newReads(slots, attached, descs int) reads {
 	chunks := (descs+chunkDescs-1)/chunkDescs + slots // each read may leave one partly empty
-	r := reads{
-		slots: make([]readSlot, slots), free: make([]int32, slots),
-		chunks: make([]chunk, chunks), next: make([]int32, chunks), loose: 0, spare: chunks,
+	return reads{
+		slots: make([]readSlot, slots), free: free.New(slots),
+		chunks: make([]chunk, chunks), next: make([]uint32, chunks), loose: free.New(chunks),
+		notifs: make([]byte, attached*attachedMax), unriding: free.New(attached),
 	}
-	for i := range r.slots {
-		r.free[i] = int32(slots - 1 - i)
-	}
-	notifs := make([]byte, attached*attachedMax)
-	for i := range attached {
-		r.notifs = append(r.notifs, notifs[i*attachedMax:i*attachedMax:(i+1)*attachedMax])
-	}
-	for i := range r.next {
-		r.next[i] = int32(i + 1)
-	}
-	r.next[chunks-1] = -1
-	return r
 }
 
 // add copies spec into a slot, or reports false if a pool is empty.
 func (r *reads) add(p *peer, spec *transport.ReadSpec) (transport.Xfer, bool) {
 	need := (len(spec.Descs) + chunkDescs - 1) / chunkDescs
-	if len(r.free) == 0 || need > r.spare || len(spec.Notif) > 0 && len(r.notifs) == 0 {
+	if r.free.Left() == 0 || need > r.loose.Left() || len(spec.Notif) > 0 && r.unriding.Left() == 0 {
 		return 0, false
 	}
-	i := r.free[len(r.free)-1]
-	r.free = r.free[:len(r.free)-1]
+	i := r.free.Take()
 	s := &r.slots[i]
 	s.used = true
 	s.gen++
@@ -64,14 +56,15 @@ func (r *reads) add(p *peer, spec *transport.ReadSpec) (transport.Xfer, bool) {
 	s.peer, s.localMem, s.remoteMem = p, spec.LocalMem, spec.RemoteMem
 	s.descs = len(spec.Descs)
 	if len(spec.Notif) > 0 {
-		last := len(r.notifs) - 1
-		s.notif, r.notifs = append(r.notifs[last][:0], spec.Notif...), r.notifs[:last]
+		s.notifAt = r.unriding.Take()
+		at := int(s.notifAt) * attachedMax
+		s.notif = append(r.notifs[at:at:at+attachedMax], spec.Notif...)
 	}
-	s.first = r.loose
+	last := &s.first
 	for at := 0; at < len(spec.Descs); at += chunkDescs {
-		copy(r.chunks[r.loose][:], spec.Descs[at:])
-		r.loose = r.next[r.loose]
-		r.spare--
+		c := r.loose.Take()
+		copy(r.chunks[c][:], spec.Descs[at:])
+		*last, last = c, &r.next[c]
 	}
 	return transport.Xfer(s.gen)<<32 | transport.Xfer(i+1), true
 }
@@ -90,19 +83,15 @@ func (r *reads) get(x transport.Xfer) *readSlot {
 
 func (r *reads) release(x transport.Xfer) {
 	s := r.get(x)
-	last := s.first
-	for n := chunkDescs; n < s.descs; n += chunkDescs {
-		last = r.next[last]
-		r.spare++
+	for c, n := s.first, 0; n < s.descs; n += chunkDescs {
+		r.loose.Give(c)
+		c = r.next[c] // which giving back has left as it was
 	}
-	r.spare++
-	r.next[last] = r.loose
-	r.loose = s.first
-	s.used, s.peer = false, nil
-	if s.notif != nil {
-		r.notifs, s.notif = append(r.notifs, s.notif), nil
+	if len(s.notif) > 0 {
+		r.unriding.Give(s.notifAt)
 	}
-	r.free = append(r.free, int32(x&0xffffffff)-1)
+	s.used, s.peer, s.notif = false, nil, nil
+	r.free.Give(uint32(x&0xffffffff) - 1)
 }
 
 // each calls f with every descriptor of s, until f reports false.
