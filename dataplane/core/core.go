@@ -76,6 +76,9 @@ type Core struct {
 	gone        bool     // the agent is destroyed
 	broken      string   // what the recovered panic said
 
+	// slept: memory was unregistered on purpose, and nobody has tried to register any since.
+	slept bool
+
 	naming sync.Mutex   // before mu: engines are named and removed one after the other, here and at the side channel
 	side   *sideChannel // nil in role rank
 	deaths *deaths      // on their way from the side channel to a step

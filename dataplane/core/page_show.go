@@ -114,6 +114,9 @@ type engineTable interface {
 	ShowEngine(i int, v *heartbeat.EngineShown) bool
 }
 
+// stateAsleep is what engines are in whose connections ended as our own memory was given up on purpose: it is not they who are away.
+const stateAsleep = "asleep"
+
 // engineWalk goes over the engines, some of them for each state of the page, and counts those that fail. A row is an engine that there
 // is, so rows move when one goes.
 type engineWalk struct {
@@ -123,6 +126,7 @@ type engineWalk struct {
 	rows  int
 	shown heartbeat.EngineShown
 	row   watch.Remote
+	slept bool // our own memory is unregistered on purpose
 
 	found, last walked // of the walk under way, and of the one before
 
@@ -144,8 +148,9 @@ func (w *engineWalk) restart() { w.found, w.place, w.rows = walked{}, 0, 0 }
 
 func (w *engineWalk) some() {
 	var table engineTable = w.c.tracker
+	w.slept = w.c.slept
 	if w.c.hosted != nil {
-		table = w.c.hosted.group
+		table, w.slept = w.c.hosted.group, w.c.hosted.group.Asleep()
 	}
 	if w.place == 0 {
 		w.naming, w.nameless = w.nameless, false
@@ -184,6 +189,9 @@ func (w *engineWalk) put() {
 		Engine: v.Engine, ID: v.ID, Hash: v.Hash, Address: v.Address, State: v.State.String(), Since: v.Since, Native: v.Native, Epoch: v.Epoch,
 		Ranks: v.Ranks, Handshake: v.Connect, Connects: v.Connects, LastBeat: v.LastBeat, LastRow: v.LastRow, Fails: uint64(v.Fails),
 		Tracked: uint64(v.Tracked), Reads: uint64(v.Reads), Bytes: v.Bytes, Unheard: v.Unheard,
+	}
+	if w.slept && v.State != heartbeat.Connected && v.State != heartbeat.Removing {
+		r.State = stateAsleep
 	}
 	r.Offset, r.OffsetKnown = v.Offset.Ahead()
 	w.p.out.PutRemote(w.rows, r)

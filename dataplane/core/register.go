@@ -268,6 +268,7 @@ func (c *Core) Unregister() error {
 	c.endAll()
 	defer c.Wake() // the next step tells the host
 	err := c.leave()
+	c.slept = err == nil
 	c.showBetween()
 	return err
 }

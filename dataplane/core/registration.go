@@ -96,6 +96,7 @@ func (c *Core) beginRegistration(regions []Region) (*registration, error) {
 		r.bytes.Add(region.Bytes)
 	}
 	c.registering = r
+	c.slept = false
 	c.showBetween()
 	return r, nil
 }
@@ -247,4 +248,7 @@ func (c *Core) gatherMemory(g *planeGauges) {
 		g.RegisteredBytes += r.Bytes
 	}
 	g.RegionsProven, g.RegionsUnproven = c.proven, c.unproven
+	if c.slept {
+		g.Asleep = 1
+	}
 }

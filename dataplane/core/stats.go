@@ -100,6 +100,7 @@ type planeGauges struct {
 	RegisteringBytes uint64 // what the registration that is under way is to reach; 0: none is
 	RegionsProven    int    // registered regions of which a page was read back as by a peer
 	RegionsUnproven  int    // and those of which that was not shown: memory_unproven in the log says why
+	Asleep           int    // 1: memory was unregistered on purpose (kvl_unregister), and nobody has tried to register any since
 }
 
 // rankGauges are those of a rank.

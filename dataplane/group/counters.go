@@ -88,6 +88,7 @@ type Gauges struct {
 	FailingLong                int    // for one lease duration, and requests are tracked there, or were in its trouble: two minutes and a lease duration ago at most
 	FailingUnused              int    // for one lease duration, and nobody misses them
 	FailingMs                  uint64 // the longest of all
+	RanksAsleep                int    // ranks that live and have unregistered their memory
 }
 
 // Gauges gives them. Stepping thread; it walks the engines once.
@@ -112,6 +113,9 @@ func (g *Group) Counted() Gauges {
 		r := &g.ranks[i]
 		if r.up {
 			v.RanksUp++
+		}
+		if g.slept(r) {
+			v.RanksAsleep++
 		}
 		if g.dead&r.bit != 0 {
 			v.RanksLost++

@@ -46,6 +46,22 @@ func (g *Group) remember(s uint32, k *lease) {
 	}
 }
 
+// slept reports that a rank lives and has unregistered its memory, as an engine that is put to sleep does.
+func (g *Group) slept(r *rank) bool { return r.everUp && !r.up && !r.broken && g.lost&r.bit == 0 }
+
+// Asleep reports that all ranks that live have: no engine is up, which says nothing about any of them.
+func (g *Group) Asleep() bool {
+	slept := false
+	for i := range g.ranks {
+		r := &g.ranks[i]
+		if g.lost&r.bit == 0 && !g.slept(r) {
+			return false
+		}
+		slept = slept || g.slept(r)
+	}
+	return slept
+}
+
 // EnginePlaces is how many places of the engine table have been used.
 func (g *Group) EnginePlaces() int { return g.places }
 

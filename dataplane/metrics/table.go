@@ -202,10 +202,11 @@ var table = []metric{
 	// ---- memory
 	gauge("registered_bytes", ofRanks, "Memory that the transport has: the KV cache, the board and the landing rows. It grows while a registration is under way.", "registered_bytes"),
 	gauge("registering_bytes", ofRanks, "What the registration that is under way is to reach; 0: none is.", "registering_bytes"),
+	gauge("asleep", ofRanks, "1: its memory was unregistered on purpose (kvl_unregister, sleep), and nobody has tried to register any since. 0 with registered_bytes 0: it was never registered, or kvl_register has failed.", "asleep"),
 	gauge("regions", ofRanks, "Registered regions of the KV cache, by whether a page of each was read back as by a peer (self_read).").by("shown", is("yes", "regions_proven"), is("no", "regions_unproven")),
 
 	// ---- engines known here, and how they are reached
-	gauge("engines", ofRanks, "Remote engines by state of the connection.").by("state", is("idle", "tracker_idle"), is("loading", "tracker_loading"), is("connected", "tracker_connected"), is("broken", "tracker_broken")),
+	gauge("engines", ofRanks, "Remote engines by state of the connection; those that were connected count as loading while our own memory is unregistered (sleep).").by("state", is("idle", "tracker_idle"), is("loading", "tracker_loading"), is("connected", "tracker_connected"), is("broken", "tracker_broken")),
 	gauge("engines_failing", ofRequests, "Known engines that cannot be reached; 0 while our own memory is unregistered (sleep).", "tracker_failing", "group_failing"),
 	gauge("engines_failing_long", ofRequests, "Of these, those that could not be for one lease duration and are missed: requests are tracked there, or were lost, given up or not read there for its trouble, two minutes and a lease duration ago at most.", "tracker_failing_long", "group_failing_long"),
 	gauge("engines_failing_unused", ofRequests, "Those that could not be for one lease duration and that nobody misses, as one that was drained and closed. They are known until they are removed.", "tracker_failing_unused", "group_failing_unused"),
@@ -262,6 +263,7 @@ var table = []metric{
 
 	// ---- ranks of an engine
 	gauge("ranks_up", roleHost, "Ranks whose memory is registered.", "group_ranks_up"),
+	gauge("ranks_asleep", roleHost, "Ranks that live and have unregistered their memory (sleep).", "group_ranks_asleep"),
 	gauge("ranks_lost", roleHost, "Ranks that were lost.", "group_ranks_lost"),
 	gauge("ranks_behind", roleHost, "Ranks that have still to be told the full state.", "group_behind"),
 	gauge("misfit", roleRank, "1: the host runs with another kv_lease_duration; this rank takes no part.", "misfit"),

@@ -86,7 +86,7 @@ type Remote struct {
 	ID      string
 	Hash    uint64
 	Address string // host:port of its side channel; empty: its maps came otherwise
-	State   string // heartbeat.State: that of the connection
+	State   string // heartbeat.State: that of the connection; asleep: our own memory was unregistered on purpose
 	Since   clock.Instant
 	Native  bool
 	Epoch   uint64

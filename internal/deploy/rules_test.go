@@ -177,9 +177,30 @@ func TestWhoWasToldOfSomethingStandsStill(t *testing.T) {
 		unitOf(rests(map[string]string{`kvlease_submissions_untaken_bytes{L}`: steady(64), `kvlease_registered_bytes{L}`: steady(1e9)}), fires),
 		unitOf(rests(map[string]string{`kvlease_submissions_untaken_bytes{L}`: steady(64), `kvlease_ranks_up{L}`: steady(2)}), fires),
 		unitOf(rests(map[string]string{`kvlease_requests_tracked{L}`: steady(1), `kvlease_registered_bytes{L}`: steady(1e9)}), fires),
-		unitOf(rests(map[string]string{`kvlease_submissions_untaken_bytes{L}`: steady(64), `kvlease_requests_tracked{L}`: steady(1), `kvlease_registered_bytes{L}`: steady(0)}), calm),
-		unitOf(rests(map[string]string{`kvlease_submissions_untaken_bytes{L}`: steady(64), `kvlease_requests_tracked{L}`: steady(1), `kvlease_ranks_up{L}`: steady(0)}), calm),
-		unitOf(rests(map[string]string{`kvlease_leases_held{L}`: steady(1), `kvlease_registered_bytes{L}`: steady(0)}), fires),
+		unitOf(rests(map[string]string{`kvlease_submissions_untaken_bytes{L}`: steady(64), `kvlease_requests_tracked{L}`: steady(1), `kvlease_registered_bytes{L}`: steady(0), `kvlease_asleep{L}`: steady(1)}), calm),
+		unitOf(rests(map[string]string{`kvlease_submissions_untaken_bytes{L}`: steady(64), `kvlease_requests_tracked{L}`: steady(1), `kvlease_ranks_up{L}`: steady(0), `kvlease_ranks_asleep{L}`: steady(2)}), calm),
+		unitOf(rests(map[string]string{`kvlease_requests_tracked{L}`: steady(1), `kvlease_registered_bytes{L}`: steady(0), `kvlease_asleep{L}`: steady(0)}), fires),
+		unitOf(rests(map[string]string{`kvlease_requests_tracked{L}`: steady(1), `kvlease_ranks_up{L}`: steady(0), `kvlease_ranks_asleep{L}`: steady(0)}), fires),
+		unitOf(rests(map[string]string{`kvlease_leases_held{L}`: steady(1), `kvlease_registered_bytes{L}`: steady(0), `kvlease_asleep{L}`: steady(1)}), fires),
+	})
+}
+
+// TestASleepMissesNoMemory: it was given up on purpose, with what was tracked, by all ranks. Who grants leases meanwhile has blocks that nobody
+// can read, and a rank that has lost its memory while others have theirs has not been put to sleep.
+func TestASleepMissesNoMemory(t *testing.T) {
+	const alert = "KvleaseMemoryMissing"
+	asleep := func(more map[string]string) map[string]string {
+		series := steps(map[string]string{`kvlease_registered_bytes{L}`: becomes(1e9, 0), `kvlease_asleep{L}`: becomes(0, 1), `kvlease_leases_held{L}`: steady(0), `kvlease_requests_tracked{L}`: steady(1)})
+		maps.Copy(series, more)
+		return series
+	}
+	fires := expr{Expr: everFired(alert), EvalTime: "25m", Samples: []sampleOf{{fmt.Sprintf("{alertname=%q}", alert), 1}}}
+	calm := expr{Expr: everFired(alert), EvalTime: "25m"}
+	promtoolAgrees(t, []unit{
+		unitOf(asleep(nil), calm),
+		unitOf(asleep(map[string]string{`kvlease_asleep{L}`: steady(0)}), fires),
+		unitOf(asleep(map[string]string{`kvlease_leases_held{L}`: steady(1)}), fires),
+		unitOf(asleep(map[string]string{`kvlease_asleep{` + rank(1) + `}`: steady(0)}), fires),
 	})
 }
 

@@ -85,6 +85,7 @@ type Memory struct {
 	Registering uint64 `json:"registering_bytes,omitempty"` // to be reached; 0: no registration is under way
 	Proven      uint64 `json:"regions_proven"`              // of which a page was read back as by a peer
 	Unproven    uint64 `json:"regions_unproven"`            // of which that was not shown
+	Asleep      bool   `json:"asleep,omitempty"`            // unregistered on purpose
 
 	of bool // the context has memory, as a host has not
 }
@@ -308,6 +309,8 @@ func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 		*to, _ = s.Value(name, "")
 	}
 	_, c.Memory.of = s.Value("registered_bytes", "")
+	asleep, _ := s.Value("asleep", "")
+	c.Memory.Asleep = asleep != 0
 	c.Untaken, _ = s.Value("untaken_bytes", "")
 	for i, reason := range record.FreedNames {
 		for _, name := range [...]string{"lease_freed", "freed"} { // of an engine or a rank, of a host

@@ -183,17 +183,18 @@ func TestWhatNoStepHasTakenIsSaid(t *testing.T) {
 }
 
 func TestWhatOfTheMemoryIsRegisteredAndWasShownIsSaid(t *testing.T) {
-	names := []string{"registered_bytes", "registering_bytes", "regions_proven", "regions_unproven"}
+	names := []string{"registered_bytes", "registering_bytes", "regions_proven", "regions_unproven", "asleep"}
 	for want, values := range map[string][]uint64{
-		"  memory: none is registered; nobody can read from it, and it reads nothing\n":            {0, 0, 0, 0},
-		"  memory: 64MB; of 2 regions a page was read back as by a peer\n":                         {64 << 20, 0, 2, 0},
-		"  memory: 64MB; that peers can read 1 region was not shown: memory_unproven in its log\n": {64 << 20, 0, 1, 1},
-		"  memory: 64MB of 128MB are registered so far\n":                                          {64 << 20, 128 << 20, 0, 0},
-		"  memory: 0B of 128MB are registered so far\n":                                            {0, 128 << 20, 0, 0},
-		"  memory: 64MB\n": {64 << 20, 0, 0, 0},
+		"  memory: none is registered; nobody can read from it, and it reads nothing\n":            {0, 0, 0, 0, 0},
+		"  memory: unregistered on purpose, it sleeps\n":                                           {0, 0, 0, 0, 1},
+		"  memory: 64MB; of 2 regions a page was read back as by a peer\n":                         {64 << 20, 0, 2, 0, 0},
+		"  memory: 64MB; that peers can read 1 region was not shown: memory_unproven in its log\n": {64 << 20, 0, 1, 1, 0},
+		"  memory: 64MB of 128MB are registered so far\n":                                          {64 << 20, 128 << 20, 0, 0, 0},
+		"  memory: 0B of 128MB are registered so far\n":                                            {0, 128 << 20, 0, 0, 0},
+		"  memory: 64MB\n": {64 << 20, 0, 0, 0, 0},
 	} {
 		c, text := ofPage(t, names, values)
-		if got := []uint64{c.Memory.Registered, c.Memory.Registering, c.Memory.Proven, c.Memory.Unproven}; !slices.Equal(got, values) ||
+		if got := []uint64{c.Memory.Registered, c.Memory.Registering, c.Memory.Proven, c.Memory.Unproven}; !slices.Equal(got, values[:4]) || c.Memory.Asleep != (values[4] != 0) ||
 			!strings.Contains(text, want) || strings.Contains(text, "memory: ") != (want != "") {
 			t.Errorf("%v; want %v and %q in:\n%s", got, values, want, text)
 		}

@@ -91,6 +91,9 @@ func (m *Memory) String() string {
 	case m.Proven > 0:
 		return fmt.Sprintf("memory: %s; of %s a page was read back as by a peer", have, text.Counted(int(m.Proven), "region", "regions"))
 	}
+	if m.Registered == 0 && m.Asleep {
+		return "memory: unregistered on purpose, it sleeps"
+	}
 	if m.Registered == 0 {
 		return "memory: none is registered; nobody can read from it, and it reads nothing"
 	}

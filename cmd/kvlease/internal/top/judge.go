@@ -43,7 +43,8 @@ func (e *Engine) judge() {
 		{e.State == Cut, Alarm, "no engine that it knows could be reached for one lease duration"},
 		{e.RanksLost > 0 && !e.gone(), Alarm, text.Counted(int(e.RanksLost), "rank is lost", "ranks are lost") + ": the engine has to be started again"},
 		{e.misfit && !e.gone(), Alarm, "its host has another kv_lease_duration: this rank takes nothing"},
-		{e.asleep && e.Age <= e.stillAfter() && e.Leases+e.Tracked > 0 && !e.gone(), Warn, "no memory is registered: nobody can read from it, and it reads nothing"},
+		{e.bare && !e.asleep() && e.Age <= e.stillAfter() && e.Leases+e.Tracked > 0 && !e.gone(), Warn, "no memory is registered: nobody can read from it, and it reads nothing"},
+		{e.asleep() && e.Leases > 0 && !e.gone(), Warn, "it was put to sleep, and has been given leases since: nobody can read them"},
 		{e.State == Drains, Note, "it takes nothing new"},
 		{e.Abandoned > 0, Warn, text.Counted(int(e.Abandoned), "transfer", "transfers") + " may never end, and the blocks stay aside"},
 		{e.Quarantine > 0, Warn, text.Counted(int(e.Quarantine), "read is over whose blocks stay aside", "reads are over whose blocks stay aside")},
@@ -76,10 +77,18 @@ func (e *Engine) stillAfter() time.Duration {
 // busy says whether it holds something, or wants something, or was told to. One that sleeps can do nothing about requests, and has given
 // them up.
 func (e *Engine) busy() bool {
-	if e.asleep {
+	if e.asleep() {
 		return e.Leases > 0
 	}
 	return e.Leases+e.Expected+e.Tracked+e.Reads+e.Untaken > 0
+}
+
+// asleep says that it was put to sleep: its memory, of a host that of all its ranks that live, was given up on purpose.
+func (e *Engine) asleep() bool {
+	if e.Role == "host" {
+		return e.bare && e.slept > 0 && e.slept+int(e.RanksLost) >= e.Ranks
+	}
+	return e.bare && e.slept > 0
 }
 
 // gone says that what is known of it is over.
@@ -101,6 +110,8 @@ func (e *Engine) state() State {
 		return Cut
 	case e.draining:
 		return Drains
+	case e.asleep():
+		return Sleeps
 	case e.Age > e.stillAfter():
 		return Idle
 	}
@@ -165,6 +176,9 @@ const (
 )
 
 func (p *Peer) judgeOwner(e *Engine) {
+	if e.asleep() {
+		return // it is not its peers that are away, and what it tracked it has given up
+	}
 	rests := e.Age > e.stillAfter() // the state of the connection is that of the last step, and handshakes go on without one
 	if p.State == "idle" || p.State == "connected" && rests {
 		switch {

@@ -150,8 +150,9 @@ func engineOf(path string, s *watch.Snapshot) *Engine {
 	e.Bytes = e.Blocks * s.BlockBytes
 	for _, memory := range [...]string{"registered_bytes", "group_ranks_up"} {
 		n, ok := s.Value(memory, "")
-		e.asleep = e.asleep || ok && n == 0
+		e.bare = e.bare || ok && n == 0
 	}
+	e.slept = int(value("asleep") + value("group_ranks_asleep"))
 	if healthy, ok := s.Value("healthy", ""); ok && healthy == 0 {
 		e.sick = true
 	}

@@ -246,8 +246,9 @@ func TestWhoHasRequestsAndNoMemoryIsInTrouble(t *testing.T) {
 		{"a host", "host", map[string]uint64{"held": 1, "group_ranks_up": 0}, 0, true},
 		{"a rank", "rank", map[string]uint64{"reads_aside": 0, "registered_bytes": 0}, 0, false},
 		{"with memory", "engine", map[string]uint64{"tracker_tracked": 1, "registered_bytes": 64}, 0, false},
-		{"asleep", "engine", map[string]uint64{"tracker_tracked": 0, "registered_bytes": 0}, 0, false},
-		{"asleep, with what it has lost", "engine", map[string]uint64{"tracker_tracked": 1, "registered_bytes": 0}, time.Minute, false},
+		{"without memory, and nothing to do", "engine", map[string]uint64{"tracker_tracked": 0, "registered_bytes": 0}, 0, false},
+		{"asleep, with what it has lost", "engine", map[string]uint64{"tracker_tracked": 1, "registered_bytes": 0, "asleep": 1}, 0, false},
+		{"a host whose rank sleeps", "host", map[string]uint64{"group_tracked": 1, "group_ranks_up": 0, "group_ranks_asleep": 1}, 0, false},
 	} {
 		head := watch.Head{Role: tc.role, Engine: "E", TP: 1, PP: 1, Duration: 30 * time.Second, Interval: 5 * time.Second}
 		list := shownAll(t, head, watch.Live{Stepped: core.Now().Add(-tc.age)}, tc.values)
@@ -274,8 +275,10 @@ func TestWhoWasToldOfSomethingAndDoesNotStepStandsStill(t *testing.T) {
 		{"told, a host", "host", map[string]uint64{"untaken_bytes": 64, "group_ranks_up": 2}, Still},
 		{"not told", "engine", map[string]uint64{"untaken_bytes": 0, "registered_bytes": 1 << 20}, Idle},
 		{"tracks", "engine", map[string]uint64{"tracker_tracked": 1, "registered_bytes": 1 << 20}, Still},
-		{"asleep", "engine", map[string]uint64{"untaken_bytes": 64, "tracker_tracked": 1, "registered_bytes": 0}, Idle},
-		{"asleep, a host", "host", map[string]uint64{"untaken_bytes": 64, "group_tracked": 1, "group_ranks_up": 0}, Idle},
+		{"never had memory", "engine", map[string]uint64{"tracker_tracked": 1, "registered_bytes": 0, "asleep": 0}, Still},
+		{"asleep", "engine", map[string]uint64{"untaken_bytes": 64, "tracker_tracked": 1, "registered_bytes": 0, "asleep": 1}, Sleeps},
+		{"asleep, a host", "host", map[string]uint64{"untaken_bytes": 64, "group_tracked": 1, "group_ranks_up": 0, "group_ranks_asleep": 1}, Sleeps},
+		{"asleep, a host that never had them all", "host", map[string]uint64{"group_tracked": 1, "group_ranks_up": 0, "group_ranks_asleep": 0}, Still},
 		{"holds without memory", "engine", map[string]uint64{"held": 1, "registered_bytes": 0}, Still},
 	} {
 		head := watch.Head{Role: tc.role, Engine: "E", TP: 1, PP: 1, Duration: 30 * time.Second, Interval: 5 * time.Second}
@@ -286,6 +289,48 @@ func TestWhoWasToldOfSomethingAndDoesNotStepStandsStill(t *testing.T) {
 		for _, e := range list {
 			if told := slices.Contains(e.Trouble, "64 bytes of what its hooks were told no step has taken"); e.State != tc.want || told != (tc.want == Still && tc.values["untaken_bytes"] > 0) {
 				t.Errorf("%s of %s: %s, want %s; %q", tc.name, e.Source, e.State, tc.want, e.Trouble)
+			}
+		}
+	}
+}
+
+// A planned sleep is no alarm, though the engine steps on, has requests that its host has not untracked, and is connected to nobody.
+func TestASleepIsNoTrouble(t *testing.T) {
+	dir := require.Shm(t)
+	now := core.Now()
+	names := []string{"registered_bytes", "asleep", "tracker_tracked", "held"}
+	spec := &watch.Spec{Dir: dir, Remotes: 32, Head: watch.Head{Role: "engine", Engine: "D", Opened: now, Duration: 30 * time.Second, Interval: 5 * time.Second}}
+	for _, name := range names {
+		spec.Step = append(spec.Step, watch.Desc{Name: name, Kind: watch.Gauge})
+	}
+	w, why, err := watch.New(spec)
+	if err != nil || why != nil {
+		t.Fatal(err, why)
+	}
+	defer w.Close()
+	w.PutRemote(0, &watch.Remote{Engine: 1, ID: "P", State: "asleep", Since: now, Tracked: 2})
+	w.FinishRemotes(1)
+	srv := httptest.NewServer(metrics.Handler(metrics.Machine(dir)))
+	defer srv.Close()
+	for _, tc := range []struct {
+		held  uint64
+		level Level
+		words []string
+	}{{0, Fine, []string{}}, {1, Warn, []string{"it was put to sleep, and has been given leases since: nobody can read them"}}} {
+		copy(w.Values(), []uint64{0, 1, 2, tc.held})
+		if !w.Publish(&watch.Live{Stepped: core.Now()}) {
+			t.Fatal("not published")
+		}
+		for _, cfg := range []*Config{{Dir: dir}, {URLs: []string{srv.URL + "/metrics"}}} {
+			s := newSource(cfg)
+			defer s.close()
+			r, err := s.read(t.Context())
+			if err != nil || len(r.Engines) != 1 {
+				t.Fatalf("%+v: %v", r, err)
+			}
+			e := r.Engines[0]
+			if e.State != Sleeps || e.Level != tc.level || !slices.Equal(e.Trouble, tc.words) || len(e.Peers) != 1 || e.Peers[0].State != "asleep" || e.Peers[0].Level != Fine {
+				t.Errorf("%s, %d leases: %s, level %d, %q, %+v", e.Source, tc.held, e.State, e.Level, e.Trouble, e.Peers)
 			}
 		}
 	}

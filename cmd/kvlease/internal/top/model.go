@@ -75,7 +75,8 @@ type Engine struct {
 	draining bool
 	alive    bool
 	stopped  bool
-	asleep   bool // its memory is not registered; of a host none of its ranks'
+	bare     bool // its memory is not registered; of a host none of its ranks'
+	slept    int  // 1: given up on purpose; of a host how many ranks have
 	sick     bool // healthy says 0
 	misfit   bool // a rank whose host has another lease duration
 	why      string
@@ -88,6 +89,7 @@ type State string
 const (
 	Fit     State = "ok"
 	Idle    State = "idle"    // holds and wants nothing, and does not step
+	Sleeps  State = "sleeps"  // its memory is unregistered on purpose
 	Drains  State = "drains"  // takes nothing new
 	Cut     State = "cut off" // no engine that it knows can be reached
 	Still   State = "still"   // does not step, although it holds something

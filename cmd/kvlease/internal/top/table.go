@@ -111,7 +111,7 @@ func stateLook(s State) look {
 	switch s {
 	case Fit:
 		return green
-	case Idle:
+	case Idle, Sleeps:
 		return dim
 	case Drains:
 		return yellow

@@ -271,7 +271,8 @@ STL    reads that the fence kept out, or that could not be proven
 QUA    reads that are over and whose blocks stay aside
 LAT    completions of stock readers that came after the lease had ended
 STATE  idle: has nothing to do   still: does not step   stopped: by a signal
-       drains: takes nothing new   cut off: reaches none of its engines
+       sleeps: gave its memory up   drains: takes nothing new
+       cut off: reaches none of its engines
        broken: poisoned   dead: its page is left
 Below: who holds blocks of the one selected, and whom it reads from (LEAS: the
 requests tracked there; HEARD: since its memory has answered). Trouble first.
