@@ -48,7 +48,7 @@ func (c *Core) end(timeout time.Duration) error {
 		return err
 	}
 	c.closePage()
-	c.strays = closeProofs(c.strays)
+	strays.close(closeLooks)
 	if c.ranked == nil {
 		return nil
 	}

@@ -67,14 +67,13 @@ type Core struct {
 	// registering is the registration that is under way beside steps; nil: none.
 	registering *registration
 	pace        registrationPace
-	ending      bool     // Close was called: nothing is registered any more
-	strays      []*proof // twins whose reads have not ended
-	proven      int      // registered regions that a twin has read
-	unproven    int      // and those of which that was not shown
-	handshake   []byte   // our own map, after Register
-	closed      bool     // no step begins any more
-	gone        bool     // the agent is destroyed
-	broken      string   // what the recovered panic said
+	ending      bool   // Close was called: nothing is registered any more
+	proven      int    // registered regions that a twin has read
+	unproven    int    // and those of which that was not shown
+	handshake   []byte // our own map, after Register
+	closed      bool   // no step begins any more
+	gone        bool   // the agent is destroyed
+	broken      string // what the recovered panic said
 
 	// slept: memory was unregistered on purpose, and nobody has tried to register any since.
 	slept bool

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -83,7 +84,7 @@ func (c *Core) prove(r *registration, blob []byte) error {
 var twins atomic.Uint64
 
 func (c *Core) readBack(r *registration, blob []byte) (*proof, error) {
-	c.dropStrays()
+	hanging := strays.close(1) // they have had their time
 	if c.cfg.SelfRead == "off" {
 		return nil, fmt.Errorf("%w: self_read is off", errUnproven)
 	}
@@ -91,16 +92,14 @@ func (c *Core) readBack(r *registration, blob []byte) (*proof, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: transport %s has no second agent", errUnproven, r.tr.Name())
 	}
+	if hanging >= straysMax {
+		return nil, c.noTwinLeft(hanging)
+	}
 	p := &proof{r: r, held: c.held, end: time.Now().Add(proofMax)}
 	if err := p.open(from); err != nil {
 		return nil, fmt.Errorf("%w: a second agent: %w", errUnproven, err)
 	}
-	defer func() {
-		left := closeProofs([]*proof{p})
-		c.mu.Lock()
-		c.strays = append(c.strays, left...)
-		c.mu.Unlock()
-	}()
+	defer func() { r.strayed = strays.take(p) }()
 	if err := p.connect(blob); err != nil {
 		return p, err
 	}
@@ -163,7 +162,7 @@ func (p *proof) run() error {
 			return err
 		case p.r.cut.Load():
 			return errCut
-		case !ended && !time.Now().Before(p.end):
+		case len(p.reads) > 0 && !time.Now().Before(p.end): // also if some end now and then
 			return p.refused(p.reads[0].region, fmt.Sprintf("it had not ended after %v", proofMax))
 		case !ended:
 			time.Sleep(proofPause)
@@ -272,19 +271,24 @@ func (p *proof) refused(n int, why string) error {
 		ErrTransport, p.r.name(n), p.twin.Way, why, fix)
 }
 
-// closeProofs ends twins, for 0.1 s however many there are, and gives those that have a read open still, which may write into their pages.
-func closeProofs(list []*proof) []*proof {
-	for range 100 {
-		if list = slices.DeleteFunc(list, (*proof).close); len(list) == 0 {
-			break
+// closeLooks is how often a twin is looked at, a millisecond apart, before it is kept.
+const closeLooks = 100
+
+// closeProofs ends twins within so many looks at all of them, and gives those that have a read open still, which may write into their pages.
+func closeProofs(list []*proof, looks int) []*proof {
+	for n := 1; ; n++ {
+		if list = slices.DeleteFunc(list, (*proof).close); len(list) == 0 || n == looks {
+			return list
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return list
 }
 
-// close ends the twin. false: a read of it is open still.
+// close ends the twin. false: a read of it is open still. What it brings is not compared: its memory may be freed by then, its device given up.
 func (p *proof) close() bool {
+	for i := range p.reads {
+		p.reads[i].before = nil
+	}
 	for len(p.reads) > 0 {
 		if ended, _ := p.look(); !ended {
 			return false
@@ -303,16 +307,42 @@ func (p *proof) close() bool {
 	return true
 }
 
-// dropStrays closes twins that had reads open when they were last looked at.
-func (c *Core) dropStrays() {
-	c.mu.Lock()
-	strays := c.strays
-	c.strays = nil
-	c.mu.Unlock()
-	strays = closeProofs(strays)
-	c.mu.Lock()
-	c.strays = append(c.strays, strays...)
-	c.mu.Unlock()
+// straysMax bounds the twins of this process that have a read open and can therefore not go: each keeps the descriptors and the memory of an
+// agent. A twin more would tell no more than these do.
+const straysMax = 8
+
+// straying are twins that had reads open when they were last looked at, of contexts that are closed, too: their reads may land at any time.
+type straying struct {
+	mu   sync.Mutex
+	list []*proof
+}
+
+var strays straying
+
+// take ends a twin, or keeps it: true.
+func (s *straying) take(p *proof) (kept bool) {
+	left := closeProofs([]*proof{p}, closeLooks)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, left...)
+	return len(left) > 0
+}
+
+// close ends those that can be ended within so many looks, a millisecond apart, and reports how many are left.
+func (s *straying) close(looks int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = closeProofs(s.list, looks)
+	return len(s.list)
+}
+
+// noTwinLeft is what is said where no more twins are opened.
+func (c *Core) noTwinLeft(n int) error {
+	why := fmt.Sprintf("no second agent is opened any more, since reads of %d have not ended", n)
+	if c.held != nil && c.held.NoNIC() {
+		return fmt.Errorf("%w: %s; this process has no NIC, and its peers another way", errUnproven, why)
+	}
+	return fmt.Errorf("%w: peers could not read it, it seems: %s, each after %v. Remedy: start the process anew; %s", ErrTransport, why, proofMax, proofFix)
 }
 
 // own copies what this process sees in the last page of a region: through the driver, or through a pipe, since the kernel answers EFAULT

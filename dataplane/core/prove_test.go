@@ -131,7 +131,7 @@ func agentsOf(l *lab) (n int) {
 }
 
 func TestMemoryThatPeersCouldNotReadIsRefusedWithRegionWayAndRemedy(t *testing.T) {
-	defer func(was time.Duration) { proofMax = was }(proofMax)
+	proofsTake(t, time.Minute)
 	agent := func(tw *transport.Twin) *loopback.Agent { return tw.Transport.(*loopback.Agent) }
 	for _, tc := range []struct {
 		name  string
@@ -187,12 +187,16 @@ func TestMemoryThatPeersCouldNotReadIsRefusedWithRegionWayAndRemedy(t *testing.T
 				t.Error("peers are told of it")
 			}
 			first := at()
+			if hangs := strings.Contains(tc.words[len(tc.words)-1], "5ms"); l.d.core.gone != hangs {
+				t.Errorf("the agent that could answer it still is gone: %v, want %v", l.d.core.gone, hangs)
+			}
 			if got := agentOf(first.Transport).Unregister([]transport.Region{{Addr: regions[0].Addr, Bytes: regions[0].Bytes, Mem: tc.mem}}); got == nil || dev.held != 0 {
 				t.Errorf("it is registered still, or held: %d", dev.held)
 			}
 			first.last.HoldReads(false) // what had not ended does, and its twin goes with the next registration
 			proofMax = time.Minute
 			first.twin = func(*transport.Twin) error { return nil }
+			l.wrap = nil
 			if err := l.d.core.Register(regions); err != nil {
 				t.Fatalf("again: %v", err)
 			}
@@ -282,52 +286,4 @@ func TestMemoryThatMayNotBeReadYetIsNotReadBack(t *testing.T) {
 	if len(unproven) != 1 || !strings.Contains(unproven[0].What, `region 2 ("later"`) || len(proven) != 1 || !strings.Contains(proven[0].What, "each of 2 regions") {
 		t.Errorf("said %+v and %+v", unproven, proven)
 	}
-}
-
-// TestManyTwinsThatHangAreNoMoreToWaitForThanOne: an engine that tries to register again and again leaves one each time.
-func TestManyTwinsThatHangAreNoMoreToWaitForThanOne(t *testing.T) {
-	defer func(was time.Duration) { proofMax = was }(proofMax)
-	proofMax = time.Millisecond
-	var held []*loopback.Agent
-	l, _ := newScripted(t, `{}`, func(tw *transport.Twin) error {
-		a := tw.Transport.(*loopback.Agent)
-		a.HoldReads(true)
-		held = append(held, a)
-		return nil
-	})
-	const tries = 12
-	for i := range tries {
-		if err := l.d.core.Register(l.d.regions); !errors.Is(err, ErrTransport) {
-			t.Fatalf("try %d: %v", i, err)
-		}
-	}
-	if len(l.d.core.strays) != tries {
-		t.Fatalf("%d twins are kept, want %d: their reads may land", len(l.d.core.strays), tries)
-	}
-	looks, seen := 0, map[*looked]bool{}
-	for _, p := range l.d.core.strays {
-		p.twin.Transport = &looked{Transport: p.twin.Transport, looks: &looks, seen: seen, ends: held}
-	}
-	if left := closeProofs(l.d.core.strays); len(left) != 0 || looks > 3*tries {
-		t.Errorf("%d twins are left, after %d looks at %d", len(left), looks, tries)
-	}
-	l.d.core.strays = nil
-}
-
-// looked counts the looks at all twins, and lets all their reads end once each twin was looked at.
-type looked struct {
-	transport.Transport
-	looks *int
-	seen  map[*looked]bool
-	ends  []*loopback.Agent
-}
-
-func (l *looked) PollReads(xfers []transport.Xfer, out []transport.Status, spinNs int64) {
-	*l.looks++
-	if l.seen[l] = true; len(l.seen) == len(l.ends) {
-		for _, a := range l.ends {
-			a.HoldReads(false)
-		}
-	}
-	l.Transport.PollReads(xfers, out, spinNs)
 }

@@ -51,6 +51,9 @@ func (c *Core) Register(regions []Region) error {
 	}
 	if err := c.prove(r, blob); err != nil {
 		r.undo(len(r.list))
+		if r.strayed {
+			c.forsake()
+		}
 		return err
 	}
 	c.mu.Lock()

@@ -24,11 +24,12 @@ type registration struct {
 	openDevices OpenDevices
 	pace        registrationPace
 
-	bytes atomic.Uint64 // of list; until the devices have had their say, of the regions
-	done  atomic.Uint64 // of these, bytes that the transport has
-	cut   atomic.Bool   // it is to end
-	ended chan struct{} // closed when Register returns
-	kept  bool
+	bytes   atomic.Uint64 // of list; until the devices have had their say, of the regions
+	done    atomic.Uint64 // of these, bytes that the transport has
+	cut     atomic.Bool   // it is to end
+	ended   chan struct{} // closed when Register returns
+	kept    bool
+	strayed bool // a twin's read of it is open
 
 	proven, unproven int // regions
 }

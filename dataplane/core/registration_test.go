@@ -209,12 +209,12 @@ func TestACloseEndsAReadBackThatDoesNotEnd(t *testing.T) {
 	if err := <-result; !errors.Is(err, ErrClosed) {
 		t.Errorf("Register: %v, want ErrClosed", err)
 	}
-	if len(l.d.core.strays) != 1 {
-		t.Errorf("%d twins are kept for their reads, want 1", len(l.d.core.strays))
+	if len(strays.list) != 1 {
+		t.Errorf("%d twins are kept for their reads, want 1", len(strays.list))
 	}
 	twin.HoldReads(false)
-	if err := l.d.core.Close(time.Second); err != nil || len(l.d.core.strays) != 0 {
-		t.Errorf("Close again: %v, %d twins are left", err, len(l.d.core.strays))
+	if err := l.d.core.Close(time.Second); err != nil || len(strays.list) != 0 {
+		t.Errorf("Close again: %v, %d twins are left", err, len(strays.list))
 	}
 }
 
