@@ -276,6 +276,17 @@ func (c *Core) Unregister() error {
 	return err
 }
 
+// forsake destroys the agent of memory that was refused while a twin's read of it is open: software would answer that read when the host has
+// freed the memory, and the process would die. The next registration makes another agent, as after Unregister.
+func (c *Core) forsake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sleep() == nil {
+		c.endAll()
+		_ = c.leave() // else it stays, and is destroyed by Close
+	}
+}
+
 // sleep takes the reader's side off the agent. It is a part of a step: a panic in it poisons. A poisoned plane is left alone.
 func (c *Core) sleep() (err error) {
 	atomic.StoreUint32(&c.mem.Control.Stepping, 1)
