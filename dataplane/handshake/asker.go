@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
-	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // Asker asks one peer, of which nothing need be known, and waits for the answer: for tools. Engines have a Client.
@@ -35,7 +34,7 @@ func (a *Asker) Expect(engine, hash string) { a.x.engine, a.x.hash = engine, has
 
 // Ask asks for one rank. A stock listener dies of a rank that it does not have. After an error the connection is of no more use.
 func (a *Asker) Ask(ctx context.Context, r Rank) (Map, clock.Sample, error) {
-	frames, timing, err := a.conn.Request(ctx, wire.AppendRequest(nil, r.PP, r.Transfer))
+	frames, timing, err := request(ctx, a.conn, r)
 	if err != nil {
 		return Map{}, clock.Sample{}, err
 	}

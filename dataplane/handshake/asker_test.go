@@ -48,7 +48,7 @@ func TestAnAskerNeedsToKnowNothingOfWhomItAsks(t *testing.T) {
 	if _, _, err := a.Ask(t.Context(), Rank{}); !errors.Is(err, ErrIncompatible) {
 		t.Errorf("another hash than the one expected: %v", err)
 	}
-	if _, _, err := a.Ask(t.Context(), Rank{0, 2}); ClassOf(err) != HungUp {
+	if _, _, err := a.Ask(t.Context(), Rank{0, 2}); ClassOf(err) != HungUp || !strings.Contains(err.Error(), Unregistered) {
 		t.Errorf("a rank that is not there: %v", err)
 	}
 }

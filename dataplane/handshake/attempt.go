@@ -93,7 +93,7 @@ func (c *Client) askRank(ctx context.Context, at *conn, addr string, r Rank, x *
 		}
 		*at = conn
 	}
-	frames, timing, err := (*at).Request(ctx, wire.AppendRequest(nil, r.PP, r.Transfer))
+	frames, timing, err := request(ctx, *at, r)
 	if err != nil {
 		return rankAnswer{}, err
 	}
@@ -102,6 +102,15 @@ func (c *Client) askRank(ctx context.Context, at *conn, addr string, r Rank, x *
 		return rankAnswer{}, fmt.Errorf("%s: %w", addr, err)
 	}
 	return rankAnswer{one, clock.Sample{Sent: timing.Sent, Received: timing.Received, Stamp: one.stamp}}, nil
+}
+
+// request asks for one rank. Of a peer that hangs up in place of an answer it says what that may mean.
+func request(ctx context.Context, c conn, r Rank) ([][]byte, zmtp.Timing, error) {
+	frames, timing, err := c.Request(ctx, wire.AppendRequest(nil, r.PP, r.Transfer))
+	if errors.Is(err, zmtp.ErrHungUp) {
+		err = fmt.Errorf("%w: %s", err, Unregistered)
+	}
+	return frames, timing, err
 }
 
 // finish takes an attempt's end into the engine's state. It runs under the lock.

@@ -39,6 +39,10 @@ var (
 	ErrClosed  = errors.New("handshake: closed")
 )
 
+// Unregistered is what a peer that hangs up behind a request most likely lacks, for people: a server of this package does so for ranks
+// that it does not serve (yet).
+const Unregistered = "an engine of ours hangs up until that rank's memory is registered (kvl_register), and while it sleeps"
+
 // Class is why an attempt failed, for counters and decisions.
 type Class uint8
 
@@ -46,7 +50,7 @@ const (
 	None         Class = iota // it did not fail
 	Unreachable               // no connection
 	Silent                    // connected or not, no whole answer in time
-	HungUp                    // the peer closed the connection
+	HungUp                    // the peer closed the connection; behind a request see Unregistered
 	NotZMTP                   // it speaks something else, or breaks ZeroMQ's protocol
 	Incompatible              // ErrIncompatible
 	WrongEngine               // ErrWrongEngine

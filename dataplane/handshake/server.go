@@ -120,7 +120,7 @@ func (s *Server) handle(_ context.Context, request [][]byte) (zmtp.Reply, error)
 	payload, ok := (*s.payloads.Load())[r]
 	if !ok {
 		s.unknown.Add(1)
-		return zmtp.Reply{}, fmt.Errorf("handshake request for %s, which is not served", r)
+		return zmtp.Reply{}, fmt.Errorf("handshake request for %s, which has no memory registered: %w", r, zmtp.ErrDeclined)
 	}
 	s.answered.Add(1)
 	return zmtp.Reply{Frames: [][]byte{payload}, Stamp: func(dst []byte) []byte {
@@ -135,7 +135,7 @@ type ServerStats struct {
 	Answered   uint64 // requests, those with an unexpected first element among them
 	Unexpected uint64 // requests whose first element is not get_meta_msg; answered, as vLLM does
 	Malformed  uint64 // requests that mean nothing; connection dropped
-	Unknown    uint64 // requests for a rank that is not served; connection dropped
+	Unknown    uint64 // requests for a rank without registered memory; connection dropped
 	Wire       zmtp.Stats
 }
 

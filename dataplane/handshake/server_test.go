@@ -118,6 +118,9 @@ func TestNoRequestEndsTheServer(t *testing.T) { // S19
 			if diff := cmp.Diff(tc.want, outcome{st.Answered, st.Unexpected, st.Malformed, st.Unknown}); diff != "" {
 				t.Errorf("counted (-want +got):\n%s", diff)
 			}
+			if st.Wire.Malformed != tc.want.Malformed || st.Wire.Declined != tc.want.Unknown { // a rank without memory is a peer's right to ask for
+				t.Errorf("below: %+v", st.Wire)
+			}
 			if ask(t, s, good) == nil { // shows S19.1
 				t.Error("the next request was not answered")
 			}

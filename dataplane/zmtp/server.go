@@ -23,7 +23,8 @@ type Config struct {
 	Limits Limits
 	// Handle answers one request. It runs on the connection's goroutine, ctx ends with the request's deadline or the
 	// server. request is good until Handle returns. An error drops the connection without an answer: libzmq connects
-	// anew, so no peer is worse off. A panic does the same, counted.
+	// anew, so no peer is worse off. It says that the request means nothing, unless it wraps ErrDeclined. A panic does the same,
+	// counted.
 	Handle func(ctx context.Context, request [][]byte) (Reply, error)
 	// Other, if set, gets each connection whose first byte, still to be read, cannot be ZMTP's (0xff). It leaves the
 	// limit on connections; its number is Other's to bound. The connection is closed when Other returns, and when the
@@ -185,10 +186,13 @@ func (s *Server) once(slot *slot, c *conn) (stage string, err error) {
 	defer cancel()
 	reply, err := s.cfg.Handle(ctx, body)
 	if err != nil {
-		return "handler", fmt.Errorf("%w: %w", ErrMalformed, err)
+		if !errors.Is(err, ErrDeclined) {
+			err = fmt.Errorf("%w: %w", ErrMalformed, err)
+		}
+		return "handler", err
 	}
 	if len(reply.Frames) == 0 && reply.Stamp == nil {
-		return "handler", fmt.Errorf("%w: a reply without frames", ErrMalformed)
+		return "handler", errEmpty
 	}
 	if err := c.send(envelope, reply.Frames, reply.Stamp, nil); err != nil {
 		return "reply", err
@@ -197,6 +201,9 @@ func (s *Server) once(slot *slot, c *conn) (stage string, err error) {
 	s.counters.requests.Add(1)
 	return "", nil
 }
+
+// errEmpty is a fault of the handler, whatever the peer has sent.
+var errEmpty = errors.New("a reply without frames")
 
 // ended counts why a connection is over.
 func (s *Server) ended(slot *slot, stage string, err error) {
@@ -214,6 +221,10 @@ func (s *Server) ended(slot *slot, stage string, err error) {
 		err = fmt.Errorf("%w: %w", ErrSilent, err)
 	case errors.Is(err, ErrPeer):
 		s.counters.peerErrors.Add(1)
+	case errors.Is(err, ErrDeclined):
+		s.counters.declined.Add(1)
+	case errors.Is(err, errEmpty):
+		s.counters.panics.Add(1)
 	case errors.Is(err, ErrTooLong), errors.Is(err, ErrMalformed), errors.Is(err, ErrNotZMTP),
 		errors.Is(err, ErrMechanism), errors.Is(err, ErrSocketType):
 		s.counters.malformed.Add(1)

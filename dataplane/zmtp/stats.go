@@ -10,17 +10,18 @@ type Stats struct {
 	Requests     uint64 // answered
 	Refused      uint64 // connections closed at once: all places busy
 	Evicted      uint64 // connections closed for a newer one, because they had waited longest for their peer
-	Malformed    uint64 // connections closed for what the peer sent, or for an error of the handler
+	Malformed    uint64 // connections closed for what the peer sent
+	Declined     uint64 // connections closed since the handler had no answer to give
 	Timeouts     uint64 // connections closed within a greeting, request or reply that took too long
 	Idled        uint64 // connections closed after Limits.Idle without a request
 	Torn         uint64 // connections that the peer closed within a greeting, request or reply
 	PeerErrors   uint64 // connections that the peer ended with an ERROR command
-	Panics       uint64 // connections closed for a panic of the handler, or of ours
+	Panics       uint64 // connections closed for a panic or an empty reply of the handler, or a panic of ours
 	AcceptErrors uint64 // failed accepts, mostly for want of descriptors
 }
 
 type counters struct {
-	accepted, others, requests, refused, evicted, malformed, timeouts, idled, torn, peerErrors, panics, acceptErrors atomic.Uint64
+	accepted, others, requests, refused, evicted, malformed, declined, timeouts, idled, torn, peerErrors, panics, acceptErrors atomic.Uint64
 }
 
 // Stats reads the counters, each by itself.
@@ -34,6 +35,7 @@ func (s *Server) Stats() Stats {
 		Refused:      c.refused.Load(),
 		Evicted:      c.evicted.Load(),
 		Malformed:    c.malformed.Load(),
+		Declined:     c.declined.Load(),
 		Timeouts:     c.timeouts.Load(),
 		Idled:        c.idled.Load(),
 		Torn:         c.torn.Load(),

@@ -32,6 +32,8 @@ var (
 	ErrMalformed = errors.New("malformed")
 	// ErrPeer: the peer sent an ERROR command; its text is in the message.
 	ErrPeer = errors.New("peer reports an error")
+	// ErrDeclined: a handler has no answer to a request that means something.
+	ErrDeclined = errors.New("no answer to give")
 	// ErrClosed: this end is closed.
 	ErrClosed = errors.New("closed")
 )

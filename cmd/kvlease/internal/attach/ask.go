@@ -233,8 +233,6 @@ func explain(addr string, err error) error {
 		default:
 			hint = "what listens there is no NIXL side channel"
 		}
-	case handshake.HungUp:
-		hint = "an engine of ours does so until its memory is registered"
 	case handshake.Metadata:
 		hint = "it speaks ZeroMQ, but is no NIXL side channel that is understood here"
 	}

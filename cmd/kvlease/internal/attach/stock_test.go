@@ -307,7 +307,7 @@ func TestWhatAnswersAndIsNoSideChannelIsNamed(t *testing.T) {
 		{name: "a web server", addr: l.Addr().String(), want: "a web server answers there"},
 		{name: "a server of something else", addr: says("SSH-2.0-OpenSSH_9.2p1\r\n"), want: "no NIXL side channel"},
 		{name: "a server that says nothing", addr: says(""), want: "does not answer"},
-		{name: "an engine that has not registered", addr: empty.Addr().String(), want: "until its memory is registered"},
+		{name: "an engine that has not registered", addr: empty.Addr().String(), want: "until that rank's memory is registered"},
 		{name: "a side channel of something else", addr: strange.Addr().String(), want: "no NIXL side channel that is understood here"},
 		{name: "another engine", addr: addr, engine: "Q", want: `it is "S", not "Q"`},
 	} {
