@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/internal/list"
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -183,11 +184,12 @@ func (l *Link) Spent(spent bool) {
 	}
 }
 
-// MapIn is the handshake map of a rank of a remote engine, or the word that the engine of the maps before is dead (Data is empty).
+// MapIn is the handshake map of a rank of a remote engine, or the word that the engine of the maps before is no more (Data is empty).
 type MapIn struct {
 	Engine uint64
 	Rank   uint32
 	Data   []byte
+	why    heartbeat.Over // Data is empty
 	buf    []byte
 }
 
@@ -216,7 +218,7 @@ func (l *Link) Maps() <-chan MapIn { return l.maps.full }
 func (l *Link) Load(m MapIn) error {
 	defer l.Done(m)
 	if len(m.Data) == 0 {
-		_ = l.p.Tracker.EngineDead(m.Engine) // stale: it is not known here any more
+		_ = l.p.Tracker.EngineOver(m.Engine, m.why) // stale: it is not known here any more
 		return nil
 	}
 	h := new(wire.Handshake)
@@ -243,9 +245,9 @@ func (m *maps) ready() bool {
 // piece takes one piece of a peer's map.
 func (l *Link) piece(b record.Blob, piece []byte) {
 	m := &l.maps
-	if b.Kind == record.BlobPeer && b.Total == 0 { // its death wire fell: said behind the maps that are on their way to the tracker
+	if b.Kind == record.BlobPeer && b.Total == 0 { // it is no more: said behind the maps that are on their way to the tracker
 		l.Counters.DeathsHeard++
-		m.full <- MapIn{Engine: b.Handle, buf: m.buf}
+		m.full <- MapIn{Engine: b.Handle, why: heartbeat.OverOf(b.Rank), buf: m.buf}
 		m.buf, m.head, m.at = nil, record.Blob{}, 0
 		return
 	}

@@ -166,12 +166,12 @@ func (k hostSink) SetOffset(engine uint64, o clock.Offset) {
 	k.c.Wake()
 }
 
-func (k hostSink) EngineDead(engine uint64) {
-	_ = k.c.hosted.group.EngineDead(engine) // stale: it was removed
+func (k hostSink) EngineOver(engine uint64, why heartbeat.Over) {
+	_ = k.c.hosted.group.EngineOver(engine, why) // stale: it was removed
 	k.c.Wake()
 }
 
-func (k hostSink) ReaderDead(engineHash, epoch uint64) {
+func (k hostSink) ReaderOver(engineHash, epoch uint64) {
 	k.c.deaths.put(death{engine: engineHash, epoch: epoch})
 	k.c.Wake()
 }

@@ -241,6 +241,7 @@ func (b *beside) begin() {
 	for _, g := range [...]growth{
 		{at: &v.readers.Disputed, kind: log.WireDisputed}, {at: &v.readers.Full, kind: log.ReaderWiresFull},
 		{at: &v.readers.Malformed, kind: log.SideMalformed}, {at: &v.wire.Malformed, kind: log.SideMalformed},
+		{at: &v.server.Unknown, kind: log.SideUnregistered},
 		{at: &v.wire.Refused, kind: log.SideRefused}, {at: &v.wire.Evicted, kind: log.SideRefused},
 		{at: &v.readers.Crowded, kind: log.SideRefused},
 		{at: &v.wire.AcceptErrors, kind: log.SideNoDescriptors}, {at: &v.wire.Panics, kind: log.SidePanic},

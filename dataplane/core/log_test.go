@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/deathwire"
+	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/log"
@@ -244,6 +245,21 @@ func TestWhatGoesWrongAtTheSideChannelIsSaid(t *testing.T) {
 		}},
 		{kind: log.SideMalformed, do: func(t *testing.T, _ *sideLab, p *node) {
 			dial(t, p, []byte("GET /metrics HTTP/1.1\r\nHost: an.engine:5600\r\n\r\n"))
+		}},
+		{kind: log.SideUnregistered, do: func(t *testing.T, l *sideLab, p *node) {
+			if err := p.core.Unregister(); err != nil {
+				t.Fatal(err)
+			}
+			d := l.node("D", `{}`)
+			l.name(d, p)
+			eventually(t, "it is asked", func() bool { return p.stat("side_server_unknown") > 0 })
+			eventually(t, "who asks says what is missing", func() bool {
+				failing := d.said(t, log.HandshakeFailing)
+				return len(failing) > 0 && strings.Contains(failing[0].What, handshake.Unregistered)
+			})
+			if said := p.said(t, log.SideMalformed); len(said) != 0 {
+				t.Errorf("malformed: %+v", said)
+			}
 		}},
 		{kind: log.SideRefused, do: func(t *testing.T, _ *sideLab, p *node) {
 			for i := range uint64(300) { // more than may owe their hello

@@ -100,6 +100,15 @@ func TestRequestsAtAnEngineThatDoesNotFitFailAtOnceAndTheReasonIsNamed(t *testin
 				t.Error("it is not counted")
 			}
 			d.wantSaid(t, log.HandshakeMisfit, "P", "")
+			lost := d.said(t, log.RequestLost)
+			for _, n := range lost {
+				if !strings.Contains(n.What, "does not fit this one") {
+					t.Errorf("it is said to be lost for another reason: %+v", n)
+				}
+			}
+			if said := d.said(t, log.EngineDead); len(lost) == 0 || len(said) != 0 {
+				t.Errorf("%d requests are said to be lost, and dead: %+v", len(lost), said)
+			}
 			// the lost requests and a read that ended well: it is the failed handshake alone that is counted as trouble
 			if n := d.sum("side_client_failures"); n != 1 { // shows C75.1
 				t.Errorf("%d failed handshakes are counted, want 1", n)
@@ -130,6 +139,12 @@ func TestRequestsAtAnEngineThatDoesNotFitAHostOfRanksFailAtOnce(t *testing.T) {
 	d.event(record.EvLeaseGone, later)
 	if d.core.stat("side_misfits") == 0 {
 		t.Error("it is not counted")
+	}
+	for i, r := range d.ranks {
+		n := node{core: r.core}
+		if lost := n.said(t, log.RequestLost); len(lost) == 0 || !strings.Contains(lost[0].What, "does not fit this one") {
+			t.Errorf("rank %d says of the requests %+v", i, lost)
+		}
 	}
 	f.exchange(q, d, live, 9) // shows C55.2
 }

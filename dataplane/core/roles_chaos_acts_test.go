@@ -75,7 +75,7 @@ func (c *troupe) act() {
 		switch e := c.reader.peers[i]; {
 		case e == 0:
 		case c.rnd.IntN(3) == 0:
-			hostSink{c.reader.core}.EngineDead(e) // its wire fell, or so it seemed
+			hostSink{c.reader.core}.EngineOver(e, heartbeat.Died) // its wire fell, or so it seemed
 		default:
 			c.removed++
 			c.allow(c.reader.core.RemoveEngine(e))
@@ -87,7 +87,7 @@ func (c *troupe) act() {
 		}
 	case 26:
 		if c.rnd.IntN(4) == 0 { // the reader's wire fell, or so it seemed
-			hostSink{a.core}.ReaderDead(wire.EngineHash([]byte("D")), c.reader.epoch())
+			hostSink{a.core}.ReaderOver(wire.EngineHash([]byte("D")), c.reader.epoch())
 		}
 	case 27:
 		if c.rnd.IntN(6) == 0 {
@@ -175,7 +175,7 @@ func (c *troupe) restart(i int) *actor {
 			a.ranks[r].core.ranked.carrier.Close()
 		}
 	}
-	a.core.side.close()
+	a.core.side.die()
 	if err := a.core.hosted.streams.Close(); err != nil {
 		c.t.Fatal(err)
 	}

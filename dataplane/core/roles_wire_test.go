@@ -3,11 +3,13 @@ package core
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
@@ -28,7 +30,7 @@ func (m *team) kill() {
 	if m.core.pump != nil {
 		m.core.pump.halt()
 	}
-	m.core.side.close()
+	m.core.side.die()
 	if m.core.hosted != nil {
 		m.core.hosted.streams.Close()
 	}
@@ -98,6 +100,38 @@ func TestTheDeathOfAnOwnerOfTwoRanksIsTold(t *testing.T) {
 			d.read(track, blocks(20, 4), blocks(3, 4))
 			if failed := d.event(record.EvReadFailed, track); failed.Status == record.ReadOK {
 				t.Errorf("failed: %+v", failed)
+			}
+		})
+	}
+}
+
+// The host has the wire, and its ranks say what is lost: not that P has died.
+func TestRanksAreToldWhyAnEngineIsNoMore(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		how  func(p *team)
+		kind log.Kind
+		text string
+	}{
+		{"it sleeps", func(p *team) { p.unregister(0); p.unregister(1) }, log.EngineWithdrawn, "has given its memory up"},
+		{"it is killed", (*team).kill, log.EngineDead, "is gone"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFleet(t, stream.KindShm).realTime()
+			p, d := f.team("P", 2, 1), f.team("D", 2, 1)
+			e := f.connect(d, p)
+			_, remote := p.grant("r", 7, blocks(3, 4))
+			track := d.track(e, remote, 1)
+			f.turns(200)
+			f.until("the wire is up", func() bool { return d.core.stat("side_owners_ups") > 0 })
+			tc.how(p)
+			d.event(record.EvLeaseGone, track)
+			for i, r := range d.ranks {
+				n := node{core: r.core}
+				n.wantSaid(t, tc.kind, "P", "")
+				if lost := n.said(t, log.RequestLost); len(lost) != 1 || !strings.Contains(lost[0].What, tc.text) {
+					t.Errorf("rank %d says of the request %+v", i, lost)
+				}
 			}
 		})
 	}

@@ -29,10 +29,10 @@ type peerSink interface {
 	LoadEngine(engine uint64, ranks []heartbeat.PeerRank) error
 	// SetOffset takes how the engine's CLOCK_MONOTONIC stands against our CLOCK_BOOTTIME; one that knows nothing takes it back.
 	SetOffset(engine uint64, o clock.Offset)
-	// EngineDead says that the engine of the maps in force is no more.
-	EngineDead(engine uint64)
-	// ReaderDead says that the process of a reader has died (L12).
-	ReaderDead(engineHash, epoch uint64)
+	// EngineOver says that the engine of the maps in force is no more, and why.
+	EngineOver(engine uint64, why heartbeat.Over)
+	// ReaderOver says that a life of a reader is over: it reads no more (L12).
+	ReaderOver(engineHash, epoch uint64)
 }
 
 // sideChannel is a context's part in what engines say to each other before and beside the transport: handshakes both
@@ -97,7 +97,9 @@ func newSideChannel(cfg *Config, sink peerSink, now func() clock.Instant, sites 
 	}
 	if cfg.DeathWire {
 		s.owners = deathwire.NewClient(deathwire.ClientConfig{
-			Dead: s.ownerDead, Changed: s.retry, Grace: cfg.WireGrace, WiresMax: cfg.EnginesMax,
+			Dead:      func(engine uint64, w deathwire.Wire) { s.ownerOver(engine, w, heartbeat.Died) },
+			Withdrawn: func(engine uint64, w deathwire.Wire) { s.ownerOver(engine, w, heartbeat.Withdrew) },
+			Changed:   s.retry, Grace: cfg.WireGrace, WiresMax: cfg.EnginesMax,
 		})
 	}
 	if cfg.SideChannelListen {
@@ -119,7 +121,10 @@ func (s *sideChannel) listen() error {
 	config := handshake.ServerConfig{Monotonic: serverClock}
 	if most := wiresMax(s.cfg.DeathWiresMax); s.cfg.DeathWire && most > 0 {
 		s.readers = deathwire.NewServer(deathwire.ServerConfig{
-			Self: func() (uint64, uint64) { return s.hash, s.epoch.Load() }, Dead: s.readerDead, Max: most, Grace: s.cfg.WireGrace,
+			Self:      func() (uint64, uint64) { return s.hash, s.epoch.Load() },
+			Dead:      func(engine, epoch uint64) { s.readerOver(log.ReaderDead, engine, epoch) },
+			Withdrawn: func(engine, epoch uint64) { s.readerOver(log.ReaderWithdrawn, engine, epoch) },
+			Max:       most, Grace: s.cfg.WireGrace,
 		})
 		config.Other = s.readers.Serve
 	}
@@ -227,18 +232,36 @@ func (s *sideChannel) run() {
 	}
 }
 
-// close ends all network work. After it nothing reaches the sink any more. The wires fall without a word: this life of our
+// close ends all network work. After it nothing reaches the sink any more. The wires fall behind a farewell: this life of our
 // engine is over, and owners may take back what is left of it.
 func (s *sideChannel) close() {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	if !s.shut() {
 		return
+	}
+	if s.owners != nil {
+		s.owners.Reset()
+	}
+	if s.readers != nil {
+		s.readers.EndEra()
+	}
+	s.cut()
+}
+
+// shut lets nothing begin any more: no wire is kept from here on. It reports false if it was called before.
+func (s *sideChannel) shut() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
 	}
 	s.closed = true
 	close(s.stop)
-	s.mu.Unlock()
 	s.epoch.Store(0)
+	return true
+}
+
+// cut ends what is left behind shut, and what wires are left fall without a word.
+func (s *sideChannel) cut() {
 	s.client.Close()
 	if s.owners != nil {
 		s.owners.Close()
@@ -275,9 +298,10 @@ func (s *sideChannel) Left(engine, epoch uint64) {
 	}
 }
 
-func (s *sideChannel) readerDead(engineHash, epoch uint64) {
-	s.log.Put(log.ReaderDead, s.now(), log.Entry{Hash: engineHash})
-	s.sink.ReaderDead(engineHash, epoch)
+// readerOver is the word of a reader's wire: one has died, or has withdrawn.
+func (s *sideChannel) readerOver(kind log.Kind, engineHash, epoch uint64) {
+	s.log.Put(kind, s.now(), log.Entry{Hash: engineHash})
+	s.sink.ReaderOver(engineHash, epoch)
 }
 
 // shape is our own size.

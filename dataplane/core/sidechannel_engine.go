@@ -22,17 +22,17 @@ func (k engineSink) LoadEngine(engine uint64, ranks []heartbeat.PeerRank) error 
 
 func (k engineSink) SetOffset(engine uint64, o clock.Offset) { _ = k.c.tracker.SetOffset(engine, o) }
 
-func (k engineSink) EngineDead(engine uint64) {
-	_ = k.c.tracker.EngineDead(engine)
+func (k engineSink) EngineOver(engine uint64, why heartbeat.Over) {
+	_ = k.c.tracker.EngineOver(engine, why)
 	k.c.Wake()
 }
 
-func (k engineSink) ReaderDead(engineHash, epoch uint64) {
+func (k engineSink) ReaderOver(engineHash, epoch uint64) {
 	k.c.deaths.put(death{engine: engineHash, epoch: epoch})
 	k.c.Wake()
 }
 
-// death is the end of a reader's process: the hash of its engine id, and its epoch.
+// death is the end of a reader's life: the hash of its engine id, and its epoch.
 type death struct{ engine, epoch uint64 }
 
 // deaths are those that no step has taken yet.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/log"
 )
 
@@ -47,7 +48,7 @@ func (s *sideChannel) misfit(p *sidePeer, why error) {
 	p.misfit = true
 	s.mu.Unlock()
 	s.n.misfits.Add(1)
-	s.sink.EngineDead(p.engine)
+	s.sink.EngineOver(p.engine, heartbeat.Misfits)
 }
 
 // say says something about a peer.
@@ -73,7 +74,7 @@ func (s *sideChannel) dropMisfits() {
 	defer s.mu.Unlock()
 	for _, p := range s.peers {
 		if p.misfit && p.wanted && s.watch.of(p.engine)&seenTracked != 0 {
-			s.sink.EngineDead(p.engine)
+			s.sink.EngineOver(p.engine, heartbeat.Misfits)
 		}
 	}
 }

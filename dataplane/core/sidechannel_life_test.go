@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,7 +33,14 @@ func (l *sideLab) met() (p, d *node, engine uint64) {
 }
 
 // stop ends an engine as its process's death would: its sockets close, and it steps no more.
-func stop(n *node) { n.core.side.close() }
+func stop(n *node) { n.core.side.die() }
+
+// die ends the network work as the process's death would: without a word.
+func (s *sideChannel) die() {
+	if s.shut() {
+		s.cut()
+	}
+}
 
 func TestADeadReadersLeasesAreFreedInLessThanASecond(t *testing.T) {
 	noLeaks(t)
@@ -174,6 +182,9 @@ func TestAnotherEngineAtAnOwnersAddressIsNotTakenForIt(t *testing.T) {
 		t.Errorf("the engine is %v", s)
 	}
 	d.wantSaid(t, log.WrongEngine, "P", "")
+	if said := d.said(t, log.WrongEngine); !strings.Contains(said[0].What, fmt.Sprintf(`:%d: `, port)) || !strings.Contains(said[0].What, `it is "Q", not "P"`) {
+		t.Errorf("who answers, and where, is not said: %+v", said)
+	}
 	q := l.name(d, other)
 	l.until("it is known under its own name", func() bool { return d.view(q).State == heartbeat.Connected }, other, d)
 }
@@ -209,6 +220,13 @@ func TestAnEngineThatSleepsAndWakesIsANewEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.until("its request is lost", func() bool { return len(d.take(record.EvLeaseGone)) == 1 }, p, d)
+	d.wantSaid(t, log.EngineWithdrawn, "P", "")
+	if lost := d.said(t, log.RequestLost); len(lost) != 1 || !strings.Contains(lost[0].What, "has given its memory up") {
+		t.Errorf("of the request is said %+v", lost)
+	}
+	if said := d.said(t, log.EngineDead); len(said) != 0 || d.stat("side_owners_dead") != 0 || d.stat("side_owners_withdrawn") != 1 {
+		t.Errorf("dead: %+v, %d; withdrawn: %d", said, d.stat("side_owners_dead"), d.stat("side_owners_withdrawn"))
+	}
 	if err := p.core.Register(p.regions); err != nil {
 		t.Fatal(err)
 	}
@@ -246,18 +264,46 @@ func TestContextsOpenAndCloseWithoutLeavingAnything(t *testing.T) {
 	}
 }
 
-// What a reader leaves behind when it unregisters its memory is not read any more: its wire falls without a good-bye, so the
-// owner takes back at once what no message has ended.
-func TestAReaderThatUnregistersLetsItsWireFallWithoutAWord(t *testing.T) {
+// What a reader leaves behind when it unregisters its memory, or is closed, is not read any more: the owner takes back at once what no
+// message has ended, as at its death, and knows that it is none.
+func TestAReaderThatGoesOnPurposeIsNotDead(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		how  func(d *node) error
+	}{
+		{"it unregisters its memory", func(d *node) error { return d.core.Unregister() }},
+		{"it is closed", func(d *node) error { return d.core.Close(5 * time.Second) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newSideLab(t)
+			p, d, _ := l.met()
+			began := time.Now()
+			if err := tc.how(d); err != nil {
+				t.Fatal(err)
+			}
+			l.until("the lease is freed", func() bool { return p.core.Held() == 0 && p.stat("side_readers_withdrawn") == 1 }, p)
+			if took := time.Since(began); took > p.core.cfg.Duration/2 {
+				t.Errorf("after %v", took)
+			}
+			p.wantSaid(t, log.ReaderWithdrawn, fmt.Sprintf("#%016x", wire.EngineHash([]byte("D"))), "")
+			if said := p.said(t, log.ReaderDead); len(said) != 0 || p.stat("side_readers_dead") != 0 || p.stat("side_readers_left") != 0 {
+				t.Errorf("dead: %+v, %d; left: %d", said, p.stat("side_readers_dead"), p.stat("side_readers_left"))
+			}
+		})
+	}
+}
+
+// An owner that is closed has died for none of its readers, and what they track there is lost as at its death.
+func TestAnOwnerThatIsClosedIsNotDead(t *testing.T) {
 	l := newSideLab(t)
 	p, d, _ := l.met()
-	if err := d.core.Unregister(); err != nil {
+	if err := p.core.Close(5 * time.Second); err != nil {
 		t.Fatal(err)
 	}
-	l.until("the wire is gone", func() bool { return p.stat("side_readers_wires") == 0 }, p)
-	l.until("D is known dead", func() bool { return p.stat("side_readers_dead") == 1 }, p)
-	if n := p.stat("side_readers_left"); n != 0 {
-		t.Errorf("%d readers have said that they go on purpose", n)
+	l.until("its request is lost", func() bool { return len(d.take(record.EvLeaseGone)) == 1 && d.stat("side_owners_withdrawn") == 1 }, d)
+	d.wantSaid(t, log.EngineWithdrawn, "P", "")
+	if said := d.said(t, log.EngineDead); len(said) != 0 || d.stat("side_owners_dead") != 0 {
+		t.Errorf("dead: %+v, %d", said, d.stat("side_owners_dead"))
 	}
 }
 
@@ -269,7 +315,7 @@ func TestAReaderThatHasRegisteredAgainIsKnownDead(t *testing.T) {
 	if err := d.core.Unregister(); err != nil {
 		t.Fatal(err)
 	}
-	l.until("its former life is over", func() bool { return p.core.Held() == 0 && p.stat("side_readers_dead") == 1 }, p, d)
+	l.until("its former life is over", func() bool { return p.core.Held() == 0 && p.stat("side_readers_withdrawn") == 1 }, p, d)
 	p.take(record.EvFreed)
 	if err := d.core.Register(d.regions); err != nil {
 		t.Fatal(err)
@@ -279,7 +325,7 @@ func TestAReaderThatHasRegisteredAgainIsKnownDead(t *testing.T) {
 	l.handOver(p, d, engine, "s", 2)
 	l.until("a beat was applied", func() bool { return p.stat("beats_applied") > beats && p.stat("side_readers_wires") == 1 }, p, d)
 	stop(d)
-	l.until("D is known dead", func() bool { return p.stat("side_readers_dead") == 2 && p.core.Held() == 0 }, p)
+	l.until("D is known dead", func() bool { return p.stat("side_readers_dead") == 1 && p.core.Held() == 0 }, p)
 	if evs := p.take(record.EvFreed); len(evs) != 1 || evs[0].Status != record.FreedReleased {
 		t.Errorf("freed %+v", evs)
 	}

@@ -109,7 +109,7 @@ func (s *sideChannel) Begin(epoch uint64, secret [2]uint64) {
 }
 
 // Withdraw takes all our maps back, those that the engine has set among them, and ends what was begun for this life of it:
-// peers are not asked any more, and all wires fall without a word.
+// peers are not asked any more, and all wires fall behind a farewell.
 func (s *sideChannel) Withdraw() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *sideChannel) Withdraw() {
 		s.server.Withdraw()
 	}
 	if s.owners != nil {
-		s.owners.Reset() // first: what unwant drops says good-bye
+		s.owners.Reset() // first: what unwant drops says that it leaves, which ends nothing there
 	}
 	for _, p := range s.peers {
 		s.unwant(p)

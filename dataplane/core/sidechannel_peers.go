@@ -29,8 +29,9 @@ type sidePeer struct {
 	wanted bool
 
 	epoch   uint64    // of the maps handed on last; 0: stock, or none
-	fell    uint64    // epoch of the boot that its wire has declared dead last
+	fell    uint64    // epoch of the boot that its wire has declared over last
 	fellAt  time.Time // when
+	fellFor heartbeat.Over
 	seen    uint64    // of watch, last acted on
 	refused time.Time // its maps were fetched and could not be used; zero: they were
 	unfit   error     // why
@@ -198,7 +199,7 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 		case handshake.WrongEngine: // the engine that was there is no more, and what it held neither
 			s.n.wrongEngine.Add(1)
 			s.say(log.WrongEngine, p, 0, r.Err.Error())
-			s.sink.EngineDead(p.engine)
+			s.sink.EngineOver(p.engine, heartbeat.Another)
 		case handshake.Incompatible:
 			s.misfit(p, r.Err)
 		default:
@@ -240,7 +241,7 @@ func (s *sideChannel) takeMaps(p *sidePeer, r handshake.Result) bool {
 	late = p.diedSince(first.Lease.Epoch, r.Asked) // while they were handed on
 	switch {
 	case late:
-		s.sink.EngineDead(p.engine)
+		s.sink.EngineOver(p.engine, p.fellFor)
 	case err != nil:
 		p.refused, p.unfit = time.Now(), err
 		if p.unfitAt.IsZero() {
@@ -269,7 +270,7 @@ func (p *sidePeer) diedSince(epoch uint64, asked time.Time) bool {
 
 // keepWire has a death wire to an owner whose maps are known. Under the lock.
 func (s *sideChannel) keepWire(p *sidePeer, h *wire.Handshake) {
-	if s.owners == nil || !p.wanted || s.peers[p.engine] != p {
+	if s.owners == nil || s.closed || !p.wanted || s.peers[p.engine] != p {
 		return
 	}
 	if !h.Native {
@@ -296,15 +297,16 @@ func (s *sideChannel) nonce(owner string) (n [16]byte) {
 	return deathwire.Nonce(s.life.Load().secret, owner)
 }
 
-// ownerDead is the word of a wire. It may come late: what is in force now may be the owner's next life.
-func (s *sideChannel) ownerDead(engine uint64, w deathwire.Wire) {
+// ownerOver is the word of a wire. It may come late: what is in force now may be the owner's next life.
+func (s *sideChannel) ownerOver(engine uint64, w deathwire.Wire, why heartbeat.Over) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.peers[engine]; p == nil || p.epoch != w.OwnersEpoch {
+	p := s.peers[engine]
+	if p == nil || p.epoch != w.OwnersEpoch {
 		return
 	}
-	s.peers[engine].fell, s.peers[engine].fellAt = w.OwnersEpoch, time.Now()
-	s.sink.EngineDead(engine)
+	p.fell, p.fellAt, p.fellFor = w.OwnersEpoch, time.Now(), why
+	s.sink.EngineOver(engine, why)
 }
 
 // retry asks an engine anew that may be another one by now: a wire has doubts about it, too.
@@ -328,7 +330,7 @@ func (s *sideChannel) lookAtPeers() {
 			s.client.Track(p.engine, seen&seenTracked != 0)
 		}
 		if p.misfit && seen&^was&seenTracked != 0 {
-			s.sink.EngineDead(p.engine)
+			s.sink.EngineOver(p.engine, heartbeat.Misfits)
 		}
 		if uint32(seen) != uint32(was) || seen&^was&seenBroken != 0 { // it may have come back as another one
 			s.retry(p.engine)

@@ -54,8 +54,8 @@ func (k *sunk) SetOffset(_ uint64, o clock.Offset) {
 	k.offsets = append(k.offsets, o)
 }
 
-func (k *sunk) EngineDead(uint64)         { k.mu.Lock(); k.dead++; k.mu.Unlock() }
-func (k *sunk) ReaderDead(uint64, uint64) {}
+func (k *sunk) EngineOver(uint64, heartbeat.Over) { k.mu.Lock(); k.dead++; k.mu.Unlock() }
+func (k *sunk) ReaderOver(uint64, uint64)         {}
 
 // loaded gives the last load, and how many there were.
 func (k *sunk) loaded() ([]uint32, int) {
@@ -228,7 +228,7 @@ func TestTheLateWordOfAnOldWireIsNotTakenForTheNewLife(t *testing.T) {
 		k.mu.Lock()
 		k.dead = 0
 		k.mu.Unlock()
-		d.ownerDead(1<<32, deathwire.Wire{OwnersEpoch: epoch})
+		d.ownerOver(1<<32, deathwire.Wire{OwnersEpoch: epoch}, heartbeat.Died)
 		k.mu.Lock()
 		if k.dead != want {
 			t.Errorf("the word of epoch %d ends %d engines, want %d", epoch, k.dead, want)
@@ -252,7 +252,7 @@ func TestMapsOfABootThatDiedMeanwhileAreNotItsReturn(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer := handshake.Result{Engine: engine, Asked: time.Now(), Maps: []handshake.Map{{Handshake: h}}}
-	d.ownerDead(engine, deathwire.Wire{OwnersEpoch: 5})
+	d.ownerOver(engine, deathwire.Wire{OwnersEpoch: 5}, heartbeat.Died)
 	before := loads()
 	d.take(peer, answer)
 	if loads() != before {
@@ -262,7 +262,7 @@ func TestMapsOfABootThatDiedMeanwhileAreNotItsReturn(t *testing.T) {
 
 	answer.Asked = time.Now()
 	k.mu.Lock()
-	k.dead, k.within = 0, func() { d.ownerDead(engine, deathwire.Wire{OwnersEpoch: 5}) }
+	k.dead, k.within = 0, func() { d.ownerOver(engine, deathwire.Wire{OwnersEpoch: 5}, heartbeat.Died) }
 	k.mu.Unlock()
 	d.take(peer, answer)
 	k.mu.Lock()

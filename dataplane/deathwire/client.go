@@ -13,9 +13,11 @@ import (
 // ClientConfig says what a reader does with its wires. A field that is zero has its default.
 type ClientConfig struct {
 	// Dead hears that an owner's process has died: its wire was closed without a word, and nobody answers there, or
-	// somebody else. It says of which life; another wire may have been kept meanwhile. It and Changed run on a goroutine of
-	// the client, under no lock.
+	// somebody else. It says of which life; another wire may have been kept meanwhile. It, Withdrawn and Changed run on a
+	// goroutine of the client, under no lock.
 	Dead func(engine uint64, w Wire)
+	// Withdrawn hears in place of Dead that an owner's life is over on purpose: it said farewell before its wire was closed.
+	Withdrawn func(engine uint64, w Wire)
 	// Changed hears that an owner is perhaps not the one that it was; its handshake should be asked for anew.
 	Changed func(engine uint64)
 
@@ -68,7 +70,9 @@ type Client struct {
 	n clientCounters
 }
 
-type clientCounters struct{ up, full, refused, fallen, returned, dead, others, left atomic.Uint64 }
+type clientCounters struct {
+	up, full, refused, fallen, returned, dead, withdrawn, others, left atomic.Uint64
+}
 
 // link is the wire to one owner.
 type link struct {
@@ -77,6 +81,7 @@ type link struct {
 	cancel context.CancelFunc
 	state  State    // under the client's lock
 	conn   net.Conn // while it is Up; under the client's lock
+	flags  uint16   // of the welcome on conn; likewise
 }
 
 // NewClient makes a client without a wire.
@@ -133,7 +138,7 @@ func (c *Client) Drop(engine uint64) {
 func (c *Client) drop(l *link) {
 	delete(c.wires, l.engine)
 	if l.conn != nil {
-		c.sayLeaving(l, l.conn)
+		c.say(l, Leaving)
 		l.conn.Close()
 		l.conn = nil
 	}
@@ -150,27 +155,34 @@ func (c *Client) Leave() {
 	c.leaving = true
 	for _, l := range c.wires {
 		if l.conn != nil {
-			c.sayLeaving(l, l.conn)
+			c.say(l, Leaving)
 		}
 	}
 }
 
-func (c *Client) sayLeaving(l *link, conn net.Conn) {
+// say tells an owner something on its wire, which is up.
+func (c *Client) say(l *link, k Kind) {
 	f := l.w.Self
-	f.Kind = Leaving
-	conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-	conn.Write(f.Append(nil))
+	f.Kind = k
+	l.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	l.conn.Write(f.Append(nil))
 }
 
-// Reset ends all wires without a word, as the death of this process would: this life of our engine is over, and nothing
-// will be read for it any more.
+// Reset ends all wires with a farewell: this life of our engine is over, and nothing will be read for it any more. Owners do what
+// they would do at the death of this process, and know that it is none.
 func (c *Client) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for _, l := range c.wires {
+		if l.conn != nil && l.flags&Farewells != 0 {
+			c.say(l, Farewell)
+		}
+	}
 	c.reset()
 	c.leaving = false
 }
 
+// reset ends all wires without a word. Under the lock.
 func (c *Client) reset() {
 	for _, l := range c.wires {
 		if l.conn != nil {
@@ -182,7 +194,8 @@ func (c *Client) reset() {
 	clear(c.wires)
 }
 
-// Close is Reset for good; it returns when all goroutines have ended.
+// Close ends for good what Reset has left, without a word, as the death of this process would. It returns when all goroutines have
+// ended.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -203,6 +216,8 @@ type ClientStats struct {
 	Dead     uint64 // owners found dead
 	Others   uint64 // attempts that another life of the owner, or another engine, answered
 	Left     uint64 // wires whose owner said that it goes on purpose
+
+	Withdrawn uint64 // owners whose life has ended on purpose: they said farewell
 }
 
 // Stats reads them.
@@ -210,7 +225,7 @@ func (c *Client) Stats() ClientStats {
 	n := &c.n
 	s := ClientStats{
 		Ups: n.up.Load(), Full: n.full.Load(), Refused: n.refused.Load(), Fallen: n.fallen.Load(), Returned: n.returned.Load(),
-		Dead: n.dead.Load(), Others: n.others.Load(), Left: n.left.Load(),
+		Dead: n.dead.Load(), Others: n.others.Load(), Left: n.left.Load(), Withdrawn: n.withdrawn.Load(),
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,12 +23,21 @@ const (
 	Hello   Kind = 1 // reader to owner, first: who I am
 	Welcome Kind = 2 // owner to reader: who I am, and that the wire is kept; with the hello's nonce
 	Leaving Kind = 3 // either: this process goes on purpose: the end of a reader's wire ends nothing then, an owner's serves until its end
+
+	// Farewell is the last word of either before it closes its end on purpose: the life of its engine that the wire is of is over,
+	// and all that is held by it or for it ends as at its death. It is said to who has Farewells in its flags.
+	Farewell Kind = 4
 )
 
-// Frame is all that is ever sent on a wire. Little-endian: "KVLW", version u8, kind u8, two zero bytes, engine hash u64,
+// Farewells, in the flags of a hello or a welcome: who says so understands a farewell. Others see the wire fall without a word, and
+// take it for a death. Who knows no flags passes over them.
+const Farewells = 1
+
+// Frame is all that is ever sent on a wire. Little-endian: "KVLW", version u8, kind u8, flags u16, engine hash u64,
 // boot epoch u64, nonce 16 bytes.
 type Frame struct {
 	Kind   Kind
+	Flags  uint16 // of Hello and Welcome: Farewells; else 0
 	Engine uint64 // wire.EngineHash of the sender's engine id
 	Epoch  uint64 // the sender's boot epoch, not 0
 	Nonce  [16]byte
@@ -47,23 +56,27 @@ var ErrFrame = errors.New("deathwire: malformed frame")
 
 // Append encodes a frame.
 func (f *Frame) Append(dst []byte) []byte {
-	dst = append(append(dst, magic...), Version, byte(f.Kind), 0, 0)
+	dst = append(append(dst, magic...), Version, byte(f.Kind))
+	dst = binary.LittleEndian.AppendUint16(dst, f.Flags)
 	dst = binary.LittleEndian.AppendUint64(dst, f.Engine)
 	dst = binary.LittleEndian.AppendUint64(dst, f.Epoch)
 	return append(dst, f.Nonce[:]...)
 }
 
-// Parse reads a frame. The two zero bytes are not looked at.
+// Parse reads a frame. No flag is wrong.
 func Parse(b []byte) (Frame, error) {
 	if len(b) != FrameLen || string(b[:4]) != magic {
 		return Frame{}, fmt.Errorf("%w: %.8q", ErrFrame, b[:min(len(b), 8)])
 	}
-	f := Frame{Kind: Kind(b[5]), Engine: binary.LittleEndian.Uint64(b[8:]), Epoch: binary.LittleEndian.Uint64(b[16:])}
+	f := Frame{
+		Kind: Kind(b[5]), Flags: binary.LittleEndian.Uint16(b[6:]),
+		Engine: binary.LittleEndian.Uint64(b[8:]), Epoch: binary.LittleEndian.Uint64(b[16:]),
+	}
 	copy(f.Nonce[:], b[24:])
 	switch {
 	case b[4] != Version:
 		return Frame{}, fmt.Errorf("%w: version %d, want %d", ErrFrame, b[4], Version)
-	case f.Kind < Hello || f.Kind > Leaving:
+	case f.Kind < Hello || f.Kind > Farewell:
 		return Frame{}, fmt.Errorf("%w: kind %d", ErrFrame, b[5])
 	case f.Epoch == 0:
 		return Frame{}, fmt.Errorf("%w: epoch 0", ErrFrame)

@@ -32,7 +32,7 @@ func TestFramesThatAreNoneAreRefused(t *testing.T) {
 		{"another magic", func(b []byte) []byte { b[3]++; return b }},
 		{"another version", func(b []byte) []byte { b[4]++; return b }},
 		{"kind 0", func(b []byte) []byte { b[5] = 0; return b }},
-		{"a kind of later", func(b []byte) []byte { b[5] = 4; return b }},
+		{"a kind of later", func(b []byte) []byte { b[5] = 5; return b }},
 		{"epoch 0", func(b []byte) []byte { b[16] = 0; return b }},
 		{"too short", func(b []byte) []byte { return b[:FrameLen-1] }},
 		{"too long", func(b []byte) []byte { return append(b, 0) }},

@@ -35,21 +35,24 @@ const (
 // run keeps one wire.
 func (c *Client) run(ctx context.Context, l *link) {
 	var (
-		known bool      // it was up once
-		fell  time.Time // it was closed then, and nobody was met since; zero: it was not
-		fails int
-		flaps int
+		known  bool      // it was up once
+		parted bool      // it ended behind a farewell when it was up last
+		fell   time.Time // it was closed then, and nobody was met since; zero: it was not
+		fails  int
+		flaps  int
 	)
 	for ctx.Err() == nil {
-		conn, got := c.connect(ctx, l, fell)
+		conn, flags, got := c.connect(ctx, l, fell)
 		if got == met {
 			if !fell.IsZero() {
 				c.n.returned.Add(1)
 			}
 			known, fails, fell = true, 0, time.Time{}
 			up := time.Now()
-			switch c.hold(ctx, l, conn) {
-			case endClosed:
+			ended := c.hold(ctx, l, conn, flags)
+			parted = ended == endParted
+			switch ended {
+			case endClosed, endParted:
 				c.n.fallen.Add(1)
 				if fell = time.Now(); fell.Sub(up) > flapSpan {
 					flaps = 0
@@ -69,10 +72,10 @@ func (c *Client) run(ctx context.Context, l *link) {
 			return
 		case got == another && known:
 			c.n.others.Add(1)
-			c.end(ctx, l)
+			c.end(ctx, l, parted)
 			return
 		case got == refused && known, over && (got == hungUp || got == unreachable):
-			c.end(ctx, l)
+			c.end(ctx, l, parted)
 			return
 		case !fell.IsZero() && (got == hungUp || got == unreachable):
 			c.sleep(ctx, min(graceStep, c.cfg.Grace))
@@ -88,14 +91,14 @@ func (c *Client) run(ctx context.Context, l *link) {
 			c.tell(ctx, c.cfg.Changed, l.engine)
 		}
 		fell = time.Time{}
-		c.set(l, Down, nil)
+		c.set(l, Down, nil, 0)
 		c.sleep(ctx, min(retryMin<<min(fails, 10), retryMax))
 		fails++
 	}
 }
 
-// connect makes one attempt. Within the grace connecting may take what is left of it.
-func (c *Client) connect(ctx context.Context, l *link, fell time.Time) (net.Conn, answer) {
+// connect makes one attempt, and gives the flags of the welcome. Within the grace connecting may take what is left of it.
+func (c *Client) connect(ctx context.Context, l *link, fell time.Time) (net.Conn, uint16, answer) {
 	most := dialMax
 	if !fell.IsZero() {
 		most = max(c.cfg.Grace-time.Since(fell), graceStep)
@@ -104,18 +107,18 @@ func (c *Client) connect(ctx context.Context, l *link, fell time.Time) (net.Conn
 	conn, err := c.cfg.Dial(dialing, l.w.Addr)
 	cancel()
 	if err != nil {
-		return nil, whyNot(err)
+		return nil, 0, whyNot(err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	got := c.greet(conn, l)
+	flags, got := c.greet(conn, l)
 	if !stop() && got == met {
 		got = local // it was let go meanwhile: the connection is closed
 	}
 	if got != met {
 		conn.Close()
-		return nil, got
+		return nil, 0, got
 	}
-	return conn, met
+	return conn, flags, met
 }
 
 func whyNot(err error) answer {
@@ -129,12 +132,12 @@ func whyNot(err error) answer {
 	return unreachable
 }
 
-// greet says hello and reads the welcome.
-func (c *Client) greet(conn net.Conn, l *link) answer {
+// greet says hello and reads the welcome, of which it gives the flags.
+func (c *Client) greet(conn net.Conn, l *link) (uint16, answer) {
 	steady(conn)
 	conn.SetDeadline(time.Now().Add(c.cfg.HelloAnswer))
 	f := l.w.Self
-	f.Kind = Hello
+	f.Kind, f.Flags = Hello, Farewells
 	var b [FrameLen]byte
 	_, err := conn.Write(f.Append(nil))
 	if err == nil {
@@ -142,19 +145,19 @@ func (c *Client) greet(conn net.Conn, l *link) answer {
 	}
 	if err != nil {
 		if closedByPeer(err) {
-			return hungUp
+			return 0, hungUp
 		}
-		return silent
+		return 0, silent
 	}
 	conn.SetDeadline(time.Time{})
 	w, err := Parse(b[:])
 	switch {
 	case err != nil || w.Kind != Welcome:
-		return another
+		return 0, another
 	case w.Engine != l.w.Owner || w.Epoch != l.w.OwnersEpoch || w.Nonce != l.w.Self.Nonce:
-		return another
+		return 0, another
 	}
-	return met
+	return w.Flags, met
 }
 
 // end is how a wire that was up ended.
@@ -162,40 +165,44 @@ type end uint8
 
 const (
 	endClosed end = iota // by the owner's end
+	endParted            // likewise, behind a farewell
 	endOther             // the network, or something that is no frame
 )
 
 // hold waits for the end of a wire. That of an owner which has said that it leaves is like any other: it served until then, and
 // is over now.
-func (c *Client) hold(ctx context.Context, l *link, conn net.Conn) end {
+func (c *Client) hold(ctx context.Context, l *link, conn net.Conn, flags uint16) end {
 	defer conn.Close()
 	c.n.up.Add(1)
-	if !c.set(l, Up, conn) {
+	if !c.set(l, Up, conn, flags) {
 		return endOther
 	}
-	defer c.set(l, Connecting, nil)
+	defer c.set(l, Connecting, nil, 0)
+	closed := endClosed
 	for left := false; ; {
 		var b [FrameLen]byte
 		_, err := io.ReadFull(conn, b[:])
 		switch {
 		case err != nil && closedByPeer(err):
-			return endClosed
+			return closed
 		case err != nil:
 			return endOther
 		}
 		f, err := Parse(b[:])
-		if err != nil || f.Kind != Leaving || f.Engine != l.w.Owner || f.Epoch != l.w.OwnersEpoch {
+		switch {
+		case err != nil || f.Kind < Leaving || f.Engine != l.w.Owner || f.Epoch != l.w.OwnersEpoch:
 			return endOther
-		}
-		if !left {
+		case f.Kind == Farewell:
+			closed = endParted
+		case !left:
 			c.n.left.Add(1)
+			left = true
 		}
-		left = true
 	}
 }
 
 // set notes where a wire stands. It reports false if nobody wants it any more.
-func (c *Client) set(l *link, s State, conn net.Conn) bool {
+func (c *Client) set(l *link, s State, conn net.Conn, flags uint16) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.wires[l.engine] != l {
@@ -204,21 +211,25 @@ func (c *Client) set(l *link, s State, conn net.Conn) bool {
 	if l.state != Gone {
 		l.state = s
 	}
-	l.conn = conn
+	l.conn, l.flags = conn, flags
 	if conn != nil && c.leaving {
-		c.sayLeaving(l, conn)
+		c.say(l, Leaving)
 	}
 	return true
 }
 
-// end is the owner's death.
-func (c *Client) end(ctx context.Context, l *link) {
-	if !c.set(l, Gone, nil) {
+// end is the end of the owner's life: parted, it has said farewell; else its process has died.
+func (c *Client) end(ctx context.Context, l *link, parted bool) {
+	if !c.set(l, Gone, nil, 0) {
 		return
 	}
-	c.n.dead.Add(1)
-	if c.cfg.Dead != nil && ctx.Err() == nil {
-		c.cfg.Dead(l.engine, l.w)
+	n, over := &c.n.dead, c.cfg.Dead
+	if parted {
+		n, over = &c.n.withdrawn, c.cfg.Withdrawn
+	}
+	n.Add(1)
+	if over != nil && ctx.Err() == nil {
+		over(l.engine, l.w)
 	}
 	c.tell(ctx, c.cfg.Changed, l.engine)
 }

@@ -81,7 +81,7 @@ func (w *world) hello(c net.Conn, who who, nonce [16]byte) *Frame {
 func (w *world) mustHang(who who, nonce [16]byte) net.Conn {
 	w.t.Helper()
 	c, f := w.hang(who, nonce)
-	if want := (Frame{Kind: Welcome, Engine: owner.engine, Epoch: owner.epoch, Nonce: nonce}); f == nil || *f != want {
+	if want := (Frame{Kind: Welcome, Flags: Farewells, Engine: owner.engine, Epoch: owner.epoch, Nonce: nonce}); f == nil || *f != want {
 		w.t.Fatalf("the owner says %v, want %v", f, want)
 	}
 	return c

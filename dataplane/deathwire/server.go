@@ -17,6 +17,8 @@ type ServerConfig struct {
 	Self func() (engine, epoch uint64)
 	// Dead hears that the process of a reader has died. It runs on goroutines of the server, under no lock.
 	Dead func(engine, epoch uint64)
+	// Withdrawn hears in place of Dead that a life of a reader is over on purpose: it said farewell before its wire was closed.
+	Withdrawn func(engine, epoch uint64)
 
 	Max          int           // wires at once; 4,096
 	Grace        time.Duration // for the same name to return; 0 is 0
@@ -51,13 +53,15 @@ type Server struct {
 
 // wire is one connection.
 type wire struct {
-	c    net.Conn
-	peer *peer
-	ours bool // this end closes it
+	c     net.Conn
+	peer  *peer
+	self  Frame  // what is said on it: who we were when it was kept, and its nonce
+	flags uint16 // of its hello
+	ours  bool   // this end closes it
 }
 
 type serverCounters struct {
-	kept, full, evicted, silent, malformed, crowded, unwanted, fallen, returned, ended, left, dead, disputed atomic.Uint64
+	kept, full, evicted, silent, malformed, crowded, unwanted, fallen, returned, ended, left, dead, withdrawn, disputed atomic.Uint64
 }
 
 // NewServer makes a server that has no wire yet.
@@ -182,9 +186,9 @@ const writeTimeout = time.Second
 
 // keep gives a wire its place and tells the reader so.
 func (s *Server) keep(w *wire, hello Frame) bool {
-	engine, epoch := s.cfg.Self()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	engine, epoch := s.cfg.Self() // under the lock: what is kept behind EndEra is of the era after it
 	switch {
 	case s.closed || !s.unpend(w):
 		return false
@@ -205,19 +209,24 @@ func (s *Server) keep(w *wire, hello Frame) bool {
 		s.n.returned.Add(1)
 	}
 	s.n.kept.Add(1)
-	w.peer = p
+	w.peer, w.flags = p, hello.Flags
+	w.self = Frame{Engine: engine, Epoch: epoch, Nonce: hello.Nonce}
 	s.open[w] = struct{}{}
 	steady(w.c)
 	// Under the lock, so that no leaving goes out before it: 40 bytes into an empty buffer.
-	w.c.SetWriteDeadline(time.Now().Add(writeTimeout))
-	f := Frame{Kind: Welcome, Engine: engine, Epoch: epoch, Nonce: hello.Nonce}
-	b := f.Append(nil)
+	w.say(Welcome, Farewells)
 	if s.leaving {
-		f.Kind = Leaving
-		b = f.Append(b)
+		w.say(Leaving, 0)
 	}
-	w.c.Write(b) // an error shows in the read
 	return true
+}
+
+// say tells a reader something. An error shows in the read.
+func (w *wire) say(k Kind, flags uint16) {
+	f := w.self
+	f.Kind, f.Flags = k, flags
+	w.c.SetWriteDeadline(time.Now().Add(writeTimeout))
+	w.c.Write(f.Append(nil))
 }
 
 // evict makes a place: the wires of the peer that nobody has heard for the longest go. A reader says its hello within moments
@@ -246,13 +255,17 @@ func (s *Server) hold(w *wire, hello Frame) (byPeer bool) {
 			return closedByPeer(err)
 		}
 		f, err := Parse(b[:])
-		if err != nil || f.Kind != Leaving || f.Engine != hello.Engine || f.Epoch != hello.Epoch || f.Nonce != hello.Nonce {
+		if err != nil || f.Kind < Leaving || f.Engine != hello.Engine || f.Epoch != hello.Epoch || f.Nonce != hello.Nonce {
 			s.n.malformed.Add(1)
 			return false
 		}
-		s.n.left.Add(1)
 		s.mu.Lock()
-		w.peer.left = true
+		if f.Kind == Farewell {
+			w.peer.parted = true
+		} else {
+			w.peer.left = true
+			s.n.left.Add(1)
+		}
 		s.mu.Unlock()
 	}
 }
@@ -297,19 +310,23 @@ func (s *Server) startGrace(p *peer) {
 			return
 		}
 		p.grace = nil
-		dead := p.counts()
+		over := p.counts()
+		n, tell := &s.n.dead, s.cfg.Dead
+		if p.parted {
+			n, tell = &s.n.withdrawn, s.cfg.Withdrawn
+		}
 		p.fell = false
 		s.table.places--
 		s.table.settle(p)
-		if dead {
+		if over {
 			s.telling.Add(1) // before Close can have the lock
 			defer s.telling.Done()
 		}
 		s.mu.Unlock()
-		if dead {
-			s.n.dead.Add(1)
-			if s.cfg.Dead != nil {
-				s.cfg.Dead(p.engine, p.epoch)
+		if over {
+			n.Add(1)
+			if tell != nil {
+				tell(p.engine, p.epoch)
 			}
 		}
 	})
@@ -321,25 +338,27 @@ const lateLeast = 200 * time.Millisecond
 
 // Leave tells all readers, once, that we go on purpose. Their wires stay up for as long as we serve.
 func (s *Server) Leave() {
-	engine, epoch := s.cfg.Self()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := s.leaving
-	s.leaving = true
-	if was || epoch == 0 {
+	if s.leaving {
 		return
 	}
+	s.leaving = true
 	for w := range s.open {
-		f := Frame{Kind: Leaving, Engine: engine, Epoch: epoch, Nonce: w.peer.nonce}
-		w.c.SetWriteDeadline(time.Now().Add(writeTimeout))
-		w.c.Write(f.Append(nil))
+		w.say(Leaving, 0)
 	}
 }
 
-// EndEra closes all wires and forgets all readers: there is nothing of them here any more. Who comes back is asked anew.
+// EndEra closes all wires with a farewell and forgets all readers: there is nothing of them here any more. Who comes back is asked
+// anew. Self has said epoch 0 before it, or that of the next era.
 func (s *Server) EndEra() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for w := range s.open {
+		if w.flags&Farewells != 0 {
+			w.say(Farewell, 0)
+		}
+	}
 	s.endEra()
 	s.leaving = false
 }
@@ -352,7 +371,7 @@ func (s *Server) endEra() {
 	s.table.clear()
 }
 
-// Close ends all wires. Their goroutines end with it, and are their callers' to wait for. No Dead runs after it.
+// Close ends all wires, without a word where EndEra has not. Their goroutines end with it, and are their callers' to wait for. No Dead runs after it.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -399,6 +418,7 @@ type ServerStats struct {
 	Ended     uint64 // wires that ended otherwise
 	Left      uint64 // wires whose reader said that it goes on purpose
 	Dead      uint64 // readers found dead
+	Withdrawn uint64 // readers whose life has ended on purpose: they said farewell
 	Disputed  uint64 // readers of whom two nonces were heard: nothing is believed of them
 	Unheard   uint64 // hellos and leavings of readers that found no room on their way from the step
 }
@@ -412,7 +432,7 @@ func (s *Server) Stats() ServerStats {
 	return ServerStats{
 		Wires: open, Places: places, Known: known, Kept: n.kept.Load(), Full: n.full.Load(), Evicted: n.evicted.Load(), Silent: n.silent.Load(),
 		Malformed: n.malformed.Load(), Crowded: n.crowded.Load(), Unwanted: n.unwanted.Load(), Fallen: n.fallen.Load(),
-		Returned: n.returned.Load(), Ended: n.ended.Load(), Left: n.left.Load(), Dead: n.dead.Load(), Disputed: n.disputed.Load(),
+		Returned: n.returned.Load(), Ended: n.ended.Load(), Left: n.left.Load(), Dead: n.dead.Load(), Withdrawn: n.withdrawn.Load(), Disputed: n.disputed.Load(),
 		Unheard: s.inbox.dropped.Load(),
 	}
 }

@@ -24,6 +24,7 @@ type peer struct {
 	wires    int
 	heard    bool // a rank has heard the nonce from (engine, epoch)
 	left     bool // it goes on purpose
+	parted   bool // it has said farewell on its wire: the end of its life is no death
 	disputed bool // a rank has heard another nonce as well: somebody lies, and the lease decides
 	fell     bool // its last wire was closed by the peer
 	grace    *time.Timer
@@ -107,7 +108,7 @@ func (t *table) open(n name) (p *peer, back bool) {
 			p.enline(&t.mute)
 		}
 	}
-	p.left, p.fell = false, false // a new wire speaks for itself
+	p.left, p.parted, p.fell = false, false, false // a new wire speaks for itself
 	return p, back
 }
 

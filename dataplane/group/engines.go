@@ -13,15 +13,16 @@ import (
 type engine struct {
 	facts    *facts // nil: none in this place
 	maps     []PeerMap
-	epoch    uint64        // of the boot that the maps are of
-	died     bool          // that boot: the ranks are told that there are no maps
-	need     uint64        // ranks of ours that have still to be told them
-	up       uint64        // ranks of ours that are connected to it
-	isUp     bool          // EvEngineUp was said, or waits
-	offAt    clock.Instant // since when it is not up
-	missedAt clock.Instant // when a request was lost, given up in trouble, or could not be read here last; 0: none was
-	upAt     clock.Instant // and since when it is; this and the next two for the stats page
-	took     time.Duration // from offAt to upAt
+	epoch    uint64         // of the boot that the maps are of
+	why      heartbeat.Over // of died
+	died     bool           // that boot: the ranks are told that there are no maps
+	need     uint64         // ranks of ours that have still to be told them
+	up       uint64         // ranks of ours that are connected to it
+	isUp     bool           // EvEngineUp was said, or waits
+	offAt    clock.Instant  // since when it is not up
+	missedAt clock.Instant  // when a request was lost, given up in trouble, or could not be read here last; 0: none was
+	upAt     clock.Instant  // and since when it is; this and the next two for the stats page
+	took     time.Duration  // from offAt to upAt
 	connects uint64
 	pend     uint8  // pendDown, pendUp, pendDrains
 	drains   uint64 // epoch of the boot of which it was said that it drains
@@ -89,7 +90,7 @@ func (g *Group) takeNews() bool {
 		}
 	}
 	if s.mapsNew {
-		e.maps, e.epoch, e.died = s.maps, s.epoch, len(s.maps) == 0
+		e.maps, e.epoch, e.died, e.why = s.maps, s.epoch, len(s.maps) == 0, s.why
 		if !e.died && e.strange == e.epoch {
 			e.strange = 0
 		}
@@ -284,8 +285,12 @@ func (g *Group) tellMaps(r *rank) {
 		if rec == nil {
 			return
 		}
+		rank := reach[b.at]
+		if e.died {
+			rank = uint32(e.why)
+		}
 		record.PutBlob(rec, record.Blob{
-			Kind: record.BlobPeer, Rank: reach[b.at], Handle: e.facts.handle, Total: uint32(len(data)), Offset: uint32(b.off),
+			Kind: record.BlobPeer, Rank: rank, Handle: e.facts.handle, Total: uint32(len(data)), Offset: uint32(b.off),
 		}, data[b.off:b.off+n])
 		if b.off += n; b.off < len(data) {
 			continue

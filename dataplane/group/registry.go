@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/wire"
@@ -59,7 +60,8 @@ type seat struct {
 	offsetNew bool
 	facts     *facts
 	maps      []PeerMap
-	epoch     uint64 // of the maps
+	epoch     uint64         // of the maps
+	why       heartbeat.Over // there are none
 	offset    clock.Offset
 }
 
@@ -193,9 +195,12 @@ func mapOf(maps []PeerMap, rank uint32) []byte {
 	return nil
 }
 
-// EngineDead says that the process of the engine whose maps were handed in last is gone: the ranks report what is tracked there as
-// lost, until LoadEngine brings the maps of another boot. The two are carried out in the order in which they are said. Any goroutine.
-func (g *Group) EngineDead(engine uint64) error {
+// EngineDead is EngineOver of an engine that has died.
+func (g *Group) EngineDead(engine uint64) error { return g.EngineOver(engine, heartbeat.Died) }
+
+// EngineOver says that the engine whose maps were handed in last is no more: the ranks report what is tracked there as lost, until
+// LoadEngine brings the maps of another boot. The two are carried out in the order in which they are said. Any goroutine.
+func (g *Group) EngineOver(engine uint64, why heartbeat.Over) error {
 	r := g.reg
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,7 +208,7 @@ func (g *Group) EngineDead(engine uint64) error {
 	if s == nil {
 		return ErrStale
 	}
-	s.maps, s.epoch, s.mapsNew = nil, 0, true
+	s.maps, s.epoch, s.mapsNew, s.why = nil, 0, true, why
 	r.note(i)
 	return nil
 }

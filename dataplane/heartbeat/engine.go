@@ -38,7 +38,8 @@ type engine struct {
 	facts *facts // in force; nil: none yet
 	links []link // to the ranks of facts
 	want  want   // news that wait for a walk, or for their time
-	dead  bool   // EngineDead; until the next handshake nothing is tried
+	dead  bool   // EngineOver; until the next handshake nothing is tried
+	why   Over   // what was tracked there last was lost
 	conn  uint32 // how often a link was loaded: the generation of its posts
 
 	healAt clock.Instant // no load before it

@@ -156,10 +156,13 @@ func (t *Tracker) SetOffset(engine uint64, o clock.Offset) error {
 	return t.tell(engine, func(e *entry) { e.offset, e.offsetNew = o, true })
 }
 
-// EngineDead says that the engine of the handshake in force is no more: its death wire fell. What is tracked there is lost
-// now, and nothing is tried until another handshake comes: SetLocal does not hand in those that are known. Any goroutine.
-func (t *Tracker) EngineDead(engine uint64) error {
-	return t.tell(engine, func(e *entry) { e.given, e.dead, e.over = nil, true, true })
+// EngineDead is EngineOver of an engine that has died: its death wire fell.
+func (t *Tracker) EngineDead(engine uint64) error { return t.EngineOver(engine, Died) }
+
+// EngineOver says that the engine of the handshake in force is no more. What is tracked there is lost now, and nothing is tried
+// until another handshake comes: SetLocal does not hand in those that are known. Any goroutine.
+func (t *Tracker) EngineOver(engine uint64, why Over) error {
+	return t.tell(engine, func(e *entry) { e.given, e.dead, e.over, e.why = nil, true, true, why })
 }
 
 func (t *Tracker) tell(engine uint64, what func(*entry)) error {

@@ -14,6 +14,7 @@ type want struct {
 	taken   bool          // they are to be installed: what was tracked under the ones before is lost
 	at      clock.Instant // facts are not taken before it
 	dead    bool
+	why     Over // of dead
 	removed bool
 }
 
@@ -40,7 +41,7 @@ func (t *Tracker) takeRegistry(now clock.Instant) {
 		}
 		e.want.removed = e.want.removed || n.removed
 		if n.dead {
-			e.want = want{dead: true, removed: e.want.removed}
+			e.want = want{dead: true, why: n.why, removed: e.want.removed}
 		}
 		if n.given != nil {
 			t.counters.Handshakes++
@@ -61,7 +62,7 @@ func (t *Tracker) become(i uint32, now clock.Instant) {
 		t.remove(i, now)
 	case w.dead:
 		w.dead = false
-		t.die(i, now)
+		t.die(i, w.why, now)
 	case w.facts != nil && !w.taken:
 		t.handshake(i, w.facts, now)
 	}
@@ -100,7 +101,7 @@ func (t *Tracker) handshake(i uint32, f *facts, now clock.Instant) {
 	default:
 		t.sayEngine(log.EngineReplaced, e, uint64(e.requests), 0)
 		t.engineDown(i, uint64(e.requests))
-		e.before, e.replacedAt = e.facts.epoch, now
+		e.before, e.replacedAt, e.why = e.facts.epoch, now, Replaced
 		t.startWalk(i, walkLose, now)
 	}
 	e.want.at, e.want.taken = 0, true
@@ -124,8 +125,9 @@ func (t *Tracker) install(i uint32, now clock.Instant) {
 }
 
 // die takes the word of others that the engine of the facts in force is no more.
-func (t *Tracker) die(i uint32, now clock.Instant) {
+func (t *Tracker) die(i uint32, why Over, now clock.Instant) {
 	e := &t.engines[i]
+	e.why = why
 	switch {
 	case e.facts == nil: // dead before it was loaded, or another engine answers at its address: nobody will say more of what waits
 		if e.state == Loading {
@@ -139,7 +141,7 @@ func (t *Tracker) die(i uint32, now clock.Instant) {
 		return
 	}
 	t.counters.EnginesDead++
-	t.sayEngine(log.EngineDead, e, uint64(e.requests), 0)
+	t.sayOver(e)
 	t.engineDown(i, uint64(e.requests))
 	t.forgetLeaving(e)
 	t.stopRounds(i)
@@ -168,6 +170,7 @@ func (t *Tracker) remove(i uint32, now clock.Instant) {
 	for k := range e.links {
 		e.links[k].brokenAt = now
 	}
+	e.why = Removed
 	t.setState(i, Removing)
 	t.startWalk(i, walkLose, now)
 	t.loads.Set(i, now)

@@ -269,7 +269,7 @@ func (t *Tracker) expireStrange(now clock.Instant) {
 		if m == none || now.Before(t.remotes.all[m].deadline) {
 			return
 		}
-		t.lose(m, now)
+		t.lose(m, Replaced, now)
 	}
 }
 

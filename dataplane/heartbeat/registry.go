@@ -75,7 +75,8 @@ type entry struct {
 	offset    clock.Offset
 	offsetNew bool
 	dead      bool // the step has still to hear that it is over
-	over      bool // EngineDead since the last handshake
+	over      bool // EngineOver since the last handshake
+	why       Over // of dead
 	removed   bool
 }
 
@@ -321,6 +322,7 @@ type news struct {
 	offset    clock.Offset
 	offsetNew bool
 	dead      bool
+	why       Over // of dead
 	removed   bool
 }
 
@@ -346,7 +348,7 @@ func (r *registry) takeNews() (i uint32, n news, ok, busy bool) {
 		return i, n, true, false
 	}
 	e := &p.now
-	n = news{given: e.given, offset: e.offset, offsetNew: e.offsetNew, dead: e.dead, removed: e.removed}
+	n = news{given: e.given, offset: e.offset, offsetNew: e.offsetNew, dead: e.dead, why: e.why, removed: e.removed}
 	e.given, e.offsetNew, e.dead = nil, false, false
 	return i, n, true, false
 }

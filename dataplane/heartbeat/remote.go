@@ -22,7 +22,8 @@ type remote struct {
 	read       bool // a local request has the data: the message is a completion, else a release
 	gone       bool // the lease is over, or nothing can be known of it: no heartbeat, no read
 	stale      bool // gone by a fence read: other ranks may still hold it, so the release is sent all the same
-	lost       bool // its engine was replaced or removed
+	lost       bool // its engine is no more, or was not reached for too long
+	why        Over // lost
 	fixed      bool // no heartbeat renews it: it ends at a point in time
 	byClock    bool // gone, as far as our clock tells: its owner may still hold it
 	unsendable bool // there was no room for its id, or the stock format cannot carry it: no message names it

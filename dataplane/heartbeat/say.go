@@ -21,6 +21,19 @@ func (t *Tracker) sayEngine(k log.Kind, e *engine, a, b uint64) {
 	t.cfg.Log.Put(k, t.now, log.Entry{Engine: e.id, Hash: e.hash, A: a, B: b})
 }
 
+// sayOver says that an engine is no more, and how many requests are lost with it. Whether it fits, and who answers in its place, was
+// said by the context that has asked it.
+func (t *Tracker) sayOver(e *engine) {
+	kind := log.EngineUnusable
+	switch e.why {
+	case Died:
+		kind = log.EngineDead
+	case Withdrew:
+		kind = log.EngineWithdrawn
+	}
+	t.cfg.Log.Put(kind, t.now, log.Entry{Engine: e.id, Hash: e.hash, A: uint64(e.requests), Text: e.why.String()})
+}
+
 // sayRemote says something about a lease of others.
 func (t *Tracker) sayRemote(k log.Kind, r *remote, a, b uint64) {
 	if t.cfg.Log == nil {
@@ -50,10 +63,19 @@ func (t *Tracker) sayGone(r *remote) {
 	switch {
 	case t.asleep || t.draining: // on purpose
 	case r.lost:
-		t.sayRemote(log.RequestLost, r, 0, 0)
+		t.sayLost(r)
 	case r.byClock:
 		t.sayRemote(log.LeaseOver, r, 0, 0)
 	case !r.unsendable: // that was said when it was tracked
 		t.sayRemote(log.LeaseGone, r, 0, 0)
 	}
+}
+
+// sayLost says of a request that is not being read that its engine is no more, and why.
+func (t *Tracker) sayLost(r *remote) {
+	if t.cfg.Log == nil {
+		return
+	}
+	e := &t.engines[r.engine]
+	t.cfg.Log.Put(log.RequestLost, t.now, log.Entry{Engine: e.id, Hash: e.hash, Request: t.remotes.idOf(r), Text: r.why.String()})
 }

@@ -132,7 +132,7 @@ func (t *Tracker) loseOver(i uint32, left *int, now clock.Instant) bool {
 			}
 			if r := &t.remotes.all[m]; max(r.arrival, down).Add(over) <= now {
 				*left -= loseCost
-				t.lose(m, now)
+				t.lose(m, Unheard, now)
 			}
 		}
 		e.walkEnd = e.stock.start()
@@ -181,7 +181,7 @@ func (t *Tracker) loseAll(i uint32, left *int, now clock.Instant) bool {
 			m = e.strange.head
 		}
 		if m != none {
-			t.lose(m, now)
+			t.lose(m, e.why, now)
 			continue
 		}
 		k := 0
@@ -198,9 +198,9 @@ func (t *Tracker) loseAll(i uint32, left *int, now clock.Instant) bool {
 }
 
 // lose ends one remote without an answer of its engine.
-func (t *Tracker) lose(m uint32, now clock.Instant) {
+func (t *Tracker) lose(m uint32, why Over, now clock.Instant) {
 	r := &t.remotes.all[m]
-	r.lost = true
+	r.lost, r.why = true, why
 	t.remotes.unindex(m) // a later request of that name is another matter
 	t.displace(m)
 	t.counters.Lost += uint64(r.users)

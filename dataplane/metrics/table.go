@@ -223,8 +223,10 @@ var table = []metric{
 	counter("handshakes_served_total", ofRequests, "Handshakes of others that were answered.", "side_server_answered"),
 	counter("handshakes_refused_total", ofRequests, "Handshakes of others that could not be, by why.").by("why",
 		is("malformed", "side_server_malformed"), is("unknown_rank", "side_server_unknown"), is("crowded", "side_zmtp_refused")),
-	counter("owners_dead_total", ofRequests, "Engines read from that their death wires showed as dead.", "side_owners_dead"),
-	counter("readers_dead_total", ofRequests, "Readers that their death wires showed as dead.", "side_readers_dead"),
+	counter("owners_dead_total", ofRequests, "Engines read from whose death wires fell without a word: their processes died.", "side_owners_dead"),
+	counter("owners_withdrawn_total", ofRequests, "Engines read from that gave their memory up on purpose, asleep or closed, as their death wires said.", "side_owners_withdrawn"),
+	counter("readers_dead_total", ofRequests, "Readers whose death wires fell without a word: their processes died.", "side_readers_dead"),
+	counter("readers_withdrawn_total", ofRequests, "Readers that gave their memory up on purpose, asleep or closed, as their death wires said.", "side_readers_withdrawn"),
 
 	// ---- remote engines by name
 	gauge("remote_connected", ofAll, "1: connected to all ranks that this one talks to.").with("remote", "hash"),

@@ -19,9 +19,9 @@ type EngineGone struct{ Engine uint64 }
 // begins it anew. Total 0 and no piece: there is none any more.
 type Blob struct {
 	Kind   uint32
-	Rank   uint32 // whose map
+	Rank   uint32 // whose map; of none: why (heartbeat.Over)
 	Handle uint64 // BlobPeer: the engine
-	Total  uint32 // bytes of the whole
+	Total  uint32 // bytes of the whole; 0 with no piece: there is none any more
 	Offset uint32 // of this piece
 }
 

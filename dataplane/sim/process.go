@@ -76,7 +76,7 @@ func (l *life) process(a *Action) error {
 		for _, p := range l.side.peers {
 			if k := p.wire; p.at == w.byID[a.Peer] && k != nil && k.up {
 				owner, peer := k.owner, k.peer
-				k.fall(time.Millisecond)
+				k.fall(time.Millisecond, false)
 				w.after(time.Millisecond, func() { owner.closedWire(peer) })
 			}
 		}

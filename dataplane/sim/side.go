@@ -26,7 +26,7 @@ type side struct {
 	// Death wires of readers to us.
 	names  map[wireName]*wirePeer
 	voices map[wireWho]*wirePeer
-	deaths []wireWho
+	deaths []wireOver
 }
 
 // sidePeer is an engine that is asked over its side channel.
@@ -183,28 +183,28 @@ func (s *side) withdraw() {
 	clear(s.served)
 	for _, p := range s.peers {
 		if p.wire != nil {
-			p.wire.drop(true) // without a word
+			p.wire.drop(farewell)
 		}
 		s.unwant(p)
 	}
 	s.endEra()
 }
 
-func (s *side) engineDead(p *sidePeer) {
-	s.w.say(Engines, s.life.place.spec.ID, -1, "", "engine %s is dead", p.id)
+func (s *side) engineOver(p *sidePeer, why heartbeat.Over) {
+	s.w.say(Engines, s.life.place.spec.ID, -1, "", "engine %s %v", p.id, why)
 	if h := s.life.host; h != nil {
-		_ = h.group.EngineDead(p.engine)
+		_ = h.group.EngineOver(p.engine, why)
 		h.wake()
 		return
 	}
-	_ = s.life.ranks[0].tracker.EngineDead(p.engine)
+	_ = s.life.ranks[0].tracker.EngineOver(p.engine, why)
 	s.life.ranks[0].wake()
 }
 
-// step is the step's share: readers' deaths, and a look at how engines stand.
+// step is the step's share: ends of readers' lives, and a look at how engines stand.
 func (s *side) step(now clock.Instant) {
 	for _, d := range s.deaths {
-		s.w.say(Engines, s.life.place.spec.ID, -1, "", "a reader has died")
+		s.w.say(Engines, s.life.place.spec.ID, -1, "", "a reader has %s", map[bool]string{false: "died", true: "withdrawn"}[d.parted])
 		if h := s.life.host; h != nil {
 			h.group.EngineDied(d.engine, d.epoch)
 			for _, r := range s.life.ranks {
@@ -246,7 +246,7 @@ func (s *side) tick() {
 	}
 	for _, p := range s.peers {
 		if p.refused && p.wanted && p.tracked {
-			s.engineDead(p)
+			s.engineOver(p, heartbeat.Misfits)
 		}
 		if p.strange {
 			p.doubt()

@@ -23,7 +23,7 @@ func (s *side) unwant(p *sidePeer) {
 	p.asked++
 	p.asking, p.again, p.wanted = false, false, false
 	if p.wire != nil {
-		p.wire.drop(false)
+		p.wire.drop(leaves)
 	}
 	p.offset = clock.Offset{}
 }
@@ -153,7 +153,7 @@ func (p *sidePeer) answered(sent clock.Instant, l *life) {
 		}
 		if h.EngineID != p.id {
 			w.say(Engines, s.life.place.spec.ID, -1, "", "handshake: %s answers in place of %s", h.EngineID, p.id)
-			s.engineDead(p)
+			s.engineOver(p, heartbeat.Another)
 			p.failed()
 			return
 		}
@@ -163,7 +163,7 @@ func (p *sidePeer) answered(sent clock.Instant, l *life) {
 		if own := s.own(); own != nil && wire.Compatible(own, h) != nil {
 			w.say(Engines, s.life.place.spec.ID, -1, "", "handshake with %s: incompatible", p.id)
 			p.refused = true
-			s.engineDead(p)
+			s.engineOver(p, heartbeat.Misfits)
 			p.failed()
 			return
 		}
@@ -175,7 +175,7 @@ func (p *sidePeer) answered(sent clock.Instant, l *life) {
 	if err := s.load(p, ranks); err != nil {
 		w.say(Engines, s.life.place.spec.ID, -1, "", "handshake with %s cannot be used: %v", p.id, err)
 		p.refused = true
-		s.engineDead(p)
+		s.engineOver(p, heartbeat.Misfits)
 		w.after(backoffMax, func() {
 			if p.wanted {
 				p.ask(0)

@@ -5,12 +5,27 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // Death wires, with the rules of dataplane/deathwire: table.go of the owner's end, keep.go of the reader's.
 
 type wireWho struct{ engine, epoch uint64 }
+
+// wireOver is the end of a reader's life: it has said farewell, or has died.
+type wireOver struct {
+	wireWho
+	parted bool
+}
+
+// word is what is said before a wire is let go of.
+type word uint8
+
+const (
+	leaves   word = iota // what its engine still has at the owner ends by itself
+	farewell             // the life of its engine is over
+)
 
 type wireName struct {
 	wireWho
@@ -23,6 +38,7 @@ type wirePeer struct {
 	wires    int
 	heard    bool
 	left     bool
+	parted   bool
 	disputed bool
 	fell     bool
 	grace    int // numbers graces; 0: none runs
@@ -50,7 +66,7 @@ func (s *side) openWire(n wireName) *wirePeer {
 	p := s.named(n)
 	p.grace = 0
 	p.wires++
-	p.left, p.fell = false, false
+	p.left, p.parted, p.fell = false, false, false
 	return p
 }
 
@@ -76,7 +92,7 @@ func (s *side) look(p *wirePeer) {
 			return
 		}
 		p.grace, p.fell = 0, false
-		s.deaths = append(s.deaths, p.wireWho)
+		s.deaths = append(s.deaths, wireOver{p.wireWho, p.parted})
 		s.wakeOwn()
 	})
 }
@@ -112,7 +128,7 @@ func (s *side) Left(engine, epoch uint64) {
 	}
 }
 
-// endEra forgets all wires: we are another engine from now on. Readers see them fall.
+// endEra forgets all wires: we are another engine from now on. Readers see them fall behind a farewell.
 func (s *side) endEra() {
 	s.names, s.voices = map[wireName]*wirePeer{}, map[wireWho]*wirePeer{}
 	s.deaths = nil
@@ -127,7 +143,7 @@ func (s *side) dropReaders() {
 		}
 		for _, k := range p.life.side.peers {
 			if k.wire != nil && k.wire.up && k.wire.owner == s {
-				k.wire.fall(time.Millisecond)
+				k.wire.fall(time.Millisecond, true)
 			}
 		}
 	}
@@ -144,6 +160,7 @@ type ownWire struct {
 	known   bool // it was up once
 	fell    clock.Instant
 	isDown  bool // fell, and nobody was met since
+	parted  bool // behind a farewell
 	gone    bool
 	turn    int
 	fails   int
@@ -157,7 +174,7 @@ func (s *side) keepWire(p *sidePeer, h *wire.Handshake) {
 	}
 	if !h.Native {
 		if p.wire != nil {
-			p.wire.drop(false)
+			p.wire.drop(leaves)
 		}
 		return
 	}
@@ -165,20 +182,22 @@ func (s *side) keepWire(p *sidePeer, h *wire.Handshake) {
 		return
 	}
 	if p.wire != nil {
-		p.wire.drop(false)
+		p.wire.drop(leaves)
 	}
 	p.wire = &ownWire{p: p, epoch: h.Lease.Epoch, began: s.began, leaving: s.life.drains}
 	p.wire.dial(0)
 }
 
-// drop lets a wire go; quietly, or with a good-bye.
-func (k *ownWire) drop(quietly bool) {
+// drop lets a wire go, with a word.
+func (k *ownWire) drop(w word) {
 	k.gone = true
 	k.turn++
 	if k.up {
 		k.up = false
 		owner, peer := k.owner, k.peer
-		if !quietly {
+		if w == farewell {
+			peer.parted = true
+		} else {
 			peer.left = true
 		}
 		k.p.s.w.after(time.Millisecond, func() { owner.closedWire(peer) })
@@ -262,8 +281,8 @@ func (k *ownWire) retry() {
 	k.fails++
 }
 
-// fall is the end of the connection, as this end sees it.
-func (k *ownWire) fall(in time.Duration) {
+// fall is the end of the connection, as this end sees it: parted, its owner has said farewell.
+func (k *ownWire) fall(in time.Duration, parted bool) {
 	if !k.up {
 		return
 	}
@@ -272,18 +291,22 @@ func (k *ownWire) fall(in time.Duration) {
 		if !k.up || k.gone {
 			return
 		}
-		k.up, k.isDown, k.fell = false, true, w.now
+		k.up, k.isDown, k.parted, k.fell = false, true, parted, w.now
 		k.dial(0)
 	})
 }
 
-// dead is the owner's death.
+// dead is the end of the owner's life.
 func (k *ownWire) dead() {
 	k.gone = true
 	k.turn++
 	s := k.p.s
 	if k.p.epoch == k.epoch { // what is in force now may be the owner's next life
-		s.engineDead(k.p)
+		why := heartbeat.Died
+		if k.parted {
+			why = heartbeat.Withdrew
+		}
+		s.engineOver(k.p, why)
 	}
 	s.changed(k.p)
 }
@@ -313,7 +336,7 @@ func (s *side) died() {
 		for _, k := range o.life.side.peers {
 			if k.wire != nil && k.wire.up && k.wire.owner == s {
 				wire := k.wire
-				s.fin(o, func() { wire.fall(0) })
+				s.fin(o, func() { wire.fall(0, false) })
 			}
 		}
 	}

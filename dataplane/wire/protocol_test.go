@@ -159,7 +159,7 @@ var checks = map[string]func(f fields){
 		}
 	},
 	"death-wire": func(f fields) {
-		w := deathwire.Frame{Kind: deathwire.Kind(f.dec("kind")), Engine: EngineHash([]byte(f.text("engine"))), Epoch: f.hex("epoch")}
+		w := deathwire.Frame{Kind: deathwire.Kind(f.dec("kind")), Flags: uint16(f.dec("flags")), Engine: EngineHash([]byte(f.text("engine"))), Epoch: f.hex("epoch")}
 		copy(w.Nonce[:], unhex(f.t, f.text("nonce")))
 		f.same("hex", hex.EncodeToString(w.Append(nil)))
 		if got, err := deathwire.Parse(w.Append(nil)); err != nil || got != w {

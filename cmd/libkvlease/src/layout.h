@@ -214,7 +214,7 @@ typedef struct kvl_rec_engine_gone {
 
 typedef struct kvl_rec_blob { /* then a piece: the rest of the record. Pieces come in order, offset 0 begins anew */
 	uint32_t kind;   /* KVL_BLOB_* */
-	uint32_t rank;   /* whose map */
+	uint32_t rank;   /* whose map; of none: why, as heartbeat.Over */
 	uint64_t handle; /* PEER: the engine */
 	uint32_t total;  /* bytes of the whole; 0 with no piece: there is none any more */
 	uint32_t offset; /* of this piece */
