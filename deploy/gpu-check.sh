@@ -98,11 +98,25 @@ if [ -z "$fake" ]; then
 	[ -z "$why" ] || refuse "$why. Nothing was run. --fake tries this script without a GPU"
 fi
 
-# Asked before hours of work: a report that cannot be written is lost.
-there=''
-[ ! -e "$out" ] || there=1
-[ ! -d "$out" ] && mkdir -p "$(dirname "$out")" 2>/dev/null && { : >>"$out"; } 2>/dev/null || refuse "--out $out cannot be written: name a file in a folder that can be. Nothing was run"
-[ -n "$there" ] || rm -f "$out"
+# Asked before hours of work: a report that cannot be written is lost. What is no file is held open from here on, since a reader takes a close for
+# the end; to is its descriptor.
+to='' at=$(realpath -m "$out") # behind links
+no_place() { refuse "--out $out $1. Nothing was run"; }
+if [[ $out = /dev/stdout || $out = /dev/stderr || $out =~ ^/(dev|proc/self)/fd/([0-9]+)$ ]]; then
+	case $out in /dev/stdout) fd=1 ;; /dev/stderr) fd=2 ;; *) fd=${BASH_REMATCH[2]} ;; esac
+	{ exec {to}>&"$fd"; } 2>/dev/null || no_place 'is not open'
+elif [ -p "$out" ]; then
+	# An open for both ends waits for nobody, and once that is closed the empty line with which the report begins shows whether anybody reads.
+	{ exec {both}<>"$out" {to}>"$out" {both}<&-; } 2>/dev/null && (echo >&"$to") 2>/dev/null || no_place 'is a pipe that nobody reads: start its reader first'
+elif [ -c "$out" ]; then
+	{ exec {to}>"$out"; } 2>/dev/null || no_place 'cannot be written: name a file in a folder that can be'
+else
+	there=''
+	[ ! -e "$out" ] || there=1
+	{ [ -f "$out" ] || [ -z "$there" ]; } && mkdir -p "$(dirname "$at")" 2>/dev/null && { : >>"$at" && : >"$at.part"; } 2>/dev/null && rm -f "$at.part" ||
+		no_place 'cannot be written: name a file in a folder that can be'
+	[ -n "$there" ] || rm -f "$at"
+fi
 
 # ---- steps ----
 
@@ -195,17 +209,24 @@ machine() {
 }
 
 report() {
-	mkdir -p "$(dirname "$out")" && {
-		if [ -n "$fake" ]; then
-			printf '# kvlease on fakes\n\n**Made on fakes of the CUDA driver and of the management library. No GPU and no NIC was asked: this shows that the script works, and nothing of hardware.'
-			printf ' Results from real hardware are still to come.**\n\n'
-		else
-			printf '# kvlease on GPUs\n\nMade by deploy/gpu-check.sh on this machine:\n\n'
-		fi
-		machine
-		printf '\n| step | outcome | |\n|---|---|---|\n'
-		cat "$work/table" "$work/sections"
-	} >"$work/report" && cp "$work/report" "$out"
+	if [ -n "$fake" ]; then
+		printf '# kvlease on fakes\n\n**Made on fakes of the CUDA driver and of the management library. No GPU and no NIC was asked: this shows that the script works, and nothing of hardware.'
+		printf ' Results from real hardware are still to come.**\n\n'
+	else
+		printf '# kvlease on GPUs\n\nMade by deploy/gpu-check.sh on this machine:\n\n'
+	fi
+	machine
+	printf '\n| step | outcome | |\n|---|---|---|\n'
+	cat "$work/table" "$work/sections"
+}
+
+# Puts the report where it was wanted: in place of what was there once all of it is on the disk.
+put() {
+	if [ -n "$to" ]; then
+		timeout 60 cat "$work/report" >&"$to"
+	else
+		mkdir -p "$(dirname "$at")" && cp "$work/report" "$at.part" && mv -f "$at.part" "$at" || { rm -f "$at.part" && return 1; }
+	fi
 }
 
 # shellcheck disable=SC2329 # by the trap below
@@ -282,6 +303,10 @@ elif asked bench; then
 	over_gpus 'Bench' "$build/kvlease" bench --memory vram
 fi
 
-report || { echo "gpu-check: the report cannot be written to $out" >&2 && exit 1; }
+report >"$work/report" && put || {
+	kept=$(mktemp "${TMPDIR:-/tmp}/kvlease-gpu-check-XXXXXX.md") && cp "$work/report" "$kept"
+	echo "gpu-check: the report cannot be written to $out: make room there, or name another file by --out. It is kept in $kept" >&2
+	exit 1
+}
 echo "gpu-check: $out" >&2
 exit $failed

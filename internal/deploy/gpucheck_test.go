@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/internal/await"
 )
@@ -139,6 +141,71 @@ func TestAReportThatCannotBeWrittenIsToldBeforeAnythingIsRun(t *testing.T) {
 		code, _ := c.run()
 		if _, err := os.Stat(ran); err == nil || code != 2 || !strings.Contains(c.said.String(), "--out "+out+" cannot be written") || strings.Count(c.said.String(), "\n") != 1 {
 			t.Errorf("%s: code %d, ran: %v\n%s", out, code, err == nil, c.said.String())
+		}
+	}
+}
+
+// TestAReportGoesThroughWhatIsNoFile: a pipe and stdout get all of it, and stay what they are.
+func TestAReportGoesThroughWhatIsNoFile(t *testing.T) {
+	built := stub(t, "exit 0")
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := newCheck(t, nil, "--fake", "--steps", "doctor", "--build", built, "--out", pipe)
+	if code, _ := c.run(); code != 2 || !strings.Contains(c.said.String(), pipe+" is a pipe that nobody reads: start its reader first. Nothing was run") {
+		t.Errorf("without a reader: code %d, %s", code, c.said.String())
+	}
+	c = newCheck(t, nil, "--fake", "--steps", "doctor", "--build", built, "--out", pipe)
+	reader, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0) // what is written waits in the pipe
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	code, _ := c.run()
+	if got, err := io.ReadAll(reader); code != 0 || err != nil || !cmp.Equal(rows(string(got)), []string{"Doctor: passed"}) {
+		t.Errorf("with a reader: code %d, %v, %q\n%s", code, err, got, c.said.String())
+	}
+	for _, out := range []string{"/dev/stdout", "/proc/self/fd/1"} {
+		c = newCheck(t, nil, "--fake", "--steps", "doctor", "--build", built, "--out", out)
+		var stdout bytes.Buffer
+		c.cmd.Stdout = &stdout
+		if code, _ := c.run(); code != 0 || !cmp.Equal(rows(stdout.String()), []string{"Doctor: passed"}) {
+			t.Errorf("%s: code %d, %q\n%s", out, code, stdout.String(), c.said.String())
+		}
+	}
+}
+
+// TestAReportThatFindsNoRoomIsKept, and what was there before it is, too.
+func TestAReportThatFindsNoRoomIsKept(t *testing.T) {
+	built := stub(t, "head -c 100000 /dev/zero | tr '\\0' x")
+	dir := t.TempDir()
+	outs := map[string]string{"/dev/full": ""}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8k"); err == nil {
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		outs[filepath.Join(dir, "report.md")] = "good"
+	}
+	for out, was := range outs {
+		if was != "" {
+			if err := os.WriteFile(out, []byte(was), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := newCheck(t, nil, "--fake", "--steps", "doctor", "--build", built, "--out", out)
+		err := c.cmd.Run()
+		said := c.said.String()
+		_, kept, _ := strings.Cut(strings.TrimSpace(said), "It is kept in ")
+		text, _ := os.ReadFile(kept)
+		if err == nil || c.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(said, "cannot be written to "+out+": make room there, or name another file by --out") ||
+			!cmp.Equal(rows(string(text)), []string{"Doctor: passed"}) {
+			t.Errorf("%s: %v, %q is kept\n%s", out, err, text, said)
+		}
+		if was == "" {
+			continue // a device: reading it has no end
+		}
+		left, _ := os.ReadDir(dir)
+		if text, _ := os.ReadFile(out); len(left) != 1 || string(text) != was {
+			t.Errorf("%v are there, %.40q, it was %q", left, text, was)
 		}
 	}
 }
