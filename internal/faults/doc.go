@@ -9,7 +9,8 @@
 //	shows: [C26.2]        (a key beside an expectation of a case of the simulator)
 //
 // Scan finds the marks, Registry.Check says what is not shown and which mark shows nothing, WriteDoc makes docs/faults.md,
-// and Ran reads the logs of a run of the tests and says which named test did not run or did not pass.
+// and Ran reads the logs of a run of the tests and says which named test did not run or did not pass. PlayTests makes such a log:
+// it plays the tests, and what failed once more.
 package faults
 
 //go:generate go run ./cmd doc

@@ -46,21 +46,28 @@ var ctestLine = regexp.MustCompile(`^ *\d+/\d+ Test +#\d+: (\S+) \.*(.*?) +[0-9.
 
 // ReadCTest takes what ctest prints. Tests of a run under a sanitizer have its name before theirs, as in tsan/ring_test: under is tsan/.
 func (o Outcomes) ReadCTest(in io.Reader, under string) error {
+	return readCTest(in, under, func(_ string, t Test, how Outcome) {
+		if t.Name != "" {
+			o[t] = how
+		}
+	})
+}
+
+// readCTest gives each line to do, with the test whose end it says, or none.
+func readCTest(in io.Reader, under string, do func(line string, t Test, how Outcome)) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
 		m := ctestLine.FindStringSubmatch(lines.Text())
-		if m == nil {
-			continue
-		}
-		t := Test{Name: under + m[1]}
 		switch {
+		case m == nil:
+			do(lines.Text(), Test{}, "")
 		case strings.Contains(m[2], "Passed"):
-			o[t] = Passed
+			do(lines.Text(), Test{Name: under + m[1]}, Passed)
 		case strings.Contains(m[2], "Skipped"):
-			o[t] = Skipped
+			do(lines.Text(), Test{Name: under + m[1]}, Skipped)
 		default:
-			o[t] = Failed
+			do(lines.Text(), Test{Name: under + m[1]}, Failed)
 		}
 	}
 	return lines.Err()

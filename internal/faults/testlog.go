@@ -14,6 +14,9 @@ type event struct {
 	Package string
 	Test    string
 	Output  string
+
+	ImportPath  string // of what a build says
+	FailedBuild string // of a package that failed: whose build did
 }
 
 // readEvents gives each event to do. A line that is no event is an output of nobody.

@@ -1,18 +1,27 @@
-// faults makes docs/faults.md, prints what go test -json says as go test would, and proves that what docs/faults.md names
-// has run.
+// faults makes docs/faults.md, plays tests, and proves that what docs/faults.md names has run.
 //
-//	go run ./internal/faults/cmd doc                          docs/faults.md, from the root or from internal/faults
-//	go test -json ./... | go run ./internal/faults/cmd tests LOG   copies to LOG, prints the usual lines
-//	go run ./internal/faults/cmd ran [-skips] LOG...          *.json of go test; of ctest *.log, *-asan.log, *-tsan.log
+//	go run ./internal/faults/cmd doc                  docs/faults.md, from the root or from internal/faults
+//	go run ./internal/faults/cmd tests LOG go test -json [FLAG...] -- PACKAGE...
+//	go run ./internal/faults/cmd ran [-skips] LOG...
+//	go run ./internal/faults/cmd said LOG...
 //
-// With -skips it is no error that a line is shown by no test since all of its tests were skipped.
+// tests copies to LOG what go test -json says and prints what go test would say without it. What failed is played once more,
+// alone, where that can excuse it: faults.PlayTests says when. ran fails if a named test did not run or did not pass the last time that
+// it was played; with -skips it is no error that a line is shown by no test since all of its tests were skipped. said prints what each
+// test that failed has said, its last lines, also of those that held when played once more; a LOG that is not there says nothing.
+//
+// A LOG is a *.json of go test -json, or of ctest a *.log, *-asan.log or *-tsan.log.
 package main
 
 import (
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kvlease/kvlease/internal/faults"
@@ -33,12 +42,13 @@ func run(args []string) error {
 			return err
 		}
 		return os.WriteFile(filepath.Join(root, faults.DocFile), faults.WriteDoc(r, marks), 0o644)
-	case len(args) == 2 && args[0] == "tests":
+	case len(args) > 3 && args[0] == "tests" && slices.Index(args, "--") > 2:
 		log, err := os.Create(args[1])
 		if err != nil {
 			return err
 		}
-		return errors.Join(faults.PrintTests(os.Stdin, log, os.Stdout), log.Close())
+		end := slices.Index(args, "--")
+		return errors.Join(faults.PlayTests(player(args[2:end]), args[end+1:], log, os.Stdout), log.Close())
 	case len(args) > 1 && args[0] == "ran":
 		logs := args[1:]
 		skips := logs[0] == "-skips"
@@ -46,8 +56,23 @@ func run(args []string) error {
 			logs = logs[1:]
 		}
 		return ran(logs, skips)
+	case len(args) > 1 && args[0] == "said":
+		return said(args[1:])
 	}
-	return errors.New("usage: doc | tests LOG | ran [-skips] LOG [LOG ...]")
+	return errors.New("usage: doc | tests LOG COMMAND... -- PACKAGE... | ran [-skips] LOG... | said LOG...")
+}
+
+// player runs a command, a go test -json. Its status 1 is that of tests that failed; any other, or a signal, is its own failure.
+func player(command []string) faults.Play {
+	return func(out io.Writer, args ...string) (bool, error) {
+		cmd := exec.Command(command[0], append(command[1:len(command):len(command)], args...)...)
+		cmd.Stdout, cmd.Stderr = out, out
+		err := cmd.Run()
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
+			return false, nil
+		}
+		return err == nil, err
+	}
 }
 
 // load finds the root above the current folder and reads registry and marks there.
@@ -85,6 +110,40 @@ func under(log string) string {
 	return ""
 }
 
+// read gives a log to the reader of its kind.
+func read(log string, goTest func(io.Reader) error, ctest func(in io.Reader, under string) error) error {
+	f, err := os.Open(log)
+	if err != nil {
+		return err
+	}
+	if strings.HasSuffix(log, ".json") {
+		err = goTest(f)
+	} else {
+		err = ctest(f, under(log))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("%s: %w", log, err)
+	}
+	return nil
+}
+
+// said prints what failures in logs have said.
+func said(logs []string) error {
+	var all []faults.Failure
+	for _, log := range logs {
+		var failures []faults.Failure
+		err := read(log,
+			func(in io.Reader) (err error) { failures, err = faults.GoFailures(in); return },
+			func(in io.Reader, under string) (err error) { failures, err = faults.CTestFailures(in, under); return })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		all = append(all, failures...)
+	}
+	faults.Tell(os.Stdout, all)
+	return nil
+}
+
 // ran reads the logs of a run and says what they prove.
 func ran(logs []string, skipsAllowed bool) error {
 	_, r, marks, err := load()
@@ -93,17 +152,9 @@ func ran(logs []string, skipsAllowed bool) error {
 	}
 	outcomes := faults.Outcomes{}
 	for _, name := range logs {
-		f, err := os.Open(name)
+		err := read(name, outcomes.ReadGo, outcomes.ReadCTest)
 		if err != nil {
 			return err
-		}
-		if strings.HasSuffix(name, ".json") {
-			err = outcomes.ReadGo(f)
-		} else {
-			err = outcomes.ReadCTest(f, under(name))
-		}
-		if err = errors.Join(err, f.Close()); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	skips, unshown, err := outcomes.Ran(marks)
