@@ -170,6 +170,14 @@ func TestWhoWasToldOfSomethingStandsStill(t *testing.T) {
 		}
 		return more
 	}
+	wakes := func(registering, age string) map[string]string {
+		more := rests(map[string]string{
+			`kvlease_submissions_untaken_bytes{L}`: "64x14 0x110", `kvlease_requests_tracked{L}`: steady(1), `kvlease_asleep{L}`: "1x11 0x120",
+			`kvlease_registered_bytes{L}`: "0x11 5e8x3 1e9x110", `kvlease_registering_bytes{L}`: registering,
+		})
+		more[stepAge] = age
+		return more
+	}
 	fires := expr{Expr: everFired(alert), EvalTime: "25m", Samples: []sampleOf{{fmt.Sprintf("{alertname=%q}", alert), 1}}}
 	calm := expr{Expr: everFired(alert), EvalTime: "25m"}
 	promtoolAgrees(t, []unit{
@@ -182,6 +190,9 @@ func TestWhoWasToldOfSomethingStandsStill(t *testing.T) {
 		unitOf(rests(map[string]string{`kvlease_requests_tracked{L}`: steady(1), `kvlease_registered_bytes{L}`: steady(0), `kvlease_asleep{L}`: steady(0)}), fires),
 		unitOf(rests(map[string]string{`kvlease_requests_tracked{L}`: steady(1), `kvlease_ranks_up{L}`: steady(0), `kvlease_ranks_asleep{L}`: steady(0)}), fires),
 		unitOf(rests(map[string]string{`kvlease_leases_held{L}`: steady(1), `kvlease_registered_bytes{L}`: steady(0), `kvlease_asleep{L}`: steady(1)}), fires),
+		// It wakes: the loop is in kvl_register, for a minute, and steps on behind it. One that does not come out of it stands still.
+		unitOf(wakes("0x11 1e9x3 0x110", "0+15x14 0x110"), calm),
+		unitOf(wakes("0x11 1e9x110", "0+15x130"), fires),
 	})
 }
 
