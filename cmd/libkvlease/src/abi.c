@@ -27,6 +27,8 @@ int32_t kvl_fail_ctx(const kvl_ctx_t *ctx)
 {
 	if (ctx == NULL)
 		return kvl_fail(KVL_ERR_INVALID, "ctx: is NULL");
+	if ((uintptr_t)ctx % 64 == 0 && KVL_LOAD(&ctx->magic, ACQUIRE) == KVL_CTX_CLOSED)
+		return kvl_fail(KVL_ERR_CLOSED, "ctx: kvl_close has closed the context");
 	return kvl_fail(KVL_ERR_INVALID, "ctx: not a context");
 }
 
@@ -46,7 +48,12 @@ int32_t kvl_fail_gate(const kvl_ctx_t *ctx)
 	return kvl_fail_full(ctx, refused_ring, "the overflow list is not empty: call again after a step");
 }
 
-int32_t kvl_fail_busy(void) { return kvl_fail(KVL_ERR_BUSY, "another thread is inside this call"); }
+int32_t kvl_fail_busy(const kvl_ctx_t *ctx)
+{
+	if (KVL_LOAD(&ctx->magic, ACQUIRE) == KVL_CTX_CLOSED)
+		return kvl_fail_ctx(ctx);
+	return kvl_fail(KVL_ERR_BUSY, "another thread is inside this call");
+}
 
 int32_t kvl_fail_era(void) { return kvl_fail(KVL_ERR_BUSY, "the engine's memory is being registered again: call again"); }
 

@@ -180,8 +180,17 @@ static void destroy(kvl_ctx_t *ctx)
 	if (ctx->arena != NULL)
 		munmap(ctx->arena, ctx->arena_bytes);
 	free(ctx->params_info);
-	ctx->magic = 0;
-	free(ctx);
+}
+
+/* Closed contexts, some hundred bytes each: a call that comes late finds out what has become of its handle, and no other context ever has
+ * its address. */
+static kvl_ctx_t *closed_contexts; /* atomic */
+
+static void keep_closed(kvl_ctx_t *ctx)
+{
+	ctx->closed = KVL_LOAD(&closed_contexts, RELAXED);
+	while (!__atomic_compare_exchange_n(&closed_contexts, &ctx->closed, ctx, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+	}
 }
 
 /* ---- open ---- */
@@ -263,9 +272,10 @@ static int32_t open_context(opening_t *o)
 	st = open_core(o, ctx);
 	if (st != KVL_OK) {
 		destroy(ctx);
+		free(ctx);
 		return st;
 	}
-	ctx->magic = KVL_CTX_MAGIC;
+	KVL_STORE(&ctx->magic, KVL_CTX_MAGIC, RELEASE);
 	o->ctx = ctx;
 	return KVL_OK;
 }
@@ -322,7 +332,7 @@ KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns)
 	int32_t st;
 	KVL_ENTER(ctx);
 	if (!kvl_call_begin(ctx, KVL_CALL_CLOSE))
-		return kvl_fail_busy();
+		return kvl_fail_busy(ctx);
 	if (!kvl_call_begin(ctx, KVL_CALL_STEP)) {
 		kvl_call_end(ctx, KVL_CALL_CLOSE);
 		return kvl_fail(KVL_ERR_BUSY, "a step runs");
@@ -330,9 +340,12 @@ KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns)
 	kvl_error_text()[0] = 0;
 	st = kvl_core.close(ctx->core, timeout_ns, kvl_error_text(), KVL_ERR_TEXT);
 	if (st == KVL_OK) {
-		/* A registration that the core knew nothing of, any more or yet, is on its way out. */
-		while (!kvl_call_begin(ctx, KVL_CALL_REGISTER))
-			nanosleep(&us100, NULL);
+		/* None enters any more. Those that have entered leave, or find their place taken, for good. */
+		KVL_STORE(&ctx->magic, KVL_CTX_CLOSED, RELEASE);
+		for (int call = 0; call < KVL_CALLS; call++)
+			while (call != KVL_CALL_CLOSE && call != KVL_CALL_STEP && !kvl_call_begin(ctx, (enum kvl_call)call))
+				nanosleep(&us100, NULL);
+		keep_closed(ctx);
 		destroy(ctx);
 		return KVL_OK;
 	}

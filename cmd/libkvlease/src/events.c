@@ -191,7 +191,7 @@ KVL_API int32_t kvl_poll(kvl_ctx_t *ctx, kvl_event_t *events, size_t event_size,
 	if (n != 0 && (events == NULL || (uintptr_t)events % _Alignof(kvl_event_t) != 0))
 		return kvl_fail(KVL_ERR_INVALID, "events: is NULL or not aligned");
 	if (!kvl_call_begin(ctx, KVL_CALL_POLL))
-		return kvl_fail_busy();
+		return kvl_fail_busy(ctx);
 	got = n == 0 ? 0 : (int32_t)poll_events(ctx, events, n < INT32_MAX ? n : INT32_MAX);
 	kvl_call_end(ctx, KVL_CALL_POLL);
 	return got;

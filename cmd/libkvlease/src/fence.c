@@ -53,7 +53,7 @@ KVL_API int32_t kvl_fence_all(kvl_ctx_t *ctx)
 	/* No text for kvl_last_error: the first one of a thread may allocate, and a crash handler may have come out of malloc. */
 	if (*KVL_LOAD(&kvl_fork_word, ACQUIRE) == 0)
 		return KVL_ERR_FORKED;
-	if (ctx == NULL || (uintptr_t)ctx % 64 != 0 || ctx->magic != KVL_CTX_MAGIC)
+	if (ctx == NULL || (uintptr_t)ctx % 64 != 0 || KVL_LOAD(&ctx->magic, ACQUIRE) != KVL_CTX_MAGIC)
 		return KVL_ERR_INVALID;
 	kvl_fence(ctx);
 	return KVL_OK;

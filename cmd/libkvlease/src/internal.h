@@ -18,6 +18,7 @@
 #define KVL_COLD __attribute__((noinline, cold))
 
 #define KVL_CTX_MAGIC 0x786c766bu      /* 'kvlx' */
+#define KVL_CTX_CLOSED 0x7a6c766bu     /* 'kvlz': of a context that kvl_close has ended */
 #define KVL_PRODUCER_MAGIC 0x706c766bu /* 'kvlp' */
 #define KVL_ERR_TEXT 512u              /* bytes of an error text, with the zero */
 #define KVL_REGION_GROUPS 32u          /* transfer groups that regions may name: 0 .. 31 */
@@ -74,7 +75,7 @@ enum {
 
 struct kvl_ctx {
 	/* read by every hook, written at open */
-	uint32_t magic;
+	uint32_t magic; /* atomic: KVL_CTX_MAGIC, at the end KVL_CTX_CLOSED */
 	uint32_t nudge; /* atomic: KVL_NUDGE_* */
 	kvl_control_t *control;
 	kvl_slot_t *slots;
@@ -112,6 +113,8 @@ struct kvl_ctx {
 	uint32_t tick_stale;  /* the stepping thread's: the timer does not stand at tick_due_ns */
 	uint64_t tick_due_ns; /* the stepping thread's; 0: the timer rests */
 
+	struct kvl_ctx *closed; /* of the list of closed contexts: the one before */
+
 	/* the report after a poisoning, under KVL_CALL_POLL */
 	uint32_t report;      /* KVL_REPORT_* */
 	uint32_t report_slot; /* next slot to look at */
@@ -143,7 +146,8 @@ int32_t kvl_fail_forked(void) KVL_COLD;
 #define KVL_ENTER(ctx)                                                                                                 \
 	do {                                                                                                           \
 		KVL_ENTER_ANY();                                                                                       \
-		if (KVL_UNLIKELY((ctx) == NULL || (uintptr_t)(ctx) % 64 != 0 || (ctx)->magic != KVL_CTX_MAGIC))        \
+		if (KVL_UNLIKELY((ctx) == NULL || (uintptr_t)(ctx) % 64 != 0 ||                                           \
+				 KVL_LOAD(&(ctx)->magic, ACQUIRE) != KVL_CTX_MAGIC))                                       \
 			return kvl_fail_ctx(ctx);                                                                      \
 	} while (0)
 
@@ -165,13 +169,14 @@ static inline int kvl_call_begin(kvl_ctx_t *ctx, enum kvl_call call)
 
 static inline void kvl_call_end(kvl_ctx_t *ctx, enum kvl_call call) { KVL_STORE(&ctx->busy[call], 0, RELEASE); }
 
-int32_t kvl_fail_busy(void) KVL_COLD;
+/* What a call meets that another thread is inside; for good, if that is a kvl_close that has succeeded. */
+int32_t kvl_fail_busy(const kvl_ctx_t *ctx) KVL_COLD;
 
 /* For calls that the core carries out: one at a time, and an empty text, so that a core's own is known from none. */
 #define KVL_BEGIN(ctx, call)                                                                                           \
 	do {                                                                                                           \
 		if (!kvl_call_begin((ctx), (call)))                                                                    \
-			return kvl_fail_busy();                                                                        \
+			return kvl_fail_busy(ctx);                                                                        \
 		kvl_error_text()[0] = 0;                                                                               \
 	} while (0)
 

@@ -70,9 +70,12 @@ static int32_t register_all(kvl_ctx_t *ctx, const uint8_t *said, size_t size, ui
 		st = take_region(said + i * size, size, i, &own[i]);
 	if (st != KVL_OK)
 		return st;
-	if (KVL_LOAD(&ctx->control->poisoned, ACQUIRE) || KVL_LOAD(&ctx->control->draining, ACQUIRE))
-		return kvl_fail_gate(ctx);
-	KVL_BEGIN(ctx, KVL_CALL_REGISTER);
+	KVL_BEGIN(ctx, KVL_CALL_REGISTER); /* from here on no kvl_close takes the control page away */
+	if (KVL_LOAD(&ctx->control->poisoned, ACQUIRE) || KVL_LOAD(&ctx->control->draining, ACQUIRE)) {
+		st = kvl_fail_gate(ctx);
+		kvl_call_end(ctx, KVL_CALL_REGISTER);
+		return st;
+	}
 	st = kvl_core_said("register", kvl_core.register_(ctx->core, own, n, kvl_error_text(), KVL_ERR_TEXT));
 	if (st == KVL_OK)
 		keep_limits(ctx, own, n);
@@ -90,7 +93,7 @@ KVL_API int32_t kvl_register(kvl_ctx_t *ctx, const kvl_region_t *regions, size_t
 	if (ctx->sizes.role == KVL_ROLE_HOST)
 		return kvl_fail(KVL_ERR_INVALID, "ctx: a host context has no memory: register on the rank contexts");
 	if (KVL_LOAD(&ctx->busy[KVL_CALL_REGISTER], ACQUIRE)) /* whatever is given: with nothing, it asks whether a thread is inside */
-		return kvl_fail_busy();
+		return kvl_fail_busy(ctx);
 	if (region_size < REGION_FIRST || region_size > REGION_SIZE_MAX || region_size % _Alignof(kvl_region_t) != 0)
 		return kvl_fail(KVL_ERR_INVALID, "region_size: %zu, must be sizeof(kvl_region_t), here %zu", region_size,
 				sizeof(kvl_region_t));

@@ -34,10 +34,11 @@ KVL_API int32_t kvl_engine_add(kvl_ctx_t *ctx, const kvl_engine_desc_t *desc, kv
 		return kvl_fail(KVL_ERR_INVALID, "desc.port: is 0, and a host is named");
 	if (engine_out == NULL)
 		return kvl_fail(KVL_ERR_INVALID, "engine_out: is NULL");
-	if (KVL_LOAD(&ctx->control->poisoned, ACQUIRE) || KVL_LOAD(&ctx->control->draining, ACQUIRE))
-		return kvl_fail_gate(ctx);
 	KVL_BEGIN(ctx, KVL_CALL_ENGINE_ADD);
-	st = kvl_core_said("engine_add", kvl_core.engine_add(ctx->core, desc, &engine, kvl_error_text(), KVL_ERR_TEXT));
+	if (KVL_LOAD(&ctx->control->poisoned, ACQUIRE) || KVL_LOAD(&ctx->control->draining, ACQUIRE))
+		st = kvl_fail_gate(ctx);
+	else
+		st = kvl_core_said("engine_add", kvl_core.engine_add(ctx->core, desc, &engine, kvl_error_text(), KVL_ERR_TEXT));
 	kvl_call_end(ctx, KVL_CALL_ENGINE_ADD);
 	if (st == KVL_OK)
 		*engine_out = engine;

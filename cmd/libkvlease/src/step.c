@@ -43,10 +43,10 @@ KVL_API int32_t kvl_step(kvl_ctx_t *ctx)
 	KVL_ENTER(ctx);
 	if (ctx->sizes.pump)
 		return kvl_pass(ctx);
+	if (!kvl_call_begin(ctx, KVL_CALL_STEP))
+		return kvl_fail_busy(ctx);
 	now = look_at_clocks(ctx);
 	KVL_STORE(&ctx->control->pass_ns, now, RELAXED);
-	if (!kvl_call_begin(ctx, KVL_CALL_STEP))
-		return kvl_fail_busy();
 	st = step_inline(ctx, now);
 	kvl_call_end(ctx, KVL_CALL_STEP);
 	return st;

@@ -115,11 +115,11 @@ KVL_API int32_t kvl_wait_fd(kvl_ctx_t *ctx, int *fd_out)
 		return kvl_fail(KVL_ERR_INVALID, "fd_out: is NULL");
 	/* Poll and step look at the descriptors: neither may be inside while they are made. */
 	if (!kvl_call_begin(ctx, KVL_CALL_WAIT_FD))
-		return kvl_fail_busy();
+		return kvl_fail_busy(ctx);
 	if (ctx->epoll_fd < 0) {
 		int polls = kvl_call_begin(ctx, KVL_CALL_POLL), steps = kvl_call_begin(ctx, KVL_CALL_STEP);
 		if (!polls || !steps)
-			st = kvl_fail_busy();
+			st = kvl_fail_busy(ctx);
 		else if ((st = make(ctx)) == KVL_OK && !ctx->sizes.pump) {
 			kvl_tick_kick(ctx); /* the first wait ends at once: a step finds out whether there is work */
 			__atomic_fetch_or(&ctx->nudge, KVL_NUDGE_LOOP, __ATOMIC_RELEASE);
