@@ -1,18 +1,24 @@
 package rdma
 
 import (
+	"bufio"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 )
 
-// Told gives what a user has told UCX: by the environment, which counts first, else by a line of a ucx.conf in /etc/ucx, in HOME, in UCX_CONFIG_DIR or in
-// the working folder, of which the last one counts (openucx/ucx, ucs/config/parser.c, ucs_config_parse_config_files; that beside UCX's own library
-// is not looked at). process is the folder of the process in procfs, through which its files are seen. Sections of such a file hold for some
-// processors only; here they count.
+// Told gives what a user has told UCX: by the environment, which counts first, else by a line of a ucx.conf in /etc/ucx, in etc/ucx beside the folder of
+// UCX's own library, in HOME, in UCX_CONFIG_DIR or in the working folder, of which the last one counts (openucx/ucx, ucs/config/parser.c,
+// ucs_config_parse_config_files). process is the folder of the process in procfs, through which its files are seen; where its UCX is shows once that
+// is loaded. Sections of such a file hold for some processors only; here they count.
 func Told(env func(name string) (string, bool), process string) func(name string) (string, bool) {
 	lines := map[string]string{}
 	folders := []string{"/etc/ucx"}
+	if library := mappedUCS(process); library != "" {
+		folders = append(folders, filepath.Join(filepath.Dir(library), "../etc/ucx"))
+	}
 	for _, name := range []string{"HOME", "UCX_CONFIG_DIR"} {
 		if dir, _ := env(name); dir != "" {
 			folders = append(folders, dir)
@@ -29,6 +35,24 @@ func Told(env func(name string) (string, bool), process string) func(name string
 		value, set := lines[name]
 		return value, set
 	}
+}
+
+// ucs is the library of UCX that reads its settings, as distributions and wheels name it: libucs.so.0, libucs-14c218c5.so.0.0.0.
+var ucs = regexp.MustCompile(`/.*/libucs(-[0-9a-f]+)?\.so[.0-9]*$`)
+
+// mappedUCS is the first one that a process has mapped; empty: none, or it may not be seen.
+func mappedUCS(process string) string {
+	maps, err := os.Open(filepath.Join(process, "maps"))
+	if err != nil {
+		return ""
+	}
+	defer maps.Close()
+	for lines := bufio.NewScanner(maps); lines.Scan(); {
+		if at := ucs.FindString(lines.Text()); at != "" {
+			return at
+		}
+	}
+	return ""
 }
 
 // settings adds those of a ucx.conf, read as UCX's parser does (openucx/ucx, ucs/config/ini.c): name=value or name:value a line, with blanks around both; a
@@ -95,12 +119,16 @@ func Verbs(tls string) bool {
 	})
 }
 
-// transports begin the names of UCX's transports and of its words for several (openucx/ucx, uct and ucp/core/ucp_context.c, UCX 1.20 to 1.23): rc is the
+// KnownUCX are the versions whose transports are known here.
+const KnownUCX = "1.20 to 1.23"
+
+// transports begin the names of UCX's transports and of its words for several (openucx/ucx, uct and ucp/core/ucp_context.c, KnownUCX): rc is the
 // beginning of rc_x, rc_mlx5 and others.
 var transports = []string{"all", "ib", "rc", "dc", "ud", "srd", "gga", "tcp", "self", "sm", "shm", "mm", "posix", "sysv", "xpmem", "knem", "cma", "cuda", "gdr", "rocm",
 	"ze", "ugni", "gaudi"}
 
-// UnknownTransports are the names in UCX_TLS that are no transport of UCX's, in which case and blanks count.
+// UnknownTransports are the names in UCX_TLS that are no transport of the versions of UCX that are known here, in which case and blanks count. A later
+// version may have them.
 func UnknownTransports(tls string) (unknown []string) {
 	names, _ := listOf(tls)
 	for _, name := range names {

@@ -31,11 +31,13 @@ func TestNICsAreThoseThatUCXMayUse(t *testing.T) {
 func TestWhatAUserHasToldUCXIsFoundWhereUCXLooks(t *testing.T) {
 	process := t.TempDir()
 	for name, text := range map[string]string{
-		"root/etc/ucx/ucx.conf":    "\ufeffUCX_TLS=rc ; as the guide says\nUCX_NET_DEVICES=mlx5_0:1\n# UCX_MAX_RMA_RAILS=8\n  ;UCX_MAX_RMA_RAILS=7\n",
-		"root/users/me/ucx.conf":    "[Section]\n UCX_NET_DEVICES = mlx5_1:1 \n",
-		"root/opt/ucx/ucx.conf":    "UCX_NET_DEVICES : mlx5_2:1",
-		"cwd/ucx.conf":             "UCX_IB_GPU_DIRECT_RDMA=yes\n # not yet\n no\n",
-		"root/nowhere/at/ucx.conf": "UCX_MAX_RMA_RAILS=9\n",
+		"root/etc/ucx/ucx.conf":           "\ufeffUCX_TLS=rc ; as the guide says\nUCX_NET_DEVICES=mlx5_0:1\n# UCX_MAX_RMA_RAILS=8\n  ;UCX_MAX_RMA_RAILS=7\n",
+		"root/users/me/ucx.conf":          "[Section]\n UCX_NET_DEVICES = mlx5_1:1 \n",
+		"root/opt/ucx/ucx.conf":           "UCX_NET_DEVICES : mlx5_2:1",
+		"cwd/ucx.conf":                    "UCX_IB_GPU_DIRECT_RDMA=yes\n # not yet\n no\n",
+		"root/nowhere/at/ucx.conf":        "UCX_MAX_RMA_RAILS=9\n",
+		"root/venv/site/etc/ucx/ucx.conf": "UCX_MAX_RMA_RAILS=2\nUCX_TLS=rc,cuda\nUCX_NET_DEVICES=mlx5_9:1\n",
+		"maps":                            "7f0-7f1 r-xp 00000000 08:01 7 /usr/lib/libucsomething.so\n7f1-7f2 r-xp 00000000 08:01 9 /venv/site/nixl.libs/libucs-14c218c5.so.0.0.0\n",
 	} {
 		name = filepath.Join(process, name)
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -52,12 +54,13 @@ func TestWhatAUserHasToldUCXIsFoundWhereUCXLooks(t *testing.T) {
 		name, want string
 		is         bool
 	}{
-		{nil, "UCX_TLS", "rc", true},
+		{nil, "UCX_TLS", "rc,cuda", true}, // beside the library: later than /etc/ucx, sooner than HOME
 		{nil, "UCX_NET_DEVICES", "mlx5_1:1", true},
 		{map[string]string{"UCX_CONFIG_DIR": "/opt/ucx"}, "UCX_NET_DEVICES", "mlx5_2:1", true},
 		{map[string]string{"UCX_NET_DEVICES": ""}, "UCX_NET_DEVICES", "", true},
 		{nil, "UCX_IB_GPU_DIRECT_RDMA", "no", true},
-		{nil, "UCX_MAX_RMA_RAILS", "", false},
+		{nil, "UCX_MAX_RMA_RAILS", "2", true},
+		{nil, "UCX_IB_SL", "", false},
 	} {
 		env = map[string]string{"HOME": "/users/me"}
 		for name, v := range tc.set {
@@ -66,6 +69,12 @@ func TestWhatAUserHasToldUCXIsFoundWhereUCXLooks(t *testing.T) {
 		if got, is := Told(lookup, process)(tc.name); got != tc.want || is != tc.is {
 			t.Errorf("%v: %s is %q, %v; want %q, %v", tc.set, tc.name, got, is, tc.want, tc.is)
 		}
+	}
+	if err := os.Remove(filepath.Join(process, "maps")); err != nil {
+		t.Fatal(err)
+	}
+	if v, _ := Told(lookup, process)("UCX_TLS"); v != "rc" {
+		t.Errorf("without a UCX that is loaded UCX_TLS is %q", v)
 	}
 	if _, is := Told(lookup, filepath.Join(process, "gone"))("UCX_TLS"); is {
 		t.Error("a process that is not there has told something")

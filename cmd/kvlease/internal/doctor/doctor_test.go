@@ -255,6 +255,7 @@ func TestEachHarmToGPUsAndNICsIsNamedWithItsRemedy(t *testing.T) {
 		{"no transport at all", "no-nic", func(r *rig) { r.environ("UCX_TLS=^") }, "UCX_TLS", Warn, "^", "unset"},
 		{"an empty list of transports", "no-nic", func(r *rig) { r.environ("UCX_TLS=") }, "UCX_TLS", Warn, "", "unset"},
 		{"a transport that UCX has not", "no-nic", func(r *rig) { r.environ("UCX_TLS=tcp,shmem") }, "UCX_TLS", Warn, "shmem", "ucx_info -d"},
+		{"a transport of a later UCX", "no-nic", func(r *rig) { r.environ("UCX_TLS=tcp,warp") }, "UCX_TLS", Warn, "warp", "if ucx_info -d has it, none"},
 		{"a transport in capitals", "eight-by-eight", func(r *rig) { r.environ("UCX_TLS=RC,cuda") }, "UCX_TLS", Warn, "RC", "ucx_info -d"},
 		{"a blank in a list", "eight-by-eight", func(r *rig) { r.environ("UCX_TLS=tcp, rc") }, "UCX_TLS", Warn, "rc", "no blanks"},
 		{"transports that UCX has", "no-nic", func(r *rig) { r.environ(`UCX_TLS=\rc_mlx5,ud_x:aux,gdr_copy,shm`) }, "UCX_TLS", "none", "", ""},

@@ -189,8 +189,8 @@ func (s *System) harm(key, value string) (why, fix string) {
 			return "UCX refuses an empty list: no agent opens", "unset " + key
 		}
 		if unknown := rdma.UnknownTransports(value); len(unknown) > 0 {
-			return fmt.Sprintf("UCX has no transport %q, where case and blanks count: it goes on without it, and if no other is left no agent opens", unknown[0]),
-				"unset " + key + ", or names as ucx_info -d has them, with commas and no blanks between"
+			return fmt.Sprintf("%q is no transport that this kvlease knows of UCX %s, where case and blanks count; one that the UCX here does not have either it leaves out, and if no other is left no agent opens", unknown[0], rdma.KnownUCX),
+				"if ucx_info -d has it, none; else unset " + key + ", or names as ucx_info -d has them, with commas and no blanks between"
 		}
 		usable := slices.ContainsFunc(h.NICs, func(n rdma.NIC) bool { return n.Usable() })
 		if usable && !rdma.Verbs(value) {
