@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
+	"github.com/kvlease/kvlease/dataplane/watch"
 )
 
 func TestStepsOfHostsAndRanksAllocateNothing(t *testing.T) {
@@ -243,4 +244,45 @@ func TestDeltasThatAreLostDoubledAndLateChangeNothing(t *testing.T) {
 		t.Error("nothing was lost")
 	}
 	f.until("closed", func() bool { return p.core.Close(0) == nil })
+}
+
+// A rank that is driven inline rests between requests. If it hangs then, nothing but the stream tells that it has been told something.
+// What the engine carries (delta) it carries to a rank that steps, as a rule in the same pass.
+func TestThePageOfARankSaysWhatItHasNotTakenOfItsHost(t *testing.T) {
+	for _, carrier := range []string{stream.KindProcess, stream.KindShm} {
+		t.Run(carrier, func(t *testing.T) {
+			f := newFleet(t, carrier)
+			p := f.team("P", 2, 1)
+			f.turns(20)
+			page, err := p.ranks[1].core.Page()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer page.Close()
+			var s watch.Snapshot
+			waits := func() uint64 {
+				t.Helper()
+				if err := page.Read(&s); err != nil {
+					t.Fatal(err)
+				}
+				n, ok := s.Value("untaken_bytes", "")
+				if !ok {
+					t.Fatal("no untaken_bytes")
+				}
+				return n
+			}
+			eventually(t, "it has taken all", func() bool { return waits() == 0 })
+			p.ranks[1].stopped = true
+			at := p.ranks[1].core.plane.Counters.Steps
+			p.grant("r", 1, blocks(0, 4))
+			f.turns(20)
+			eventually(t, "it says what waits", func() bool { return waits() > 0 })
+			if p.ranks[1].core.plane.Counters.Steps != at {
+				t.Error("it has made a step")
+			}
+			p.ranks[1].stopped = false
+			f.turns(20)
+			eventually(t, "nothing waits", func() bool { return waits() == 0 })
+		})
+	}
 }

@@ -69,7 +69,7 @@ type stateGauges struct {
 	Poisoned int // 1: the core broke, or kvl_fence_all was called
 	Draining int // 1: kvl_drain or kvl_close was called, and nothing new is taken
 
-	UntakenBytes uint64 // of records of hooks that no step has taken
+	UntakenBytes uint64 // of records of hooks, of a rank of what its host has said, that no step has taken
 	RefusedRing  uint64 // hooks that answered KVL_ERR_FULL for want of room in a ring: nobody steps, or too seldom
 	RefusedTable uint64 // hooks that answered it since all slots were taken (requests_max, tracked_max)
 	LogLost      uint64 // records of the log that found no place: nobody takes them, or too seldom
@@ -81,7 +81,9 @@ func (s *stateGauges) read(c *Core) {
 	of := c.mem.Control
 	s.Poisoned = min(1, int(atomic.LoadUint32(&of.Poisoned)))
 	s.Draining = min(1, int(atomic.LoadUint32(&of.Draining)))
-	s.UntakenBytes = c.half().Untaken()
+	if s.UntakenBytes = c.half().Untaken(); c.ranked != nil {
+		s.UntakenBytes += c.ranked.carrier.Untaken()
+	}
 	s.RefusedRing, s.RefusedTable = atomic.LoadUint64(&of.RefusedRing), atomic.LoadUint64(&of.RefusedTable)
 	if c.log != nil {
 		s.LogLost, s.LogLeftOut = c.log.log.Lost(), c.log.log.LeftOut()

@@ -94,6 +94,8 @@ func (w *wireEnd) State() stream.State {
 
 func (w *wireEnd) Pending() bool { return len(w.up) > 0 }
 
+func (w *wireEnd) Untaken() uint64 { return 0 }
+
 func (w *wireEnd) Sleeping(bool) {}
 
 func (w *wireEnd) Counters() stream.Counters { return stream.Counters{} }

@@ -318,7 +318,7 @@ func TestAfterCloseEveryCallDoesNothing(t *testing.T) {
 			for range 2 {
 				_, began := c.Begin()
 				_, _, next := c.Next()
-				if c.Reserve(7, 8) != nil || c.Fits(8) || began || next || c.Gap() || c.Pending() {
+				if c.Reserve(7, 8) != nil || c.Fits(8) || began || next || c.Gap() || c.Pending() || c.Untaken() != 0 {
 					t.Errorf("end %d still does something", i)
 				}
 				c.Publish()
@@ -427,4 +427,29 @@ func TestAConfigurationThatCannotBeIsRefused(t *testing.T) {
 	if _, err := OpenHost("pigeon", good); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a carrier of another kind: %v", err)
 	}
+}
+
+// Whoever shows what waits is not the step.
+func TestWhatHasComeAndWasNotTakenIsCountedBesideTheStep(t *testing.T) {
+	forAll(t, kinds, func(t *testing.T, kind string) {
+		g := attached(t, kind)
+		if n, m := g.r.Untaken(), g.h.Untaken(); n != 0 || m != 0 {
+			t.Errorf("%d and %d bytes of nothing", n, m)
+		}
+		putNumbered(g.h.Reserve(7, 100), 1)
+		g.h.Publish()
+		g.carry()
+		beside := make(chan uint64)
+		go func() { beside <- g.r.Untaken() }()
+		if n := <-beside; n < 100 || n > 256 {
+			t.Errorf("%d bytes of a record of 100", n)
+		}
+		if _, _, ok := g.r.Next(); !ok {
+			t.Fatal("no record")
+		}
+		g.r.Release()
+		if n := g.r.Untaken(); n != 0 {
+			t.Errorf("%d bytes of what was taken", n)
+		}
+	})
 }

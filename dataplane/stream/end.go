@@ -224,6 +224,14 @@ func (e *end) Pending() bool {
 	return e.seen != e.told || e.rx != nil && !e.rx.Empty() && (e.seen != Lost || e.left > 0)
 }
 
+// Untaken is part of Carrier. What a lost end has left is nobody's to wait for.
+func (e *end) Untaken() uint64 {
+	if State(e.state.Load()) != Attached || e.link == nil {
+		return 0
+	}
+	return e.link.rx.Untaken()
+}
+
 // Sleeping is part of Carrier. Edge W2, see Publish.
 func (e *end) Sleeping(asleep bool) {
 	e.look()

@@ -41,7 +41,7 @@ var (
 
 // Carrier is one end of a stream.
 //
-// Threads: one, the context's step, for all but Err. Close ends the use: no other call may be running, and later ones do nothing.
+// Threads: one, the context's step, for all but Err and Untaken. Close ends the use: no other call may be running, and later ones do nothing.
 // Memory: all of it when the carrier is made, or when the other end attaches, then outside of the step. No call allocates.
 type Carrier interface {
 	// Reserve gives room for a record of n bytes, 8-byte aligned, not visible before Publish. nil: no room, or nobody is attached.
@@ -70,6 +70,8 @@ type Carrier interface {
 	// Pending reports that Next would give something, or that State has changed since it was asked last: what a pump asks before
 	// it sleeps.
 	Pending() bool
+	// Untaken is how many bytes of records of the other end have come and were not released. Any thread, but not beside Close.
+	Untaken() uint64
 	// Sleeping says to the other end whether this one sleeps on the descriptor that it was made with, and has to be woken.
 	// Store before Pending is asked: the same edge as between a producer and the pump. An end that attaches or is lost wakes
 	// in any case.

@@ -196,6 +196,24 @@ func TestWhoWasToldOfSomethingStandsStill(t *testing.T) {
 	})
 }
 
+// TestARankThatDoesNotTakeWhatItsHostSaysStandsStill: while that has leases or requests, wherever it is. Else what waits is good to know, and
+// the rank may rest with it.
+func TestARankThatDoesNotTakeWhatItsHostSaysStandsStill(t *testing.T) {
+	const alert = "KvleaseStandsStill"
+	rests := func(untaken, tracked float64) map[string]string {
+		ofRank := strings.Replace(common, `role="engine"`, `role="rank"`, 1)
+		ofHost := strings.NewReplacer(`role="engine"`, `role="host"`, `instance="m"`, `instance="n"`).Replace(common)
+		return map[string]string{
+			`kvlease_step_age_seconds{` + ofRank + `}`: "0+0x11 15+15x110", `kvlease_heartbeat_interval_seconds{` + ofRank + `}`: steady(5),
+			`kvlease_submissions_untaken_bytes{` + ofRank + `}`: steady(untaken), `kvlease_registered_bytes{` + ofRank + `}`: steady(1e9), `kvlease_asleep{` + ofRank + `}`: steady(0),
+			`kvlease_leases_held{` + ofHost + `}`: steady(0), `kvlease_requests_tracked{` + ofHost + `}`: steady(tracked),
+		}
+	}
+	fires := expr{Expr: everFired(alert), EvalTime: "25m", Samples: []sampleOf{{fmt.Sprintf("{alertname=%q}", alert), 1}}}
+	calm := expr{Expr: everFired(alert), EvalTime: "25m"}
+	promtoolAgrees(t, []unit{unitOf(rests(64, 1), fires), unitOf(rests(64, 0), calm), unitOf(rests(0, 1), calm)})
+}
+
 // TestASleepMissesNoMemory: it was given up on purpose, with what was tracked, by all ranks. Who grants leases meanwhile has blocks that nobody
 // can read, and a rank that has lost its memory while others have theirs has not been put to sleep.
 func TestASleepMissesNoMemory(t *testing.T) {

@@ -61,7 +61,7 @@ func (c *Context) write(b *bytes.Buffer, ends int) {
 		{c.Memory.of, c.Memory.String()},
 		{c.Poisoned, "poisoned: every row is closed, and all leases end"},
 		{c.Draining, "draining: it takes nothing new"},
-		{c.Untaken > 0, text.Counted(int(c.Untaken), "byte", "bytes") + " of what its hooks were told no step has taken"},
+		{c.Untaken > 0, text.Counted(int(c.Untaken), "byte", "bytes") + " of what " + c.teller() + " no step has taken"},
 		{c.LogLost > 0, text.Counted(int(c.LogLost), "record of its log is", "records of its log are") + " lost: nobody takes them, or too seldom"},
 		{c.Why != "", c.Why},
 	} {
@@ -79,6 +79,14 @@ func (c *Context) write(b *bytes.Buffer, ends int) {
 		c.writeLeases(b)
 	}
 	c.writeEnds(b, ends)
+}
+
+// teller says who has told what no step has taken.
+func (c *Context) teller() string {
+	if c.Role == "rank" {
+		return "its host has said"
+	}
+	return "its hooks were told"
 }
 
 func (m *Memory) String() string {

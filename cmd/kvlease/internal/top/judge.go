@@ -39,7 +39,7 @@ func (e *Engine) judge() {
 		{e.State == Broken, Alarm, "poisoned: every row is closed, and all leases end"},
 		{e.State == Stopped, Alarm, "its process is stopped by a signal"},
 		{e.State == Still, Alarm, fmt.Sprintf("no step for %s", spanText(e.Age))},
-		{e.State == Still && e.Untaken > 0, Note, text.Counted(int(e.Untaken), "byte", "bytes") + " of what its hooks were told no step has taken"},
+		{e.State == Still && e.Untaken > 0, Note, text.Counted(int(e.Untaken), "byte", "bytes") + " of what " + e.teller() + " no step has taken"},
 		{e.State == Cut, Alarm, "no engine that it knows could be reached for one lease duration"},
 		{e.RanksLost > 0 && !e.gone(), Alarm, text.Counted(int(e.RanksLost), "rank is lost", "ranks are lost") + ": the engine has to be started again"},
 		{e.misfit && !e.gone(), Alarm, "its host has another kv_lease_duration: this rank takes nothing"},
@@ -80,7 +80,32 @@ func (e *Engine) busy() bool {
 	if e.asleep() {
 		return e.Leases > 0
 	}
+	if e.calm { // what its host has said is no more than good to know
+		return e.Leases+e.Expected+e.Tracked+e.Reads > 0
+	}
 	return e.Leases+e.Expected+e.Tracked+e.Reads+e.Untaken > 0
+}
+
+// teller says who has told what no step has taken.
+func (e *Engine) teller() string {
+	if e.Role == "rank" {
+		return "its host has said"
+	}
+	return "its hooks were told"
+}
+
+// calmRanks notes of which ranks the host holds and wants nothing: nobody waits for them. Of one whose host is elsewhere that is not known.
+func calmRanks(list []*Engine) {
+	wants := map[string]bool{}
+	for _, e := range list {
+		if e.Role == "host" && e.alive {
+			wants[e.Hash] = wants[e.Hash] || e.Leases+e.Expected+e.Tracked+e.Reads > 0
+		}
+	}
+	for _, e := range list {
+		wanted, known := wants[e.Hash]
+		e.calm = e.Role == "rank" && known && !wanted
+	}
 }
 
 // asleep says that it was put to sleep: its memory, of a host that of all its ranks that live, was given up on purpose.

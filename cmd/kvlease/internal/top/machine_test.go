@@ -294,6 +294,41 @@ func TestWhoWasToldOfSomethingAndDoesNotStepStandsStill(t *testing.T) {
 	}
 }
 
+// What a rank has not taken of its host's words counts while that holds or wants something, or is not known here.
+func TestARankThatDoesNotTakeWhatItsHostSaysStandsStill(t *testing.T) {
+	of := func(role string, tracked, untaken uint64, age time.Duration, alive bool) *Engine {
+		return &Engine{Role: role, Name: "E", Hash: "1", Tracked: tracked, Untaken: untaken, Age: age, alive: alive, Interval: 5 * time.Second, key: role}
+	}
+	const words = "64 bytes of what its host has said no step has taken"
+	for _, tc := range []struct {
+		name string
+		host *Engine
+		want State
+	}{
+		{"its host tracks a request", of("host", 1, 0, 0, true), Still},
+		{"its host wants nothing", of("host", 0, 0, 0, true), Idle},
+		{"its host is elsewhere", nil, Still},
+		{"its host is dead", of("host", 0, 0, 0, false), Still},
+	} {
+		rank := of("rank", 0, 64, time.Minute, true)
+		list := []*Engine{rank}
+		if tc.host != nil {
+			list = append(list, tc.host)
+		}
+		calmRanks(list)
+		rank.judge()
+		if rank.State != tc.want || slices.Contains(rank.Trouble, words) != (tc.want == Still) {
+			t.Errorf("%s: %s, want %s; %q", tc.name, rank.State, tc.want, rank.Trouble)
+		}
+	}
+	list := shownAll(t, watch.Head{Role: "rank", Engine: "E", TP: 2, PP: 1, Interval: 5 * time.Second}, watch.Live{Stepped: core.Now().Add(-time.Minute)}, map[string]uint64{"untaken_bytes": 64})
+	for _, e := range list {
+		if e.State != Still || !slices.Contains(e.Trouble, words) {
+			t.Errorf("%s: %s; %q", e.Source, e.State, e.Trouble)
+		}
+	}
+}
+
 // A planned sleep is no alarm, though the engine steps on, has requests that its host has not untracked, and is connected to nobody.
 func TestASleepIsNoTrouble(t *testing.T) {
 	dir := require.Shm(t)

@@ -61,7 +61,7 @@ type Engine struct {
 	Abandoned  uint64 `json:"abandoned"`  // transfers that may never end
 	Late       uint64 `json:"late_stock_reads"`
 	RanksLost  uint64 `json:"ranks_lost,omitempty"`       // of a host
-	Untaken    uint64 `json:"untaken_bytes,omitempty"`    // of what its hooks were told
+	Untaken    uint64 `json:"untaken_bytes,omitempty"`    // of what its hooks were told; of a rank, of what its host has said
 	LogLost    uint64 `json:"log_records_lost,omitempty"` // for want of somebody who takes them
 
 	Peers []Peer `json:"peers"`
@@ -79,6 +79,7 @@ type Engine struct {
 	slept    int  // 1: given up on purpose; of a host how many ranks have
 	sick     bool // healthy says 0
 	misfit   bool // a rank whose host has another lease duration
+	calm     bool // a rank whose host holds and wants nothing
 	why      string
 }
 

@@ -61,6 +61,7 @@ func (s *source) read(ctx context.Context) (Reading, error) {
 	r.Engines = append(r.Engines, readAll(ctx, s.remotes)...)
 	join(r.Engines)
 	s.rates.fill(r.Engines)
+	calmRanks(r.Engines)
 	for _, e := range r.Engines {
 		e.judge()
 		if e.Peers == nil {
