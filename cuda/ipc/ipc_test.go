@@ -120,6 +120,9 @@ func newReader(t *testing.T, r *rig) (tr *Transport, local uint64) {
 	}
 	t.Cleanup(func() { _ = tr.Close() })
 	local = r.alloc(ownerBytes)
+	if err := r.ctx.Fill(local, 0, ownerBytes); err != nil { // what an allocation has in it is anybody's
+		t.Fatal(err)
+	}
 	if err := tr.Register([]transport.Region{{Addr: local, Bytes: ownerBytes, Mem: transport.VRAM}}); err != nil {
 		t.Fatal(err)
 	}
