@@ -36,7 +36,7 @@ func TestTheStatisticsHoldEveryCounterAndGauge(t *testing.T) {
 	side := map[string]any{}
 	c.side.stats(side)
 	take(side)
-	for _, name := range []string{"held", "held_blocks", "lingering", "expected", "alive", "reads_open", "load_max_ns", "registered_bytes", "registering_bytes", "regions_proven", "regions_unproven", "kv_lease_duration_ms", "interval_ms", "extension_ms", "ending", "draining", "poisoned", "healthy", "untaken_bytes", "refused_ring", "refused_table", "stats_page_hidden", "stats_page_failed", "log_lost", "log_left_out", "go_collections", "go_heap_bytes"} {
+	for _, name := range []string{"held", "held_blocks", "lingering", "expected", "alive", "reads_open", "load_max_ns", "registered_bytes", "registering_bytes", "asleep", "regions_proven", "regions_unproven", "kv_lease_duration_ms", "interval_ms", "extension_ms", "ending", "draining", "poisoned", "healthy", "untaken_bytes", "refused_ring", "refused_table", "stats_page_hidden", "stats_page_failed", "log_lost", "log_left_out", "go_collections", "go_heap_bytes"} {
 		if want[name] {
 			t.Errorf("%s: written twice", name)
 		}
