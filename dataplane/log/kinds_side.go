@@ -10,7 +10,7 @@ var sideDefs = map[Kind]Def{
 	HandshakeFailing: {
 		"handshake_failing", Warning, [2]string{"failures"},
 		"it cannot be asked for its handshake ({failures} failures in a row): {text}",
-		"see that the engine lives, and that host and port in kv_transfer_params can be reached from here; it is tried again",
+		"see that the engine lives and has registered its memory (kvl_register), and that host and port in kv_transfer_params can be reached from here; it is tried again",
 	},
 	HandshakeMisfit: {
 		"handshake_misfit", Error, [2]string{},
