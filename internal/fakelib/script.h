@@ -3,6 +3,8 @@
  *
  *   fail CALL N STATUS   the N-th call of CALL from now answers STATUS and does nothing
  *   count CALL           returns how often CALL was entered
+ *
+ * A CALL that the fake does not have is a slip, in whatever command of these and of gate and slow, and it is said which there are.
  */
 #ifndef KVL_FAKELIB_SCRIPT_H
 #define KVL_FAKELIB_SCRIPT_H
@@ -52,11 +54,29 @@ static int script_fail(const char *name, int n, int status)
 	return -1;
 }
 
+/* The calls of the fake, by number, and NULL behind the last: each fake has its own. */
+static const char *script_known(int i);
+
+/* True for a name that no call has: it would be scripted, and never come. */
+static bool script_slip(const char *name)
+{
+	for (int i = 0; script_known(i) != NULL; i++) {
+		if (strcmp(script_known(i), name) == 0)
+			return false;
+	}
+	fprintf(stderr, "this fake has no call \"%s\"; it has:", name);
+	for (int i = 0; script_known(i) != NULL; i++)
+		fprintf(stderr, " %s", script_known(i));
+	fputc('\n', stderr);
+	return true;
+}
+
 /* Counts a call and gives the status that the script has for it, or 0. */
 static int script_enter(const char *name)
 {
 	int status = 0;
-	script_call(name)->count++;
+	if (script_call(name)->count++ == 0 && script_slip(name))
+		abort(); /* the fake's own list lacks it */
 	for (int i = 0; i < SCRIPT_FAILS; i++) {
 		if (script_fails[i].left > 0 && strcmp(script_fails[i].name, name) == 0 && --script_fails[i].left == 0)
 			status = script_fails[i].status;
@@ -64,9 +84,16 @@ static int script_enter(const char *name)
 	return status;
 }
 
-/* True for the commands above; *answer is what they return. */
+/* True for a command that is over: one of those above, or one that names no call. *answer is what it returns. */
 static bool script_common(const char *word, const char *a, const char *b, const char *c, int *answer)
 {
+	static const char *const words[] = {"fail", "count", "gate", "slow"};
+	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+		if (strcmp(word, words[i]) == 0 && script_slip(a)) {
+			*answer = -1;
+			return true;
+		}
+	}
 	if (strcmp(word, "fail") == 0)
 		*answer = script_fail(a, atoi(b), atoi(c));
 	else if (strcmp(word, "count") == 0)

@@ -54,6 +54,18 @@ static bool same_list(const char *list, const char *words)
 	return *words == 0 && *list == 0;
 }
 
+static const char *script_known(int i)
+{
+	static const char *const names[] = {
+		"check_remote_md", "create_backend", "create_configured_agent", "create_notif_map", "create_opt_args", "create_reg_dlist",
+		"create_xfer_dlist", "create_xfer_req", "deregister_mem", "destroy_agent", "gen_notif", "get_local_md", "get_notifs",
+		"get_plugin_params", "get_xfer_status", "invalidate_remote_md", "load_remote_md", "notif_map_get_notif",
+		"opt_args_set_has_notif", "opt_args_set_notif_msg", "params_add", "post_xfer_req", "reg_dlist_add_desc", "register_mem",
+		"release_xfer_req", NULL,
+	};
+	return names[i];
+}
+
 static int command(const char *line)
 {
 	char word[32] = "", a[NAME] = "", b[NAME] = "", c[32] = "";

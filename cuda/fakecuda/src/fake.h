@@ -62,7 +62,7 @@ extern allocation_t *allocations;
 /* Counts a call, waits as the script says, and gives the result that the script has for it. */
 int enter(const char *call);
 bool is_missing(const char *symbol);
-bool is_call(const char *name); /* of the driver's, as scripts name them */
+const char *call_name(int i); /* of the driver's, as scripts name them; NULL behind the last */
 int driver_version(void);
 
 /* The current context, if it can be used: SUCCESS, or what the driver would answer. Takes the lock. */

@@ -49,13 +49,10 @@ static const struct {
 
 enum { FOUND = 0, NO_SUCH = 1, TOO_OLD = 2, LEGACY_STREAM = 1 };
 
-bool is_call(const char *name)
+const char *call_name(int i)
 {
-	for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-		if (strcmp(table[i].name, name) == 0)
-			return true;
-	}
-	return strcmp(name, "cuGetProcAddress") == 0; /* by which the others are found */
+	const int n = sizeof table / sizeof table[0];
+	return i < n ? table[i].name : i == n ? "cuGetProcAddress" : NULL; /* by which the others are found */
 }
 
 API int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *found);

@@ -105,6 +105,18 @@ static int tell(gpu_t *g, int i, const char *word, const long long v[4])
 	return 0;
 }
 
+static const char *script_known(int i)
+{
+	static const char *const names[] = {
+		"DeviceGetBAR1MemoryInfo", "DeviceGetCount_v2", "DeviceGetEccMode", "DeviceGetFieldValues", "DeviceGetHandleByIndex_v2",
+		"DeviceGetMaxMigDeviceCount", "DeviceGetMemoryInfo", "DeviceGetMigDeviceHandleByIndex", "DeviceGetMigMode", "DeviceGetName",
+		"DeviceGetPciInfo_v3", "DeviceGetRemappedRows", "DeviceGetTotalEccErrors", "DeviceGetUUID", "DeviceRegisterEvents",
+		"EventSetCreate", "EventSetFree", "EventSetWait_v2", "Init_v2", "Shutdown", "SystemGetCudaDriverVersion_v2",
+		"SystemGetDriverVersion", NULL,
+	};
+	return names[i];
+}
+
 static int command(const char *line)
 {
 	char word[32] = "", a[NAME] = "", b[NAME] = "", c[NAME] = "", d[32] = "", e[32] = "";
