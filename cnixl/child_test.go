@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/internal/child"
+	"github.com/kvlease/kvlease/internal/sigstop"
 )
 
 // waitMax bounds every wait of these tests.
@@ -263,7 +264,7 @@ func (r *remote) got() int {
 
 func (r *remote) signal(s syscall.Signal) {
 	r.t.Helper()
-	if err := r.cmd.Process.Signal(s); err != nil {
+	if err := sigstop.Signal(r.cmd.Process, s); err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -79,14 +80,20 @@ func TestAnAgentDoesNotGoWhileAPeerThatStandsStillHasToTakeItsAnswers(t *testing
 	}
 }
 
-// stopped reports that the process stands still.
+// stopped reports that all threads of the process stand still.
 func (r *remote) stopped() bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
-	if err != nil {
-		r.t.Fatal(err)
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", r.cmd.Process.Pid))
+	if err != nil || len(threads) == 0 {
+		r.t.Fatalf("%d threads, %v", len(threads), err)
 	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	return strings.HasPrefix(rest, "T")
+	for _, thread := range threads {
+		text, err := os.ReadFile(thread)
+		_, rest, _ := strings.Cut(string(text), ") ")
+		if err != nil || !strings.HasPrefix(rest, "T") {
+			return false
+		}
+	}
+	return true
 }
 
 // stuck is a TCP connection of the host's that nobody reads, and an epoll set that waits for it to take more.

@@ -16,6 +16,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/standin"
 	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
+	"github.com/kvlease/kvlease/internal/sigstop"
 )
 
 // dumped runs kvlease dump --json of a process.
@@ -53,7 +54,7 @@ func TestTheLeasesOfAStoppedProcessAreDumped(t *testing.T) {
 			t.Fatalf("no heartbeats: %+v", c)
 		}
 	}
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := sigstop.Signal(p.cmd.Process, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	var slack int64
@@ -181,7 +182,7 @@ func TestTheLeasesOfAHostInCAreDumped(t *testing.T) {
 			t.Fatalf("%+v", c)
 		}
 	}
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := sigstop.Signal(cmd.Process, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	r := dumped(t, cmd.Process.Pid, "/dev/shm")

@@ -17,6 +17,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/internal/require"
+	"github.com/kvlease/kvlease/internal/sigstop"
 )
 
 // tmux is a terminal with kvlease top in it, as a person has one.
@@ -125,7 +126,7 @@ func TestAPersonSeesInTheTerminalWhoHoldsWhat(t *testing.T) {
 
 	m.press("p")
 	was := m.sees("PAUSED")
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := sigstop.Signal(p.cmd.Process, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	if now := m.sees("PAUSED"); lineOf(now, "prefill-0") != lineOf(was, "prefill-0") {

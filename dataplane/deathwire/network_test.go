@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/zmtp"
 	"github.com/kvlease/kvlease/internal/await"
+	"github.com/kvlease/kvlease/internal/sigstop"
 )
 
 // listening is an owner on a real port, which it shares with ZeroMQ.
@@ -132,7 +133,7 @@ func TestAStoppedProcessIsNotDead(t *testing.T) {
 	cmd := reader(t, l.addr)
 	l.Heard(readerD.engine, readerD.epoch, nonce(1))
 	await.True(t, "the nonce is heard", func() bool { return l.Stats().Known == 1 })
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := sigstop.Signal(cmd.Process, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/internal/require"
+	"github.com/kvlease/kvlease/internal/sigstop"
 )
 
 const patience = 90 * time.Second // for what must come true
@@ -192,6 +193,14 @@ func (e *engine) send(cmd string, more map[string]any) int {
 		e.t.Fatalf("%s: %v", cmd, err)
 	}
 	return e.n
+}
+
+// stop has it stand still until SIGCONT.
+func (e *engine) stop() {
+	e.t.Helper()
+	if err := sigstop.Signal(e.cmd.Process, syscall.SIGSTOP); err != nil {
+		e.t.Fatal(err)
+	}
 }
 
 func (e *engine) ask(cmd string, more map[string]any) report {

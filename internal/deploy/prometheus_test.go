@@ -317,7 +317,7 @@ func TestDashboardAndAlertsOverARealPrometheus(t *testing.T) {
 		s.turn()
 	}
 	s.answers("the leases of D2", `max by (engine, reader_engine) (kvlease_reader_leases{kind="native"} * on (hash) group_left (reader_engine) label_replace(max by (engine, hash) (kvlease_engine_info), "reader_engine", "$1", "engine", "(.+)"))`, want{6, 6, "P D2", "all of them"}, nil)
-	s.pair.d.cmd.Process.Signal(syscall.SIGSTOP)
+	s.pair.d.stop()
 	s.fires("the stop of D2", nil, "KvleaseStandsStill D2", "KvleaseReaderSilent P", "KvleaseLeasesExpire P")
 	s.pair.p.await("the end of the lease", func(r *report) bool { return r.Ev == "freed" && r.ID == "too-late" })
 	s.pair.d.send("read", map[string]any{"id": "too-late"})

@@ -81,13 +81,13 @@ func TestTroubleOfStepsAndRanksOverARealPrometheus(t *testing.T) {
 
 	host.ask("grant", map[string]any{"id": "held", "blocks": []int{1, 2}, "tokens": 32})
 	s.answers("the host holds a lease", `kvlease_leases_held`, want{1, 1, "ranks host", "it was granted"}, nil)
-	host.cmd.Process.Signal(syscall.SIGSTOP)
+	host.stop()
 	s.answers("a host that stands still", `ALERTS{alertname="KvleaseStandsStill",alertstate="firing"}`, want{1, 1, "ranks host", "it holds a lease"}, nil)
 	host.cmd.Process.Signal(syscall.SIGCONT)
 
 	lost.cmd.Process.Signal(syscall.SIGKILL)
 	s.fires("slow steps, stalls, and ranks", func() {
-		stalls.cmd.Process.Signal(syscall.SIGSTOP)
+		stalls.stop()
 		time.Sleep(beatEvery + beatEvery/2)
 		stalls.cmd.Process.Signal(syscall.SIGCONT)
 		time.Sleep(beatEvery / 2)

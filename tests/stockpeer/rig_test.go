@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/internal/require"
+	"github.com/kvlease/kvlease/internal/sigstop"
 )
 
 const (
@@ -293,7 +294,7 @@ func (p *peer) stat(key string) uint64 {
 
 func (p *peer) signal(s syscall.Signal) {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := sigstop.Signal(p.cmd.Process, s); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -60,6 +60,17 @@ class Answer:
         return self.samples[0]
 
 
+def stands(pid):
+    """Whether all threads of a process stand still, or are gone."""
+    states = []
+    for stat in Path("/proc").glob(f"{pid}/task/*/stat"):
+        try:
+            states.append(stat.read_text().rpartition(")")[2].split()[0])
+        except OSError:
+            pass
+    return all(state in "TZX" for state in states)
+
+
 class Engine:
     """One engine process. Commands are methods of engine.Engine: engine.ask("stat") is its do_stat()."""
 
@@ -202,7 +213,13 @@ class Engine:
                 pass
 
     def stop(self):
+        """Returns when all threads stand still: the signal is only under way when kill returns, and some ran on for 76 ms."""
         self.signal(signal.SIGSTOP)
+        late = time.monotonic() + ANSWER
+        while not all(stands(pid) for pid in self.pids()):
+            if time.monotonic() > late:
+                raise Died(f"{self.name} does not stand still: {self.pids()}")
+            time.sleep(0.001)
 
     def go_on(self):
         self.signal(signal.SIGCONT)

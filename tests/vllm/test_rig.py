@@ -8,6 +8,7 @@ import io
 import json
 import re
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -298,6 +299,29 @@ class Run(Rigged):
         list_ = [scenes.Scene("b", "", "both", None), scenes.Scene("p", "", "p", None), scenes.Scene("d", "", "d", None)]
         plan = [("+".join(kinds), "".join(s.name for s in own)) for kinds, own in run.shared_out(run.MIXES, list_)]
         self.assertEqual(plan, [("kvlease+kvlease", "bpd"), ("stock+kvlease", "bp"), ("kvlease+stock", "bd"), ("stock+stock", "b")])
+
+
+class Stopped(unittest.TestCase):
+    def test_a_process_stands_still_once_each_of_its_threads_does(self):
+        threads = "import threading, time\nfor _ in range(4): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\nprint('ready', flush=True)\ntime.sleep(600)"
+        with subprocess.Popen([sys.executable, "-c", threads], stdout=subprocess.PIPE) as process:
+            self.addCleanup(process.kill)
+            process.stdout.readline()
+            self.assertFalse(rig.stands(process.pid))
+            engine = mock.Mock(spec=rig.Engine, pids=lambda: [process.pid], signal=process.send_signal)
+            rig.Engine.stop(engine)
+            self.assertTrue(rig.stands(process.pid))
+            process.kill()
+        self.assertTrue(rig.stands(process.pid))
+
+    def test_a_process_that_goes_on_is_said(self):
+        with subprocess.Popen(["sleep", "600"]) as process, mock.patch.object(rig, "ANSWER", SHORT):
+            self.addCleanup(process.kill)
+            engine = mock.Mock(spec=rig.Engine, pids=lambda: [process.pid], signal=lambda number: None)
+            engine.name = "P"
+            with self.assertRaisesRegex(rig.Died, "P does not stand still"):
+                rig.Engine.stop(engine)
+            process.kill()
 
 
 class Documents(unittest.TestCase):

@@ -24,6 +24,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
+	"github.com/kvlease/kvlease/internal/sigstop"
 )
 
 // sideEnv makes this test program one engine of its own process, which takes lines and answers each with one.
@@ -263,7 +264,9 @@ func TestAStoppedReaderThatGoesOnAfterItsOwnerSleptGetsAnErrorAndTheOwnerLives(t
 				second.Do = "track"
 				d.do(second)
 				time.Sleep(300 * time.Millisecond) // heartbeats flow
-				d.cmd.Process.Signal(syscall.SIGSTOP)
+				if err := sigstop.Signal(d.cmd.Process, syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
 				p.do(line{Do: "sleep"})
 				if awake {
 					p.do(line{Do: "wake"})

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/kvlease/kvlease/internal/sigstop"
 )
 
 // spec says which engine to start.
@@ -170,7 +172,7 @@ type osProcess struct {
 func (o *osProcess) Stdin() io.WriteCloser           { return o.in }
 func (o *osProcess) Stdout() io.Reader               { return o.out }
 func (o *osProcess) PID() int                        { return o.cmd.Process.Pid }
-func (o *osProcess) Signal(sig syscall.Signal) error { return o.cmd.Process.Signal(sig) }
+func (o *osProcess) Signal(sig syscall.Signal) error { return sigstop.Signal(o.cmd.Process, sig) }
 
 // Wait comes after the last line was read.
 func (o *osProcess) Wait() error {
