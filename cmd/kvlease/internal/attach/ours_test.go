@@ -69,7 +69,7 @@ func TestTextSaysWhatJSONSays(t *testing.T) {
 	}
 	for _, word := range []string{
 		`engine "P" at ` + addr + `: kvlease, protocol 1, TP 1, PP 1`, "epoch ", "16384 slots, 30 s each, a heartbeat every 5 s buys 20 s", "layer.1",
-		"1 leases held", "request      r1", "a notification until its row showed it", "proven: ", "the lease: over: it was completed",
+		"1 lease held", "request      r1", "a notification until its row showed it", "proven: ", "the lease: over: it was completed",
 	} {
 		if !strings.Contains(out.String(), word) {
 			t.Errorf("no %q in\n%s", word, out.String())

@@ -3,19 +3,20 @@ package attach
 import (
 	"fmt"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // Report is what was found out, in the form of --json. Numbers of 64 bits that are names are hexadecimal text.
 type Report struct {
-	Addr     string   `json:"addr"`
-	EngineID string   `json:"engine_id"`
-	Speaks   string   `json:"speaks"` // "kvlease" or "stock"
-	Hash     string   `json:"compatibility_hash"`
-	TP       uint32   `json:"tp_size"` // said by our engines, else by the user
-	PP       uint32   `json:"pp_size"`
-	Notes    []string `json:"notes,omitempty"`
+	Addr     string            `json:"addr"`
+	EngineID string            `json:"engine_id"`
+	Speaks   string            `json:"speaks"` // "kvlease" or "stock"
+	Hash     string            `json:"compatibility_hash"`
+	TP       uint32            `json:"tp_size"` // said by our engines, else by the user
+	PP       uint32            `json:"pp_size"`
+	Notes    text.List[string] `json:"notes"`
 
 	ConnectMs   float64 `json:"connect_ms"` // TCP and greeting
 	RoundTrip   Spread  `json:"handshake_round_trip"`

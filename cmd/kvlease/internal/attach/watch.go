@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/handshake"
 )
 
@@ -149,7 +150,7 @@ func (s *session) tellLook(l *Look) error {
 			line += "  " + l.Board.state()
 		}
 		if r := l.Row; r != nil && r.Held {
-			line += fmt.Sprintf("  request held, %d heartbeats", r.Beats)
+			line += "  request held, " + text.Counted(int(r.Beats), "heartbeat", "heartbeats")
 		} else if r != nil {
 			line += "  request ended"
 		}

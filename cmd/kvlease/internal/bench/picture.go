@@ -100,7 +100,7 @@ func (r *Result) WriteSVG(w io.Writer) error {
 		groups      []group
 	}{
 		{"One notification, until P has acted on it", "us", []group{latency}},
-		{fmt.Sprintf("%d notifications at once", r.Burst), "a second", []group{burst}},
+		{text.Counted(int(r.Burst), "notification", "notifications") + " at once", "a second", []group{burst}},
 		{"Reads: bytes a second", "GB/s", rates},
 		{"Reads: until the first word of the first block was seen", "us", first},
 		{"Reads: what is added to raw, round by round", "us", adds},

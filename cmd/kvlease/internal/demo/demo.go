@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
 )
 
@@ -118,9 +119,9 @@ func Describe() string {
 		for _, v := range s.variants {
 			runs = append(runs, v.String())
 		}
-		fmt.Fprintf(&b, "  %s  %-17s %d runs: %s\n", s.key, s.title, len(runs), strings.Join(runs, "; "))
+		fmt.Fprintf(&b, "  %s  %-17s %s: %s\n", s.key, s.title, text.Counted(len(runs), "run", "runs"), strings.Join(runs, "; "))
 	}
-	return strings.ReplaceAll(b.String(), " 1 runs:", " 1 run:")
+	return b.String()
 }
 
 // sceneKeys are the keys of all scenes.
@@ -265,7 +266,7 @@ func (r *Result) close(say *narrator, chosen []sceneDef) {
 		say.line("%s %s", say.paint.warn("SKIPPED"), short(f))
 	}
 	if r.Repeats > 0 {
-		say.line("%s", say.paint.warn(fmt.Sprintf("%d runs were played again after the machine stood still in them", r.Repeats)))
+		say.line("%s", say.paint.warn(text.Counted(int(r.Repeats), "run was", "runs were")+" played again after the machine stood still in them"))
 	}
 	if r.Kept {
 		say.line("%s", say.paint.good(fmt.Sprintf("all %d promises kept in %.0f s", len(r.Promises), r.Seconds)))

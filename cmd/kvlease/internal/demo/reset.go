@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
 )
 
@@ -39,7 +40,7 @@ func resetLink(s *stage) error {
 	}
 	lost := s.freedBefore()
 	silent := s.silence(cut, bootNow())
-	s.tell("in two leases P was without a heartbeat for %.0f ms at most, and lost %d leases", ms(silent), lost)
+	s.tell("in two leases P was without a heartbeat for %.0f ms at most, and lost %s", ms(silent), text.Counted(int(lost), "lease", "leases"))
 	var bad, bytes float64
 	asked := bootNow()
 	for _, id := range ids {

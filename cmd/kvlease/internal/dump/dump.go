@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
@@ -26,12 +27,12 @@ type Config struct {
 
 // Report is what a process has of leases.
 type Report struct {
-	PID      int        `json:"pid"`
-	State    string     `json:"process"` // running, stopped, waits for a disk, gone
-	At       time.Time  `json:"at"`
-	Version  string     `json:"kvlease_dump"`
-	Contexts []*Context `json:"contexts"`
-	Notes    []string   `json:"notes,omitempty"`
+	PID      int               `json:"pid"`
+	State    string            `json:"process"` // running, stopped, waits for a disk, gone
+	At       time.Time         `json:"at"`
+	Version  string            `json:"kvlease_dump"`
+	Contexts []*Context        `json:"contexts"`
+	Notes    text.List[string] `json:"notes"`
 }
 
 // Context is one of its contexts.

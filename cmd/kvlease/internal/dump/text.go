@@ -227,7 +227,7 @@ func (l *Lease) name() string {
 	case l.IDHash != "":
 		return "#" + l.IDHash
 	case l.idLen > 0:
-		return fmt.Sprintf("(an id of %d bytes)", l.idLen)
+		return "(an id of " + text.Counted(int(l.idLen), "byte", "bytes") + ")"
 	case l.State == "submitted":
 		return "(still in the ring)"
 	}

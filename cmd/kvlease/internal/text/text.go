@@ -43,6 +43,17 @@ func JSON(v any) ([]byte, error) {
 	return append(out, '\n'), nil
 }
 
+// List is a list of a report for programs: [] where there is nothing, so that whoever reads it finds a list in any case.
+type List[T any] []T
+
+// MarshalJSON is that of the list, [] if it is nil.
+func (l List[T]) MarshalJSON() ([]byte, error) {
+	if l == nil {
+		return []byte("[]"), nil
+	}
+	return json.Marshal([]T(l))
+}
+
 // Width is the number of cells that printable text takes: two for each wide character.
 func Width(s string) int { return ansi.StringWidth(s) }
 
@@ -124,10 +135,15 @@ func Span(d time.Duration) string {
 
 // Counted is a number with what it counts.
 func Counted(n int, one, many string) string {
+	return fmt.Sprintf("%d %s", n, Plural(uint64(n), one, many))
+}
+
+// Plural is what so many are called.
+func Plural(n uint64, one, many string) string {
 	if n == 1 {
-		return "1 " + one
+		return one
 	}
-	return fmt.Sprintf("%d %s", n, many)
+	return many
 }
 
 // Column is one of a table: its heading and on which side its cells have their room.

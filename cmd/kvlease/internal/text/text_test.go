@@ -2,6 +2,10 @@ package text
 
 import (
 	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -106,3 +110,40 @@ func TestATableHasNoEmptyColumns(t *testing.T) {
 		t.Error(strings.Join(got, "\n"), diff)
 	}
 }
+
+func TestAListOfNothingIsAList(t *testing.T) {
+	type report struct {
+		Notes List[string] `json:"notes"`
+	}
+	for want, v := range map[string]report{"{\"notes\":[]}\n": {}, "{\"notes\":[\"a\"]}\n": {Notes: []string{"a"}}} {
+		if got, err := JSON(v); err != nil || string(got) != want {
+			t.Errorf("%q, %v; want %q", got, err, want)
+		}
+	}
+}
+
+// plurals are words for things of which a tool may have found one: behind a number that is not a constant they come from Counted or Plural.
+var plurals = regexp.MustCompile(`%d (more )?(leases|hits|heartbeats|lines|pages|contexts|runs|reads|handshakes|ranks (are|is|lost)|transfers|times|things|notifications|requests?\))\b`)
+
+func TestNoToolSaysOneLeases(t *testing.T) {
+	files := 0
+	err := filepath.WalkDir(filepath.Join("..", ".."), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		src, err := os.ReadFile(path)
+		files++
+		for i, line := range strings.Split(string(src), "\n") {
+			if m := plurals.FindString(line); m != "" && !strings.Contains(line, "allowed:") && !strings.Contains(line, "more than %d") && !constantsOf.MatchString(line) {
+				t.Errorf("%s:%d: %q of a number that may be 1: text.Counted", path, i+1, m)
+			}
+		}
+		return err
+	})
+	if err != nil || files < 50 {
+		t.Fatalf("%d files, %v", files, err)
+	}
+}
+
+// constantsOf are numbers of the demo's scenes, which are written down there and never 1.
+var constantsOf = regexp.MustCompile(`, requests[,)]|leases on`)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
@@ -75,7 +76,7 @@ func (m *machine) read() (list []*Engine, notes []string, err error) {
 	}
 	refused, unreadable, why := 0, 0, ""
 	if len(paths) > pagesMax {
-		notes = append(notes, fmt.Sprintf("%d pages are left out, this shows %d", len(paths)-pagesMax, pagesMax))
+		notes = append(notes, fmt.Sprintf("%s left out, this shows %d", text.Counted(len(paths)-pagesMax, "page is", "pages are"), pagesMax))
 		paths = paths[:pagesMax]
 	}
 	m.remains.Begin()

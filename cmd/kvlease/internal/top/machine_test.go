@@ -524,3 +524,26 @@ func TestAURLThatDoesNotAnswerIsALineOfItsOwn(t *testing.T) {
 		t.Errorf("after the end: %d, %v", len(r.Engines), err)
 	}
 }
+
+// One URL may have more contexts than are shown: what is left out is said, and is the same at each look.
+func TestWhatAURLHasBeyondItsContextsIsSaid(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for i := range 5 {
+			for _, name := range []string{"healthy", "up", "leases_held"} {
+				fmt.Fprintf(w, "kvlease_%s{engine=\"E%d\",role=\"engine\",rank=\"0\"} 1\n", name, i)
+			}
+		}
+	}))
+	defer srv.Close()
+	for most, note := range map[int]string{5: "", 4: ": 1 context is left out, this shows 4", 2: ": 3 contexts are left out, this shows 2"} {
+		s := newSource(&Config{URLs: []string{srv.URL + "/metrics"}})
+		defer s.close()
+		s.remotes[0].engines = most
+		for range 20 {
+			r, err := s.read(t.Context())
+			if err != nil || len(r.Engines) != most || find(&r, "E0").Leases != 1 || (len(r.Notes) == 0) != (note == "") || note != "" && !strings.HasSuffix(r.Notes[0], note) {
+				t.Fatalf("at most %d: %d engines, %q, %v", most, len(r.Engines), r.Notes, err)
+			}
+		}
+	}
+}

@@ -3,6 +3,8 @@ package top
 
 import (
 	"time"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 )
 
 // Level is how much something asks for a look.
@@ -177,9 +179,9 @@ func join(list []*Engine) {
 
 // Reading is one look at everything.
 type Reading struct {
-	At      time.Time `json:"at"`
-	Engines []*Engine `json:"engines"`
-	Notes   []string  `json:"notes,omitempty"`
+	At      time.Time         `json:"at"`
+	Engines []*Engine         `json:"engines"`
+	Notes   text.List[string] `json:"notes"`
 }
 
 // totals are over whole engines: what a rank holds its host has said.

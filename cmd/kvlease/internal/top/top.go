@@ -58,7 +58,8 @@ func (s *source) read(ctx context.Context) (Reading, error) {
 		}
 		r.Engines, r.Notes = append(r.Engines, list...), notes
 	}
-	r.Engines = append(r.Engines, readAll(ctx, s.remotes)...)
+	list, notes := readAll(ctx, s.remotes)
+	r.Engines, r.Notes = append(r.Engines, list...), append(r.Notes, notes...)
 	join(r.Engines)
 	s.rates.fill(r.Engines)
 	calmRanks(r.Engines)

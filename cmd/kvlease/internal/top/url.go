@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,6 +17,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 )
 
 // Limits of an answer.
@@ -27,10 +30,11 @@ const (
 
 // remote is a metrics URL.
 type remote struct {
-	url    string
-	client *http.Client
-	began  time.Time
-	most   int64 // bytes of an answer
+	url     string
+	client  *http.Client
+	began   time.Time
+	most    int64 // bytes of an answer
+	engines int   // contexts of an answer
 }
 
 // ParseURL completes what a user has typed: HOST:PORT is http, and its metrics are at /metrics.
@@ -56,13 +60,13 @@ func ParseURL(text string) (string, error) {
 }
 
 func newRemote(url string) *remote {
-	return &remote{url: url, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, ResponseHeaderTimeout: fetchMax}}, began: time.Now(), most: bodyMax}
+	return &remote{url: url, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, ResponseHeaderTimeout: fetchMax}}, began: time.Now(), most: bodyMax, engines: enginesMax}
 }
 
 func (r *remote) close() { r.client.CloseIdleConnections() }
 
 // read asks for the metrics. What does not answer is shown as one that is missing.
-func (r *remote) read(ctx context.Context) []*Engine {
+func (r *remote) read(ctx context.Context) (list []*Engine, notes []string) {
 	ctx, cancel := context.WithTimeout(ctx, fetchMax)
 	defer cancel()
 	families, err := r.fetch(ctx)
@@ -70,13 +74,16 @@ func (r *remote) read(ctx context.Context) []*Engine {
 		err = fmt.Errorf("no answer within %v", fetchMax)
 	}
 	if err != nil {
-		return []*Engine{{Source: r.url, Name: r.url, key: r.url, why: err.Error()}}
+		return []*Engine{{Source: r.url, Name: r.url, key: r.url, why: err.Error()}}, nil
 	}
-	list := r.engines(families)
+	list, left := r.contexts(families)
 	if len(list) == 0 {
-		return []*Engine{{Source: r.url, Name: r.url, key: r.url, why: "it answers, and has no metrics of kvlease"}}
+		return []*Engine{{Source: r.url, Name: r.url, key: r.url, why: "it answers, and has no metrics of kvlease"}}, nil
 	}
-	return list
+	if left > 0 {
+		notes = []string{fmt.Sprintf("%s: %s left out, this shows %d", r.url, text.Counted(left, "context is", "contexts are"), r.engines)}
+	}
+	return list, notes
 }
 
 func (r *remote) fetch(ctx context.Context) (map[string]*dto.MetricFamily, error) {
@@ -154,14 +161,17 @@ type parsed struct {
 	url   string
 	at    time.Duration
 	list  []*Engine
+	most  int             // of them
+	left  map[string]bool // those past it
 	index map[string]*Engine
 	peers map[string]int // by context and peer: place in its Peers
 }
 
-func (r *remote) engines(families map[string]*dto.MetricFamily) []*Engine {
-	p := &parsed{url: r.url, at: time.Since(r.began), index: map[string]*Engine{}, peers: map[string]int{}}
-	for name, take := range taken {
-		f := families["kvlease_"+name]
+// contexts are those of an answer, at most so many, and how many it has beyond.
+func (r *remote) contexts(families map[string]*dto.MetricFamily) (list []*Engine, left int) {
+	p := &parsed{url: r.url, at: time.Since(r.began), most: r.engines, left: map[string]bool{}, index: map[string]*Engine{}, peers: map[string]int{}}
+	for _, name := range takenNames { // in one order, so that the same contexts are left out each time
+		take, f := taken[name], families["kvlease_"+name]
 		if f == nil {
 			continue
 		}
@@ -182,7 +192,7 @@ func (r *remote) engines(families map[string]*dto.MetricFamily) []*Engine {
 			}
 		}
 	}
-	return p.list
+	return p.list, len(p.left)
 }
 
 // engine finds the context that a metric is of. An engine's own metrics have no process number; those of kvlease export have.
@@ -195,7 +205,8 @@ func (p *parsed) engine(l map[string]string) *Engine {
 	if e := p.index[key]; e != nil {
 		return e
 	}
-	if len(p.list) >= enginesMax {
+	if len(p.list) >= p.most {
+		p.left[key] = true
 		return nil
 	}
 	rank, _ := strconv.Atoi(l["rank"])
@@ -312,6 +323,8 @@ var taken = map[string]taker{
 	"remote_unheard_bytes":    ofRemote(func(k *Peer, v float64) { k.Unheard = number(v) }),
 }
 
+var takenNames = slices.Sorted(maps.Keys(taken))
+
 func ofReader(put func(k *Peer, v float64)) taker {
 	return func(p *parsed, e *Engine, l map[string]string, v float64) {
 		put(p.peer(e, Holds, l["reader"], l["hash"], l["kind"]), v)
@@ -325,15 +338,15 @@ func ofRemote(put func(k *Peer, v float64)) taker {
 }
 
 // readAll asks all URLs at once.
-func readAll(ctx context.Context, list []*remote) (all []*Engine) {
-	answers := make([][]*Engine, len(list))
+func readAll(ctx context.Context, list []*remote) (all []*Engine, notes []string) {
+	answers, said := make([][]*Engine, len(list)), make([][]string, len(list))
 	var wg sync.WaitGroup
 	for i, r := range list {
-		wg.Go(func() { answers[i] = r.read(ctx) })
+		wg.Go(func() { answers[i], said[i] = r.read(ctx) })
 	}
 	wg.Wait()
-	for _, a := range answers {
-		all = append(all, a...)
+	for i, a := range answers {
+		all, notes = append(all, a...), append(notes, said[i]...)
 	}
-	return all
+	return all, notes
 }

@@ -164,15 +164,8 @@ func (v *view) title() line {
 		pieces = append(pieces, piece{text: "  " + text.Counted(t.Contexts, "context", "contexts")})
 	}
 	pieces = append(pieces, piece{text: fmt.Sprintf("  %s %s  %s %s %sB  %s GB/s",
-		count(t.Leases), plural(t.Leases, "lease"), count(t.Blocks), plural(t.Blocks, "block"), text.Bytes(float64(t.Bytes)), gigabytes(t.Rate))})
+		count(t.Leases), text.Plural(t.Leases, "lease", "leases"), count(t.Blocks), text.Plural(t.Blocks, "block", "blocks"), text.Bytes(float64(t.Bytes)), gigabytes(t.Rate))})
 	return of(pieces...)
-}
-
-func plural(n uint64, what string) string {
-	if n == 1 {
-		return what
-	}
-	return what + "s"
 }
 
 // body shares the lines between the engines and the peers of the one selected: each gets what it needs, up to half.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/probe"
 )
 
@@ -87,15 +88,15 @@ func (o *outliers) take(n *names, engines []string) (list []Outlier, seen uint64
 func what(o *probe.Outlier) string {
 	switch o.Stage {
 	case probe.Posted, probe.Seen, probe.Extended, probe.Renewed:
-		return fmt.Sprintf("message %d of %d requests", o.What>>32, uint32(o.What))
+		return fmt.Sprintf("message %d of %s", o.What>>32, text.Counted(int(uint32(o.What)), "request", "requests"))
 	case probe.Arrived, probe.Fenced, probe.Reported, probe.Read, probe.ReadFailed:
 		return fmt.Sprintf("track %#x", o.What)
 	case probe.Drained:
 		return fmt.Sprintf("ring position %d", o.What)
 	case probe.Step:
-		return fmt.Sprintf("%d things done", o.What)
+		return text.Counted(int(o.What), "thing", "things") + " done"
 	case probe.Stall:
-		return fmt.Sprintf("%d notifications waited", o.What)
+		return text.Counted(int(o.What), "notification", "notifications") + " waited"
 	}
 	return ""
 }

@@ -135,7 +135,7 @@ func boolInt(b bool) int {
 
 // lines are the report for people, none of them longer than 80 characters but for names and notes.
 func (r *Report) lines() (head, body, foot []string) {
-	head = append(head, fmt.Sprintf("kvlease trace: %.1f s, %d hits in %s, %s", r.Seconds, r.Counters.Hits, text.Counted(r.Processes, "process", "processes"), text.Counted(len(r.Files), "file", "files")))
+	head = append(head, fmt.Sprintf("kvlease trace: %.1f s, %s in %s, %s", r.Seconds, text.Counted(int(r.Counters.Hits), "hit", "hits"), text.Counted(r.Processes, "process", "processes"), text.Counted(len(r.Files), "file", "files")))
 	if len(r.Groups) > 0 {
 		head = append(head, "", fmt.Sprintf("%-24s %9s %9s %9s %9s %9s", "", "n", "p50", "p90", "p99", "max"))
 	}
@@ -243,7 +243,7 @@ func (r *Report) writeScreen(w io.Writer, rows, cols int) error {
 	}
 	if room := rows - 1 - len(head) - len(foot); rows > 0 && len(body) > room {
 		room = max(room-1, 1)
-		body = append(slices.Clone(body[:room]), fmt.Sprintf("  and %d more lines: --engine shows fewer", len(body)-room))
+		body = append(slices.Clone(body[:room]), fmt.Sprintf("  and %s: --engine shows fewer", text.Counted(len(body)-room, "more line", "more lines")))
 	}
 	all := slices.Concat(head, body, foot)
 	if rows > 0 {
@@ -305,13 +305,13 @@ type countersJSON struct {
 func (r *Report) writeJSON(w io.Writer) error {
 	c := &r.Counters
 	out := struct {
-		Seconds   float64      `json:"seconds"`
-		Processes int          `json:"processes"`
-		Files     []string     `json:"files"`
-		Series    []seriesJSON `json:"series"`
-		Counters  countersJSON `json:"counters"`
-		Outliers  []Outlier    `json:"outliers,omitempty"`
-		Notes     []string     `json:"notes,omitempty"`
+		Seconds   float64            `json:"seconds"`
+		Processes int                `json:"processes"`
+		Files     text.List[string]  `json:"files"`
+		Series    []seriesJSON       `json:"series"`
+		Counters  countersJSON       `json:"counters"`
+		Outliers  text.List[Outlier] `json:"outliers"`
+		Notes     text.List[string]  `json:"notes"`
 	}{
 		Seconds: r.Seconds, Processes: r.Processes, Files: r.Files, Series: []seriesJSON{}, Outliers: r.Outliers, Notes: r.Notes,
 		Counters: countersJSON{

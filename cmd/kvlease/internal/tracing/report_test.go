@@ -286,3 +286,15 @@ func TestAProcessThatIsNotToBeFoundHereIsNamedByTheHashesOfAllPages(t *testing.T
 		t.Errorf("it is called %q", got)
 	}
 }
+
+func TestAReportOfNothingHasItsLists(t *testing.T) {
+	var b bytes.Buffer
+	if err := (&Report{}).writeJSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range []string{"files", "series", "outliers", "notes"} {
+		if !strings.Contains(b.String(), `"`+list+`":[]`) {
+			t.Errorf("%s is no list in %s", list, b.String())
+		}
+	}
+}

@@ -87,8 +87,8 @@ func (s scale) x(ns float64) float64 {
 // WriteSVG draws each stage's histogram on one axis of time.
 func (r *Report) WriteSVG(w io.Writer) error {
 	p := &svg.Pen{}
-	sub := fmt.Sprintf("%.1f s, %d hits of trace sites in %s. Each row is a stage: how often it took how long, on a logarithmic axis.",
-		r.Seconds, r.Counters.Hits, text.Counted(r.Processes, "process", "processes"))
+	sub := fmt.Sprintf("%.1f s, %s of trace sites in %s. Each row is a stage: how often it took how long, on a logarithmic axis.",
+		r.Seconds, text.Counted(int(r.Counters.Hits), "hit", "hits"), text.Counted(r.Processes, "process", "processes"))
 	p.Text("title", 20, 34, "start", "kvlease trace")
 	p.Text("story", 20, 54, "start", sub)
 	y := r.legend(p, 66)
