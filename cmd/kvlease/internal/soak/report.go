@@ -12,8 +12,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
-	"github.com/kvlease/kvlease/internal/kernel"
 )
 
 // Result is one line of the results.
@@ -46,7 +47,12 @@ func NewResult() *Result {
 
 // ThisMachine is the one that this process runs on.
 func ThisMachine() Machine {
-	return Machine{CPU: cpuName(), Cores: runtime.NumCPU(), Kernel: kernel.Release(), Go: runtime.Version()}
+	m := Machine{CPU: cpuName(), Cores: runtime.NumCPU(), Go: runtime.Version()}
+	var uts unix.Utsname
+	if unix.Uname(&uts) == nil {
+		m.Kernel = unix.ByteSliceToString(uts.Release[:])
+	}
+	return m
 }
 
 func cpuName() string {
