@@ -73,10 +73,8 @@ func locksOfThisProcess(settings []transport.Setting) *lockable {
 // usable names the NICs that this process can open and that have a port which is up: UCX leaves the others alone. A container sees
 // all of its machine's in sys, whether it was given any or not.
 func usable(sys, dev string) (names []string) {
-	for _, n := range rdma.Look(sys, dev) {
-		if n.Usable() {
-			names = append(names, n.Name)
-		}
+	for _, n := range rdma.Usable(rdma.Look(sys, dev)) {
+		names = append(names, n.Name)
 	}
 	return names
 }

@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"runtime"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kvlease/kvlease/cnixl"
 	"github.com/kvlease/kvlease/dataplane/probe"
+	"github.com/kvlease/kvlease/internal/kernel"
 )
 
 type versionCmd struct {
@@ -29,11 +28,7 @@ type versions struct {
 }
 
 func (c *versionCmd) Run(w *world) error {
-	v := versions{Kvlease: version, Go: runtime.Version(), Machine: runtime.GOARCH}
-	var u unix.Utsname
-	if err := unix.Uname(&u); err == nil {
-		v.Kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
-	}
+	v := versions{Kvlease: version, Go: runtime.Version(), Kernel: "Linux " + kernel.Release(), Machine: runtime.GOARCH}
 	v.findNIXL()
 	if err := probe.Check(); err != nil {
 		v.Untrace = err.Error()

@@ -5,13 +5,12 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kvlease/kvlease/cuda"
 	"github.com/kvlease/kvlease/cuda/fabric"
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/internal/kernel"
 )
 
 var _ core.Advisor = devices{}
@@ -19,7 +18,7 @@ var _ core.Advisor = devices{}
 // Advise chooses NICs for the devices that the regions are on, by their places in sysfs. A device that sysfs does not know, as in some virtual machines, gets
 // no advice, nor does what lies beside it.
 func (d devices) Advise(regions []core.Region) (advice []core.Setting) {
-	h := fabric.Look(fabric.Config{Sys: d.here.Sys, Proc: d.here.Proc, Dev: d.here.Dev, Release: release()})
+	h := fabric.Look(fabric.Config{Sys: d.here.Sys, Proc: d.here.Proc, Dev: d.here.Dev, Release: kernel.Release()})
 	var places []int
 	var names []string
 	for _, r := range regions {
@@ -43,11 +42,4 @@ func (d devices) Advise(regions []core.Region) (advice []core.Setting) {
 		advice = append(advice, one)
 	}
 	return advice
-}
-
-// release is the kernel's.
-func release() string {
-	var u unix.Utsname
-	_ = unix.Uname(&u)
-	return unix.ByteSliceToString(u.Release[:])
 }

@@ -6,12 +6,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/kvlease/kvlease/cuda"
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/internal/kernel"
 )
 
 // Machine says where a machine is seen. The zero value is this one.
@@ -57,7 +57,7 @@ type devices struct {
 // Hold looks at the machine for what the driver does not tell, and has the regions held.
 func (d devices) Hold(regions []core.Region) (core.Held, error) {
 	list := make([]cuda.Region, len(regions)) // host memory stays empty, so that a region keeps its number
-	m := cuda.Machine{BAR1Free: map[int]uint64{}, NoNIC: !slices.ContainsFunc(rdma.Look(d.here.Sys, d.here.Dev), usable), Peermem: d.here.peerMemory()}
+	m := cuda.Machine{BAR1Free: map[int]uint64{}, NoNIC: len(rdma.Usable(rdma.Look(d.here.Sys, d.here.Dev))) == 0, Peermem: d.here.peerMemory()}
 	for i, r := range regions {
 		if r.Mem != transport.VRAM {
 			continue
@@ -80,11 +80,9 @@ func (d devices) Hold(regions []core.Region) (core.Held, error) {
 	return held{h}, nil
 }
 
-func usable(n rdma.NIC) bool { return n.Usable() }
-
 // peerMemory reports whether a kernel module is loaded over which NICs pin device memory.
 func (m Machine) peerMemory() bool {
-	ways := rdma.LookGPUMemory(m.Sys, m.Proc, release())
+	ways := rdma.LookGPUMemory(m.Sys, m.Proc, kernel.Release())
 	return ways.Module != ""
 }
 

@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvlease/kvlease/internal/kernel"
 )
 
 // Missing says what this machine or process lacks, and how to get it. It wraps ErrMissing.
@@ -55,13 +57,9 @@ func thisMachine() *machine {
 		}
 	}
 	return &machine{
-		arch: runtime.GOARCH,
-		release: func() (string, error) {
-			var u unix.Utsname
-			err := unix.Uname(&u)
-			return unix.ByteSliceToString(u.Release[:]), err
-		},
-		status: file("/proc/self/status"), uidMap: file("/proc/self/uid_map"),
+		arch:    runtime.GOARCH,
+		release: func() (string, error) { return kernel.Release(), nil },
+		status:  file("/proc/self/status"), uidMap: file("/proc/self/uid_map"),
 		program:     func() error { return features.HaveProgramType(ebpf.Kprobe) },
 		uprobeMulti: features.HaveBPFLinkUprobeMulti,
 		self:        self,

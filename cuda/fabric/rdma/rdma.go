@@ -56,6 +56,16 @@ func (n *NIC) Active() (ports []*Port) {
 // of its machine in sysfs, whether it was given any or not.
 func (n *NIC) Usable() bool { return n.Verbs != "" && n.Closed == nil && len(n.Active()) > 0 }
 
+// Usable are those of nics that UCX in this process would take.
+func Usable(nics []NIC) (usable []NIC) {
+	for _, n := range nics {
+		if n.Usable() {
+			usable = append(usable, n)
+		}
+	}
+	return usable
+}
+
 // Look lists the RDMA devices below a sysfs root and a root of device files, /sys and /dev on a machine, in the order of their names.
 func Look(sys, dev string) []NIC {
 	links, _ := filepath.Glob(filepath.Join(sys, "class", "infiniband", "*"))

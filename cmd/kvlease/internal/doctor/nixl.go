@@ -63,7 +63,7 @@ func nixlLoads(_ context.Context, s *System) []Result {
 		fix    string
 	}{
 		{len(h.GPUs) > 0, "cuda", "libcuda.so.1 and libnvidia-ml.so.1 must be where the loader finds them (ldconfig -p)"},
-		{slices.ContainsFunc(h.NICs, func(n rdma.NIC) bool { return n.Usable() }), "ib", "libibverbs and the NIC's provider (rdma-core) must be where the loader finds them"},
+		{len(rdma.Usable(h.NICs)) > 0, "ib", "libibverbs and the NIC's provider (rdma-core) must be where the loader finds them"},
 	} {
 		if need.there && len(loaded)+len(missing) > 0 && !slices.Contains(loaded, need.module) {
 			return ill(name, Fail, value, "without the module "+need.module+" UCX cannot use what is here", "%s", need.fix)
@@ -192,8 +192,7 @@ func (s *System) harm(key, value string) (why, fix string) {
 			return fmt.Sprintf("%q is no transport that this kvlease knows of UCX %s, where case and blanks count; one that the UCX here does not have either it leaves out, and if no other is left no agent opens", unknown[0], rdma.KnownUCX),
 				"if ucx_info -d has it, none; else unset " + key + ", or names as ucx_info -d has them, with commas and no blanks between"
 		}
-		usable := slices.ContainsFunc(h.NICs, func(n rdma.NIC) bool { return n.Usable() })
-		if usable && !rdma.Verbs(value) {
+		if len(rdma.Usable(h.NICs)) > 0 && !rdma.Verbs(value) {
 			return "it leaves no transport over the RDMA NICs", "unset " + key + ", or have rc among them"
 		}
 	case "UCX_IB_GPU_DIRECT_RDMA":

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvlease/kvlease/cnixl"
 	"github.com/kvlease/kvlease/dataplane/probe"
+	"github.com/kvlease/kvlease/internal/kernel"
 )
 
 // This is this machine. pid 0 is this process, which has the limits of an engine that is started in the same way.
@@ -19,13 +20,8 @@ func This(pid int, nixl func() (cnixl.Library, error)) (*System, error) {
 	s := &System{
 		Proc: "/proc", Sys: "/sys", Dev: "/dev", Shm: "/dev/shm", Root: "/", Arch: runtime.GOARCH, PID: "self", Watch: 100 * time.Millisecond,
 		Env: os.LookupEnv, Environ: func() ([]string, error) { return os.Environ(), nil },
-		FindNIXL: nixl, LoadNIXL: loadNIXL, CUDA: askCUDA, Trace: probe.Check, Caveats: probe.Caveats, Room: room, Clock: clockCost,
+		Kernel: kernel.Release(), FindNIXL: nixl, LoadNIXL: loadNIXL, CUDA: askCUDA, Trace: probe.Check, Caveats: probe.Caveats, Room: room, Clock: clockCost,
 	}
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return nil, err
-	}
-	s.Kernel = unix.ByteSliceToString(u.Release[:])
 	if pid != 0 {
 		s.PID = strconv.Itoa(pid)
 		s.Root = filepath.Join(s.Proc, s.PID, "root")

@@ -138,7 +138,7 @@ func redirects(_ context.Context, s *System) []Result {
 func translation(_ context.Context, s *System) []Result {
 	const name = "IOMMU"
 	h := s.fabric()
-	if len(h.GPUs) == 0 || !slices.ContainsFunc(h.NICs, func(n rdma.NIC) bool { return n.Usable() }) {
+	if len(h.GPUs) == 0 || len(rdma.Usable(h.NICs)) == 0 {
 		return nil
 	}
 	list, behind := h.Translated()

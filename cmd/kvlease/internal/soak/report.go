@@ -12,9 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/internal/kernel"
 )
 
 // Result is one line of the results.
@@ -47,12 +45,7 @@ func NewResult() *Result {
 
 // ThisMachine is the one that this process runs on.
 func ThisMachine() Machine {
-	m := Machine{CPU: cpuName(), Cores: runtime.NumCPU(), Go: runtime.Version()}
-	var uts unix.Utsname
-	if unix.Uname(&uts) == nil {
-		m.Kernel = unix.ByteSliceToString(uts.Release[:])
-	}
-	return m
+	return Machine{CPU: cpuName(), Cores: runtime.NumCPU(), Kernel: kernel.Release(), Go: runtime.Version()}
 }
 
 func cpuName() string {
@@ -99,7 +92,7 @@ func (run *Run) print(w io.Writer) {
 	}{{"P", run.P}, {"D", run.D}} {
 		more := ""
 		if side.p.Handshakes > 0 {
-			more = ", " + text.Counted(int(side.p.Handshakes), "time", "times") + " met an engine anew"
+			more = fmt.Sprintf(", %d times met an engine anew", side.p.Handshakes)
 		}
 		if c := side.p.Contexts; len(c) > 0 && c[0].Priority != "" && c[0].Priority != "none" {
 			more += ", pump priority " + c[0].Priority
