@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/internal/kernel"
 )
 
@@ -92,7 +93,7 @@ func (run *Run) print(w io.Writer) {
 	}{{"P", run.P}, {"D", run.D}} {
 		more := ""
 		if side.p.Handshakes > 0 {
-			more = fmt.Sprintf(", %d times met an engine anew", side.p.Handshakes)
+			more = ", " + text.Counted(int(side.p.Handshakes), "time", "times") + " met an engine anew"
 		}
 		if c := side.p.Contexts; len(c) > 0 && c[0].Priority != "" && c[0].Priority != "none" {
 			more += ", pump priority " + c[0].Priority
