@@ -1,9 +1,8 @@
-/* The type Context: open, close, the loop's calls, texts. */
+/* The type Context: open and the loop's calls. */
 #include "ext.h"
 
 #include <time.h>
 
-#define SLICE_NS 100000000u /* close and drain look for signals this often */
 #define POLL_AT_ONCE 256u
 
 PyObject *kvp_raise_closed(PyObject *self, const kvp_context_t *c)
@@ -51,119 +50,12 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 	return (PyObject *)self;
 }
 
-/* ---- close ---- */
-
-static uint64_t monotonic_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* kvl_close beside a registration: cuts it off. Where none has begun, or its thread is on the way out already, it would close under that
- * thread's feet: so kvl_register is asked first, which says whether a thread is inside before it looks at what it is given. */
-static int32_t cut_off(kvl_ctx_t *c, int alone, uint64_t slice)
-{
-	static const struct timespec ms = {0, 1000000};
-	int32_t st = kvl_register(c, NULL, sizeof(kvl_region_t), 0);
-	if (st == KVL_ERR_FORKED) /* the other thread is not in this process */
-		return st;
-	if (st == KVL_ERR_BUSY && alone) /* of two threads one is refused, and leaves */
-		return kvl_close(c, slice);
-	nanosleep(&ms, NULL);
-	return KVL_ERR_BUSY;
-}
-
-/* In slices, so that a signal's handler runs while a read or another thread's registration is waited for. */
-static int close_in_slices(kvp_context_t *self, uint64_t timeout_ns, int32_t *st)
-{
-	uint64_t now = monotonic_ns(), end = now + timeout_ns;
-	for (;;) {
-		uint64_t slice = end - now < SLICE_NS ? end - now : SLICE_NS;
-		uint32_t others = self->registering;
-		if (others == 0)
-			KVP_WITHOUT_GIL(self, *st = kvl_close(self->closing, slice));
-		else
-			KVP_WITHOUT_GIL(self, *st = cut_off(self->closing, others == 1, slice));
-		now = monotonic_ns();
-		if (*st != KVL_ERR_BUSY || now >= end)
-			return 0;
-		if (PyErr_CheckSignals() != 0)
-			return -1;
-	}
-}
-
-static PyObject *close_context(PyObject *o, uint64_t timeout_ns)
-{
-	kvp_context_t *self = (kvp_context_t *)o;
-	int32_t st = KVL_OK;
-	int interrupted;
-	if (self->closing != NULL)
-		return kvp_raise_text(kvp_module_of(o), KVL_ERR_BUSY, "another thread closes the context");
-	if (self->open == NULL)
-		Py_RETURN_NONE;
-	if (self->inside != self->registering)
-		return kvp_raise_text(kvp_module_of(o), KVL_ERR_BUSY, "another thread is inside a call");
-	/* Whoever comes while the lock of Python is away finds no context. */
-	self->closing = self->open;
-	self->open = NULL;
-	interrupted = close_in_slices(self, timeout_ns, &st);
-	if (st != KVL_OK)
-		self->open = self->closing;
-	self->closing = NULL;
-	if (self->open == NULL)
-		Py_CLEAR(self->ready); /* nobody asks any more */
-	if (interrupted)
-		return NULL;
-	if (st == KVL_ERR_BUSY && self->registering != 0)
-		return kvp_raise_text(kvp_module_of(o), st, "another thread is still inside register, which is cut off: close again");
-	if (st != KVL_OK)
-		return kvp_raise(kvp_module_of(o), st);
-	Py_RETURN_NONE;
-}
-
-static PyObject *context_close(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
-{
-	static const kvp_signature_t s = {"close", 0, 1, {"timeout"}};
-	uint64_t timeout_ns = 5000000000u;
-	PyObject *a[1];
-	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_seconds(a[0], "timeout", &timeout_ns) != 0)
-		return NULL;
-	return close_context(self, timeout_ns);
-}
-
-static PyObject *context_enter(PyObject *self, PyObject *none)
-{
-	(void)none;
-	if (((kvp_context_t *)self)->open == NULL)
-		return kvp_raise_closed(self, (kvp_context_t *)self);
-	return Py_NewRef(self);
-}
-
-static PyObject *context_exit(PyObject *self, PyObject *args)
-{
-	(void)args;
-	return close_context(self, 5000000000u);
-}
-
-/* Dropped without a close: what can be closed at once is. Otherwise it stays open to the end of the process, since a
- * transfer may still write memory. Nobody has a reference any more, and none may be made. */
-static void drop(kvl_ctx_t *c)
-{
-	PyObject *type, *value, *traceback;
-	PyErr_Fetch(&type, &value, &traceback);
-	if (PyErr_WarnEx(PyExc_ResourceWarning, "kvlease: a context was not closed", 1) != 0)
-		PyErr_WriteUnraisable(NULL);
-	Py_BEGIN_ALLOW_THREADS (void)kvl_close(c, 0);
-	Py_END_ALLOW_THREADS PyErr_Restore(type, value, traceback);
-}
-
 static void context_dealloc(PyObject *self)
 {
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc release = PyType_GetSlot(type, Py_tp_free);
 	if (((kvp_context_t *)self)->open != NULL)
-		drop(((kvp_context_t *)self)->open);
+		kvp_context_drop(((kvp_context_t *)self)->open);
 	PyMem_Free(((kvp_context_t *)self)->scratch);
 	Py_XDECREF(((kvp_context_t *)self)->ready);
 	release(self);
@@ -172,16 +64,11 @@ static void context_dealloc(PyObject *self)
 
 /* ---- loop ---- */
 
-#define OPEN(o, c)                                                                                                     \
-	kvl_ctx_t *c = ((kvp_context_t *)(o))->open;                                                                   \
-	if (c == NULL)                                                                                                 \
-	return kvp_raise_closed(o, (kvp_context_t *)(o))
-
 static PyObject *context_step(PyObject *self, PyObject *none)
 {
 	int32_t st;
 	(void)none;
-	OPEN(self, c);
+	KVP_OPEN(self, c);
 	if (kvl_step_long(c) == 1)
 		KVP_WITHOUT_GIL((kvp_context_t *)self, st = kvl_step(c));
 	else
@@ -195,7 +82,7 @@ static PyObject *context_beat(PyObject *self, PyObject *none)
 {
 	int32_t st;
 	(void)none;
-	OPEN(self, c);
+	KVP_OPEN(self, c);
 	if ((st = kvl_pass(c)) != KVL_OK)
 		return kvp_raise(kvp_module_of(self), st);
 	Py_RETURN_NONE;
@@ -207,7 +94,7 @@ static PyObject *context_pause(PyObject *self, PyObject *seconds)
 	int32_t st;
 	if (kvp_seconds(seconds, "seconds", &ns) != 0)
 		return NULL;
-	OPEN(self, c);
+	KVP_OPEN(self, c);
 	if ((st = kvl_pause(c, ns)) != KVL_OK)
 		return kvp_raise(kvp_module_of(self), st);
 	Py_RETURN_NONE;
@@ -271,7 +158,7 @@ static PyObject *context_wait_fd(PyObject *self, PyObject *none)
 	int fd;
 	int32_t st;
 	(void)none;
-	OPEN(self, c);
+	KVP_OPEN(self, c);
 	if ((st = kvl_wait_fd(c, &fd)) != KVL_OK)
 		return kvp_raise(kvp_module_of(self), st);
 	return PyLong_FromLong(fd);
@@ -299,8 +186,8 @@ static PyObject *context_drain(PyObject *o, PyObject *const *args, Py_ssize_t n,
 	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_seconds(a[0], "timeout", &left) != 0)
 		return NULL;
 	for (int begun = 0;; begun = 1) {
-		uint64_t slice = left < SLICE_NS ? left : SLICE_NS;
-		OPEN(o, c);
+		uint64_t slice = left < KVP_SLICE_NS ? left : KVP_SLICE_NS;
+		KVP_OPEN(o, c);
 		KVP_WITHOUT_GIL(self, st = drain_slice(c, slice, begun));
 		left -= slice;
 		if (st == KVL_OK)
@@ -318,114 +205,10 @@ static PyObject *context_fence_all(PyObject *self, PyObject *none)
 {
 	int32_t st;
 	(void)none;
-	OPEN(self, c);
+	KVP_OPEN(self, c);
 	if ((st = kvl_fence_all(c)) != KVL_OK)
 		return kvp_raise_text(kvp_module_of(self), st, "");
 	Py_RETURN_NONE;
-}
-
-/* A text of the library. `waits`: another thread of Python may run meanwhile. */
-static PyObject *text_of(PyObject *self, int32_t (*get)(kvl_ctx_t *, char *, size_t, size_t *), int waits)
-{
-	char near[8192], *buf = near, *grown;
-	size_t cap = sizeof near, len = 0;
-	PyObject *text;
-	int32_t st;
-	for (;;) {
-		kvl_ctx_t *c = ((kvp_context_t *)self)->open;
-		if (c == NULL) {
-			if (buf != near)
-				PyMem_Free(buf);
-			return kvp_raise_closed(self, (kvp_context_t *)self);
-		}
-		if (waits)
-			KVP_WITHOUT_GIL((kvp_context_t *)self, st = get(c, buf, cap, &len));
-		else
-			st = get(c, buf, cap, &len);
-		if (st != KVL_ERR_SPACE || len < cap)
-			break;
-		/* it may grow between two looks */
-		if ((grown = PyMem_Realloc(buf != near ? buf : NULL, len + 256)) == NULL) {
-			if (buf != near)
-				PyMem_Free(buf);
-			return PyErr_NoMemory();
-		}
-		buf = grown;
-		cap = len + 256;
-	}
-	text = st == KVL_OK ? PyUnicode_DecodeUTF8(buf, (Py_ssize_t)len, "replace") : kvp_raise(kvp_module_of(self), st);
-	if (buf != near)
-		PyMem_Free(buf);
-	return text;
-}
-
-/* A JSON object of the library as a dict. */
-static PyObject *object_of(PyObject *self, int32_t (*get)(kvl_ctx_t *, char *, size_t, size_t *))
-{
-	PyObject *text = text_of(self, get, 0), *dict;
-	if (text == NULL)
-		return NULL;
-	dict = PyObject_CallFunctionObjArgs(kvp_module_of(self)->loads, text, NULL);
-	Py_DECREF(text);
-	return dict;
-}
-
-static PyObject *context_stats(PyObject *self, PyObject *none) { return (void)none, object_of(self, kvl_stats); }
-static PyObject *context_config(PyObject *self, PyObject *none) { return (void)none, object_of(self, kvl_config_json); }
-
-static PyObject *context_metrics_text(PyObject *self, PyObject *none) { return (void)none, text_of(self, kvl_metrics_text, 1); }
-
-/* Lines of JSON as dicts, until there are none; a context that says more meanwhile than this takes waits for the next call. */
-static PyObject *context_log(PyObject *self, PyObject *none)
-{
-	PyObject *all = PyList_New(0);
-	(void)none;
-	for (int i = 0; all != NULL && i < 256; i++) {
-		PyObject *text = text_of(self, kvl_log_take, 0), *lines = NULL;
-		int ok = text != NULL && (lines = PyUnicode_Splitlines(text, 0)) != NULL;
-		Py_ssize_t n = ok ? PyList_Size(lines) : 0;
-		for (Py_ssize_t k = 0; ok && k < n; k++) {
-			PyObject *line = PyObject_CallFunctionObjArgs(kvp_module_of(self)->loads, PyList_GetItem(lines, k), NULL);
-			ok = line != NULL && PyList_Append(all, line) == 0;
-			Py_XDECREF(line);
-		}
-		Py_XDECREF(lines);
-		Py_XDECREF(text);
-		if (!ok)
-			Py_CLEAR(all);
-		if (n == 0)
-			break;
-	}
-	return all;
-}
-
-static PyObject *context_metrics_listen(PyObject *o, PyObject *const *args, Py_ssize_t n, PyObject *names)
-{
-	static const kvp_signature_t s = {"metrics_listen", 0, 1, {"addr"}};
-	kvp_context_t *self = (kvp_context_t *)o;
-	char addr[256] = "127.0.0.1:0";
-	uint32_t port = 0;
-	PyObject *a[1];
-	int32_t st;
-	if (kvp_bind(&s, args, n, names, a) != 0)
-		return NULL;
-	if (a[0] != NULL) {
-		Py_ssize_t len;
-		const char *text = PyUnicode_Check(a[0]) ? PyUnicode_AsUTF8AndSize(a[0], &len) : NULL;
-		if (text == NULL) {
-			if (!PyErr_Occurred())
-				PyErr_Format(PyExc_TypeError, "metrics_listen: addr must be str, not %R", Py_TYPE(a[0]));
-			return NULL;
-		}
-		if ((size_t)len >= sizeof addr || strlen(text) != (size_t)len)
-			return kvp_raise_text(kvp_module_of(o), KVL_ERR_INVALID, "addr: longer than 255 bytes, or with a zero in it");
-		memcpy(addr, text, (size_t)len + 1);
-	}
-	OPEN(o, c);
-	KVP_WITHOUT_GIL(self, st = kvl_metrics_listen(c, addr, &port));
-	if (st != KVL_OK)
-		return kvp_raise(kvp_module_of(o), st);
-	return PyLong_FromUnsignedLong(port);
 }
 
 static PyObject *context_closed(PyObject *self, void *none)
@@ -444,9 +227,9 @@ static PyObject *context_repr(PyObject *self)
 #define FAST(name, f, doc) {name, (PyCFunction)(void (*)(void))(f), METH_FASTCALL | METH_KEYWORDS, doc}
 
 static PyMethodDef methods[] = {
-	FAST("close", context_close, "close($self, timeout=5.0)\n--\n\nkvl_close. Releases the GIL. Cuts off a register of another thread. A second close does nothing."),
-	{"__enter__", context_enter, METH_NOARGS, "__enter__($self)\n--\n\n"},
-	{"__exit__", context_exit, METH_VARARGS, "__exit__($self, *exc)\n--\n\nclose()"},
+	FAST("close", kvp_context_close, "close($self, timeout=5.0)\n--\n\nkvl_close. Releases the GIL. Cuts off a register of another thread. A second close does nothing."),
+	{"__enter__", kvp_context_enter, METH_NOARGS, "__enter__($self)\n--\n\n"},
+	{"__exit__", kvp_context_exit, METH_VARARGS, "__exit__($self, *exc)\n--\n\nclose()"},
 	{"step", context_step, METH_NOARGS, "step($self)\n--\n\nkvl_step. Releases the GIL if kvl_step_long says so."},
 	{"beat", context_beat, METH_NOARGS, "beat($self)\n--\n\nkvl_pass: the forward loop is alive."},
 	{"pause", context_pause, METH_O, "pause($self, seconds, /)\n--\n\nkvl_pause: no pass for at most so long, on purpose."},
@@ -454,12 +237,12 @@ static PyMethodDef methods[] = {
 	{"wait_fd", context_wait_fd, METH_NOARGS, "wait_fd($self)\n--\n\nkvl_wait_fd: a descriptor of the context, to be waited on only."},
 	FAST("drain", context_drain, "drain($self, timeout)\n--\n\nkvl_drain. Releases the GIL."),
 	{"fence_all", context_fence_all, METH_NOARGS, "fence_all($self)\n--\n\nkvl_fence_all: close every row for ever."},
-	{"stats", context_stats, METH_NOARGS, "stats($self)\n--\n\nkvl_stats as a dict."},
-	{"log", context_log, METH_NOARGS, "log($self)\n--\n\nkvl_log_take: what went wrong since the call before, one dict a line."},
-	{"metrics_text", context_metrics_text, METH_NOARGS, "metrics_text($self)\n--\n\nkvl_metrics_text: all metrics in Prometheus' text format. Releases the GIL."},
-	FAST("metrics_listen", context_metrics_listen,
+	{"stats", kvp_context_stats, METH_NOARGS, "stats($self)\n--\n\nkvl_stats as a dict."},
+	{"log", kvp_context_log, METH_NOARGS, "log($self)\n--\n\nkvl_log_take: what went wrong since the call before, one dict a line."},
+	{"metrics_text", kvp_context_metrics_text, METH_NOARGS, "metrics_text($self)\n--\n\nkvl_metrics_text: all metrics in Prometheus' text format. Releases the GIL."},
+	FAST("metrics_listen", kvp_context_metrics_listen,
 	     "metrics_listen($self, addr='127.0.0.1:0')\n--\n\nkvl_metrics_listen: serves them at http://HOST:PORT/metrics until the close; the port."),
-	{"config", context_config, METH_NOARGS, "config($self)\n--\n\nThe configuration in force as a dict."},
+	{"config", kvp_context_config, METH_NOARGS, "config($self)\n--\n\nThe configuration in force as a dict."},
 	{"producer", kvp_context_producer, METH_NOARGS, "producer($self)\n--\n\nkvl_producer_open."},
 	{"register", kvp_context_register, METH_O, "register($self, regions, /)\n--\n\nkvl_register. Releases the GIL."},
 	{"unregister", kvp_context_unregister, METH_NOARGS, "unregister($self)\n--\n\nkvl_unregister. Releases the GIL."},

@@ -167,6 +167,12 @@ void kvp_context_fired(kvp_context_t *c, kvl_lease_t lease);
 extern PyType_Spec kvp_context_spec;
 PyObject *kvp_raise_closed(PyObject *self, const kvp_context_t *c) KVP_COLD;
 
+/* The C object, or the exception that there is none any more. */
+#define KVP_OPEN(o, c)                                                                                                     \
+	kvl_ctx_t *c = ((kvp_context_t *)(o))->open;                                                                   \
+	if (c == NULL)                                                                                                 \
+	return kvp_raise_closed(o, (kvp_context_t *)(o))
+
 /* For calls during which other threads may run: the context cannot be closed meanwhile (but beside a kvl_register, see close_in_slices). */
 #define KVP_WITHOUT_GIL(self, call)                                                                                    \
 	do {                                                                                                           \
@@ -174,6 +180,22 @@ PyObject *kvp_raise_closed(PyObject *self, const kvp_context_t *c) KVP_COLD;
 		Py_BEGIN_ALLOW_THREADS call;                                                                           \
 		Py_END_ALLOW_THREADS(self)->inside--;                                                                  \
 	} while (0)
+
+/* ---- close.c ---- */
+#define KVP_SLICE_NS 100000000u /* close and drain look for signals this often */
+
+PyObject *kvp_context_close(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names);
+PyObject *kvp_context_enter(PyObject *self, PyObject *none);
+PyObject *kvp_context_exit(PyObject *self, PyObject *args);
+/* What nobody has closed and nobody refers to any more. */
+void kvp_context_drop(kvl_ctx_t *c);
+
+/* ---- texts.c ---- */
+PyObject *kvp_context_stats(PyObject *self, PyObject *none);
+PyObject *kvp_context_config(PyObject *self, PyObject *none);
+PyObject *kvp_context_log(PyObject *self, PyObject *none);
+PyObject *kvp_context_metrics_text(PyObject *self, PyObject *none);
+PyObject *kvp_context_metrics_listen(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names);
 
 /* ---- peers.c: methods of a context that are about memory, engines and ranks ---- */
 PyObject *kvp_context_register(PyObject *self, PyObject *regions);

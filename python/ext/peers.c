@@ -3,11 +3,6 @@
 
 #include <string.h>
 
-#define OPEN(o, c)                                                                                                     \
-	kvl_ctx_t *c = ((kvp_context_t *)(o))->open;                                                                   \
-	if (c == NULL)                                                                                                 \
-	return kvp_raise_closed(o, (kvp_context_t *)(o))
-
 static PyObject *done(PyObject *self, int32_t st)
 {
 	if (st != KVL_OK)
@@ -135,7 +130,7 @@ PyObject *kvp_context_unregister(PyObject *self, PyObject *none)
 {
 	int32_t st;
 	(void)none;
-	OPEN(self, c);
+	KVP_OPEN(self, c);
 	KVP_WITHOUT_GIL((kvp_context_t *)self, st = kvl_unregister(c));
 	return done(self, st);
 }
@@ -154,7 +149,7 @@ PyObject *kvp_context_engine_add(PyObject *self, PyObject *const *args, Py_ssize
 	    kvp_u32(a[3], "port", &desc.port) != 0 || kvp_u32(a[4], "pp_size", &desc.pp_size) != 0 ||
 	    kvp_u64(a[5], "user", &desc.user) != 0)
 		return NULL;
-	OPEN(self, c);
+	KVP_OPEN(self, c);
 	KVP_WITHOUT_GIL((kvp_context_t *)self, st = kvl_engine_add(c, &desc, &engine));
 	if (st != KVL_OK)
 		return kvp_raise(kvp_module_of(self), st);
@@ -167,7 +162,7 @@ PyObject *kvp_context_engine_remove(PyObject *self, PyObject *o)
 	int32_t st;
 	if (kvp_u64(o, "engine", &engine) != 0)
 		return NULL;
-	OPEN(self, c);
+	KVP_OPEN(self, c);
 	KVP_WITHOUT_GIL((kvp_context_t *)self, st = kvl_engine_remove(c, engine));
 	return done(self, st);
 }
@@ -267,7 +262,7 @@ PyObject *kvp_context_delta_take(PyObject *o, PyObject *const *args, Py_ssize_t 
 	int32_t st;
 	if (kvp_bind(&s, args, n, names, a) != 0 || kvp_u32(a[0], "rank", &rank) != 0)
 		return NULL;
-	OPEN(o, c);
+	KVP_OPEN(o, c);
 	if (self->scratch == NULL && (self->scratch = PyMem_Malloc(KVL_DELTA_MAX)) == NULL)
 		return PyErr_NoMemory();
 	if ((st = kvl_delta_take(c, rank, self->scratch, KVL_DELTA_MAX, &len)) != KVL_OK)
@@ -291,7 +286,7 @@ PyObject *kvp_context_delta_lost(PyObject *self, PyObject *o)
 	int32_t st;
 	if (kvp_u32(o, "rank", &rank) != 0)
 		return NULL;
-	OPEN(self, c);
+	KVP_OPEN(self, c);
 	KVP_WITHOUT_GIL((kvp_context_t *)self, st = kvl_delta_lost(c, rank));
 	return done(self, st);
 }
