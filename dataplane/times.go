@@ -7,7 +7,7 @@ import (
 
 // Times are the distributions that a plane keeps beside those of its parts.
 type Times struct {
-	Drained histogram.Histogram // from a hook's word (kvl_grant, kvl_track) to the step that takes it; hooks take the coarse clock
+	Drained histogram.Histogram // from a hook's word (kvl_grant, kvl_track) to the step that takes it; hooks take the coarse clock, tracks that wait together that of the first
 	Entries histogram.Histogram // requests named in a message of heartbeats, completions or releases; things
 }
 

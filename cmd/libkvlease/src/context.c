@@ -110,6 +110,7 @@ static int32_t make_producers(kvl_ctx_t *ctx, const parts_t *at, uint8_t **rings
 		p->index = i;
 		p->ctx = ctx;
 		p->track_list = KVL_NONE;
+		p->said_tail = UINT64_MAX; /* no tail is: nothing was said yet */
 	}
 	return KVL_OK;
 }

@@ -63,6 +63,8 @@ struct kvl_producer {
 	kvl_ring_producer_t ring;
 	uint32_t overflowing; /* 1 until the overflow ring has been seen empty */
 	uint32_t track_list;  /* own free tracking slots */
+	uint64_t said_ns;     /* what the tracks that wait in the ring carry: when the first of them was said */
+	uint64_t said_tail;   /* the ring's tail then; once it has moved, that one may have been taken */
 	kvl_ring_producer_t overflow;
 	uint32_t rejects; /* bytes of rejects in the overflow ring since it was last empty */
 } __attribute__((aligned(128)));

@@ -110,6 +110,23 @@ static inline uint64_t coarse_now(const kvl_ctx_t *ctx)
 	return kvl_clock(CLOCK_MONOTONIC_COARSE) + (uint64_t)KVL_LOAD(&ctx->boot_ns, RELAXED);
 }
 
+KVL_COLD static uint64_t say_now(kvl_producer_t *p, uint64_t tail)
+{
+	p->said_tail = tail;
+	p->said_ns = coarse_now(p->ctx);
+	return p->said_ns;
+}
+
+/* The time of a track that is published now: that of the first one since the consumer took any, so a batch pays for one look at the
+ * clock. Never later than the truth either, and earlier by what that first one has waited: less than a step comes late. */
+static inline uint64_t said_now(kvl_producer_t *p)
+{
+	uint64_t tail = KVL_LOAD((uint64_t *)(void *)&p->ring.ring->tail, RELAXED); /* orders nothing: an old one is an earlier time */
+	if (KVL_UNLIKELY(tail != p->said_tail))
+		return say_now(p, tail);
+	return p->said_ns;
+}
+
 static inline void fill_track(kvl_rec_track_t *rec, uint64_t track, kvl_engine_t engine, const kvl_remote_t *remote,
 			      kvl_bytes_t local, uint64_t user, uint64_t now)
 {
@@ -161,7 +178,7 @@ KVL_API int32_t kvl_track(kvl_producer_t *p, kvl_engine_t engine, const kvl_remo
 	}
 	KVL_STORE(&t->producer, p->index, RELAXED);
 	KVL_STORE(&t->state, use << 32 | KVL_S_TRACKED, RELEASE);
-	fill_track(rec, KVL_HANDLE(slot, use), engine, remote, local_id, user, coarse_now(p->ctx));
+	fill_track(rec, KVL_HANDLE(slot, use), engine, remote, local_id, user, said_now(p));
 	kvl_publish(p, KVL_REC_TRACK, KVL_SLEEPS); /* a few ms are nothing to the first heartbeat, and a read wakes */
 	*track_out = KVL_HANDLE(slot, use);
 	return KVL_OK;

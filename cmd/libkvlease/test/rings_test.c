@@ -54,6 +54,42 @@ static void a_grant_carries_what_was_said_and_ends_once(void)
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 }
 
+/* Whole ticks of the coarse clock, which hooks take. */
+static void ticks_pass(void)
+{
+	const struct timespec some = {0, 25000000};
+	nanosleep(&some, NULL);
+}
+
+static void tracks_that_wait_together_carry_the_time_of_the_first(void)
+{
+	kvl_ctx_t *ctx = open_ctx("{}");
+	kvl_producer_t *p = open_producer(ctx), *other = open_producer(ctx);
+	fake_core_t *f = fake_last();
+	kvl_remote_t r = remote_of("r");
+	kvl_track_t t;
+	uint64_t start = boot_ns(), first, second, third;
+	ticks_pass();
+	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &t), KVL_OK);
+	first = boot_ns();
+	ticks_pass();
+	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &t), KVL_OK);
+	CHECK_STATUS(kvl_track(other, 1, &r, str("l"), 0, &t), KVL_OK); /* it has its own */
+	CHECK_STATUS(kvl_step(ctx), KVL_OK);
+	CHECK_EQ(f->log_n, 3);
+	CHECK(f->log[0].b >= start && f->log[0].b <= first);
+	CHECK(f->log[1].b == f->log[0].b);
+	CHECK(f->log[2].b > first);
+	second = boot_ns(); /* what was taken is told no more */
+	ticks_pass();
+	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &t), KVL_OK);
+	third = boot_ns();
+	CHECK_STATUS(kvl_step(ctx), KVL_OK);
+	CHECK_EQ(f->log_n, 4);
+	CHECK(f->log[3].b >= second && f->log[3].b <= third);
+	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
+}
+
 static void an_expectation_becomes_the_grant_and_a_lapsed_one_is_replaced(void)
 {
 	kvl_ctx_t *ctx = open_ctx("{}");
@@ -381,6 +417,7 @@ static void in_pump_mode_a_step_is_a_pass(void)
 int main(void)
 {
 	RUN(a_grant_carries_what_was_said_and_ends_once);
+	RUN(tracks_that_wait_together_carry_the_time_of_the_first);
 	RUN(an_expectation_becomes_the_grant_and_a_lapsed_one_is_replaced);
 	RUN(a_full_table_refuses_and_changes_nothing);
 	RUN(what_may_not_be_lost_overflows_and_keeps_its_order);
