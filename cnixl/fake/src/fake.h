@@ -82,6 +82,9 @@ void gate(const char *call);
 bool is_stub(void);
 
 agent_t *find_agent(const char *name);
+/* What an agent has loaded under a name, and the living agent behind it; or NULL. */
+remote_t *find_remote(agent_t *a, const char *name);
+agent_t *reach(agent_t *a, const char *name);
 void push(agent_t *to, const void *name, size_t name_len, const void *body, size_t len);
 void add_range(ranges_t *r, uint64_t addr, uint64_t len, uint64_t device, int mem);
 bool covered(const ranges_t *r, const range_t *x);
