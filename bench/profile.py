@@ -22,6 +22,9 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+import whole  # noqa: E402
+
 ROOT = Path(__file__).resolve().parent.parent
 NOTES = ROOT / "bench" / "profile-notes.txt"
 HZ = 997  # no whole multiple of the ticks and passes that are sampled
@@ -167,7 +170,7 @@ class Profile:
 
     def picture(self, name, title, folded, story):
         to = self.out / f"profile-{name}.svg"
-        to.write_text(run([self.flame, "svg", "-title", title, "-story", story, *folded]))
+        whole.write(to, run([self.flame, "svg", "-title", title, "-story", story, *folded]))
         return to
 
     def table(self, folded):
@@ -189,7 +192,7 @@ def into_readme(name, text):
     new = re.sub(rf"(<!-- profile {name} -->\n).*?(<!-- end -->)", lambda m: m[1] + text + m[2], old, flags=re.S)
     if new == old:
         sys.exit(f"profile: bench/README.md has no place <!-- profile {name} -->")
-    readme.write_text(new)
+    whole.write(readme, new)
 
 
 def main():
@@ -225,7 +228,7 @@ def main():
         text = f"{where}: {story}\n\n{profile.table(folded)}"
         print(f"## {PARTS[name]}\n\n{text}\n{picture}\n")
         if a.readme:
-            (ROOT / "docs" / picture.name).write_text(picture.read_text())
+            whole.write(ROOT / "docs" / picture.name, picture.read_text())
             into_readme(name, text)
 
 

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import rows
+import whole
 
 HERE = Path(__file__).parent
 FLOOR = 1.0  # ns: what a program prints where a difference of two times is not above nothing
@@ -199,7 +200,7 @@ class Result:
         path = folder / f"{name}{self.date:%Y-%m-%d}-{self.commit.rstrip('+')}.json"
         text = json.dumps(data, ensure_ascii=False, indent=1)
         text = re.sub(r'\{\n\s+("(?:project|median)"[^{}]*)\}', lambda m: "{" + re.sub(r"\s*\n\s*", " ", m[1]).strip() + "}", text)  # one line a summary
-        path.write_text(text + "\n")
+        whole.write(path, text + "\n")
         return path
 
     def put_into_readme(self, mark="table"):
@@ -209,4 +210,4 @@ class Result:
         body = "\n".join([*(line + "\n" for line in self.heading()), *table])
         text = path.read_text()
         new = re.sub(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", lambda m: m[1] + body + "\n" + m[2], text, flags=re.S)
-        path.write_text(new)
+        whole.write(path, new)

@@ -1,12 +1,17 @@
-"""What the table says of a row. `make test-static` runs it."""
+"""What the table says of a row, and how results are written. `make test-static` runs it."""
 
+import errno
+import os
 import sys
+import tempfile
 import types
 import unittest
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
 import report  # noqa: E402
+import whole  # noqa: E402
 from rows import Row, rows  # noqa: E402
 
 
@@ -75,6 +80,17 @@ class Rows(unittest.TestCase):
         self.assertEqual(len(keys), len(set(keys)))
         curve = [(r.family, r.at) for r in rows() if r.family and r.at]
         self.assertEqual([c for c in set(curve) if curve.count(c) > 1], [])
+
+
+class Files(unittest.TestCase):
+    def test_a_full_disk_is_told_and_what_was_there_stays(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder).resolve() / "result.json"
+            whole.write(path, "good")
+            with mock.patch.object(os, "fsync", side_effect=OSError(errno.ENOSPC, "No space left on device")), self.assertRaises(SystemExit) as end:
+                whole.write(path, "half")
+            self.assertEqual(end.exception.code, f"{path} cannot be written: No space left on device; make room in its folder, or have it writable")
+            self.assertEqual({p.name: p.read_text() for p in path.parent.iterdir()}, {"result.json": "good"})
 
 
 if __name__ == "__main__":
