@@ -203,4 +203,3 @@ func TestWhoGoesOnPurposeIsKnownToOverARealConnection(t *testing.T) {
 	}
 	owners.want(t, nil, []who{owner})
 }
-
