@@ -28,6 +28,7 @@ type engine struct {
 	drains   uint64 // epoch of the boot of which it was said that it drains
 	down     uint64 // requests touched
 	tracked  uint64
+	withdrew uint32 // times that it gave its memory up on purpose
 	fixed    uint64 // of these, requests of fixed leases
 	breaks   uint32 // times that it was up on all ranks, and then not
 	offset   clock.Offset
@@ -93,6 +94,9 @@ func (g *Group) takeNews() bool {
 		e.maps, e.epoch, e.died, e.why = s.maps, s.epoch, len(s.maps) == 0, s.why
 		if !e.died && e.strange == e.epoch {
 			e.strange = 0
+		}
+		if e.died && e.why == heartbeat.Withdrew { // what was lost was lost by its sleep or its close, not by trouble
+			e.withdrew, e.missedAt = e.withdrew+1, 0
 		}
 		for n := range g.ranks {
 			g.needMaps(&g.ranks[n], e)

@@ -40,15 +40,20 @@ func TestAnEngineIsUpWhenAllRanksAreAndDownWithTheFirst(t *testing.T) {
 func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
-		tracked bool  // a request is there when the engine dies
-		drops   bool  // which the host untracks when it is told
-		reads   bool  // which the host reads before it is told
-		long    []int // what counts after 20, 40, 100 and 200 s
+		tracked bool           // a request is there when the engine ends
+		drops   bool           // which the host untracks when it is told
+		reads   bool           // which the host reads before it is told
+		why     heartbeat.Over // of the end
+		names   bool           // the host names it for another request, which it gives up
+		long    []int          // what counts after 20, 40, 100 and 200 s
 	}{
 		{name: "nothing was tracked there", long: []int{0, 0, 0, 0}},
 		{name: "a request was lost with it", tracked: true, drops: true, long: []int{0, 1, 1, 0}},
 		{name: "a read there fails at once", tracked: true, reads: true, long: []int{0, 1, 1, 0}},
 		{name: "a request stays there", tracked: true, long: []int{0, 1, 1, 1}},
+		{name: "it withdrew, and a request was lost with it", tracked: true, drops: true, why: heartbeat.Withdrew, long: []int{0, 0, 0, 0}},
+		{name: "it withdrew, and a read had just failed there", tracked: true, reads: true, why: heartbeat.Withdrew, long: []int{0, 0, 0, 0}},
+		{name: "it withdrew, and is named all the same", why: heartbeat.Withdrew, names: true, long: []int{0, 1, 1, 0}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, p, d, peer := pair(t, stream.KindProcess, two, two)
@@ -66,10 +71,16 @@ func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
 				must(t, d.host.Read(track, runs(20, 0, 4)))
 				l.until("failed", func() bool { return d.count(record.EvReadFailed) > 0 })
 			}
-			must(t, d.group.EngineDead(peer))
+			must(t, d.group.EngineOver(peer, tc.why))
 			l.until("down", func() bool { return d.count(record.EvEngineDown) > 0 })
 			if tc.drops {
 				must(t, d.host.Untrack(track))
+			}
+			if tc.names {
+				_, remote = p.grant("b", 2, 4, 8)
+				late := d.track(peer, remote, 10)
+				l.run(time.Second, 100*time.Millisecond)
+				must(t, d.host.Untrack(late))
 			}
 			var long []int
 			for _, span := range []time.Duration{20 * time.Second, 20 * time.Second, 60 * time.Second, 100 * time.Second} {

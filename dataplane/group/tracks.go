@@ -26,6 +26,7 @@ type track struct {
 	use            uint32
 	parts, got     uint32
 	runs, lastRuns uint32
+	withdrew       uint32 // that of its engine when it came
 
 	phase    trackPhase
 	said     uint8 // said*
@@ -102,6 +103,7 @@ func (x *said) Track(in *record.TrackReq, remote, _ []byte, now clock.Instant) {
 		return
 	}
 	e.tracked++
+	t.withdrew = e.withdrew
 	if in.ExpiresNs != 0 {
 		e.fixed++
 	}
@@ -217,7 +219,7 @@ func (g *Group) settle(u uint32, t *track) {
 	}
 	if _, e := g.placeOf(t.req.Engine); e != nil {
 		e.tracked--
-		if heartbeat.Missed(t.said&saidRead != 0, t.status, !e.isUp) {
+		if t.withdrew == e.withdrew && heartbeat.Missed(t.said&saidRead != 0, t.status, !e.isUp) {
 			e.missedAt = g.now
 		}
 		if t.req.ExpiresNs != 0 {

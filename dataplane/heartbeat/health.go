@@ -28,7 +28,8 @@ func (e *engine) judge(status uint8, now clock.Instant) {
 const missedFor = 2 * time.Minute
 
 // Wanted tells whether anybody misses an engine that fails: requests are tracked there, or one was given up there in its trouble, could not
-// be read, or was lost with it. One that was closed in order is missed by nobody, and known until its reader forgets it.
+// be read, or was lost with it. One that has withdrawn, asleep or closed, took what was there along on purpose: it is missed by who names it
+// afterwards, and known until its reader forgets it.
 func Wanted(tracked int, missedAt, now clock.Instant, duration time.Duration) bool {
 	return tracked > 0 || missedAt != 0 && now.Sub(missedAt) < duration+missedFor
 }

@@ -48,8 +48,9 @@ func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
 	const never = 1000
 	for _, tc := range []struct {
 		name string
-		came int   // s after the engine's death at which a request is tracked there
+		came int   // s after the engine's end at which a request is tracked there
 		went int   // and at which it is untracked
+		why  Over  // of the end
 		long []int // what counts after 25, 35, 100 and 200 s
 	}{
 		{name: "nothing was ever tracked there", came: never, went: never, long: []int{0, 0, 0, 0}},
@@ -58,6 +59,8 @@ func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
 		{name: "a request was there and nobody untracks it", came: -5, went: never, long: []int{0, 1, 1, 0}},
 		{name: "a request came and gave up", came: 1, went: 20, long: []int{0, 1, 1, 0}},
 		{name: "a request came when it was long gone", came: 110, went: 120, long: []int{0, 0, 0, 1}},
+		{name: "it withdrew, and a request was lost with it", came: -5, went: 1, why: Withdrew, long: []int{0, 0, 0, 0}},
+		{name: "it withdrew, and is named all the same", came: 1, went: 20, why: Withdrew, long: []int{0, 1, 1, 0}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t, nil)
@@ -71,7 +74,7 @@ func TestAnEngineThatNobodyMissesIsNoLongTrouble(t *testing.T) {
 				r.step(died.Add(time.Duration(s) * time.Second))
 				if s == 0 {
 					r.hub.Kill("P")
-					must(t, r.k.EngineDead(e))
+					must(t, r.k.EngineOver(e, tc.why))
 				}
 				if s == tc.came {
 					h = r.track(e, o, 1, 0)
@@ -109,6 +112,15 @@ func TestAnEngineWhoseRequestsEndedInTheFirstMomentOfItsTroubleIsMissed(t *testi
 			if got := r.said(h); got != "failed(3)" {
 				t.Fatalf("events: %q", got)
 			}
+		}},
+		{name: "a read fails, and the engine had withdrawn", want: 0, end: func(t *testing.T, r *rig, e uint64, h record.Handle) {
+			r.hub.Kill("P")
+			r.read(h, record.Run{N: 1})
+			r.step(r.now.Add(10 * time.Millisecond))
+			if got := r.said(h); got != "failed(3)" {
+				t.Fatalf("events: %q", got)
+			}
+			must(t, r.k.EngineOver(e, Withdrew))
 		}},
 		{name: "it is untracked as soon as trouble is seen", want: 1, end: func(_ *testing.T, r *rig, _ uint64, h record.Handle) {
 			r.hub.Kill("P")

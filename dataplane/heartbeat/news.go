@@ -127,7 +127,9 @@ func (t *Tracker) install(i uint32, now clock.Instant) {
 // die takes the word of others that the engine of the facts in force is no more.
 func (t *Tracker) die(i uint32, why Over, now clock.Instant) {
 	e := &t.engines[i]
-	e.why = why
+	if e.why = why; why == Withdrew { // what was lost was lost by its sleep or its close, not by trouble
+		e.missedAt = 0
+	}
 	switch {
 	case e.facts == nil: // dead before it was loaded, or another engine answers at its address: nobody will say more of what waits
 		if e.state == Loading {

@@ -204,7 +204,7 @@ func (t *Tracker) lose(m uint32, why Over, now clock.Instant) {
 	t.remotes.unindex(m) // a later request of that name is another matter
 	t.displace(m)
 	t.counters.Lost += uint64(r.users)
-	t.parted(&t.engines[r.engine], int(r.users), true, now) // its place may change hands before they are untracked
+	t.parted(&t.engines[r.engine], int(r.users), why != Withdrew, now) // its place may change hands before they are untracked
 	left := r.users
 	for u := r.firstUser; u != none; {
 		q := &t.requests[u]
