@@ -10,10 +10,11 @@ import (
 // sideEvery is how often the values beside the step are shown.
 const sideEvery = 500 * time.Millisecond
 
-// pageSide shows what is not the step's: the side channel's counters, and how its handshakes stand, lie behind locks that a step must not wait for, and no step tells that
-// the context is poisoned, or that it has been told something and the step that would take it does not come.
+// pageSide shows what is not the step's: the side channel's counters, and how its handshakes stand, lie behind locks that a step must not
+// wait for, and no step tells that the context is poisoned, or that it has been told something and the step that would take it does not
+// come.
 //
-// Threads: a goroutine of its own. It allocates nothing once it runs.
+// Threads: a goroutine of its own. It allocates only as engines come that are asked, more than ever before.
 type pageSide struct {
 	list  pageList
 	of    *Core

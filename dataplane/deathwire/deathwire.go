@@ -29,8 +29,8 @@ const (
 	Farewell Kind = 4
 )
 
-// Farewells, in the flags of a hello or a welcome: who says so understands a farewell. Others see the wire fall without a word, and
-// take it for a death. Who knows no flags passes over them.
+// Farewells in the flags of a hello or a welcome says that its sender understands a farewell. Others see the wire fall without a word,
+// and take it for a death. Who knows no flags passes over them.
 const Farewells = 1
 
 // Frame is all that is ever sent on a wire. Little-endian: "KVLW", version u8, kind u8, flags u16, engine hash u64,

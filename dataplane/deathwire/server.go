@@ -371,7 +371,8 @@ func (s *Server) endEra() {
 	s.table.clear()
 }
 
-// Close ends all wires, without a word where EndEra has not. Their goroutines end with it, and are their callers' to wait for. No Dead runs after it.
+// Close ends all wires, without a word where EndEra has not. Their goroutines end with it, and are their callers' to wait for. Neither
+// Dead nor Withdrawn runs after it.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true

@@ -59,7 +59,7 @@ func run(args []string) error {
 	case len(args) > 1 && args[0] == "said":
 		return said(args[1:])
 	}
-	return errors.New("usage: doc | tests LOG COMMAND... -- PACKAGE... | ran [-skips] LOG... | said LOG...")
+	return errors.New("usage: doc | tests LOG COMMAND... -- PACKAGE... | ran [-skips] LOG... | said LOG [LOG ...]")
 }
 
 // player runs a command, a go test -json. Its status 1 is that of tests that failed; any other, or a signal, is its own failure.
