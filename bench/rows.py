@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+TCP = [(4096, 4096), (65536, 1024)]  # block and blocks of the reads over TCP
+
 NS, US, S, B = 1.0, 1e3, 1e9, 1.0  # factors to ns; bytes stay bytes
 
 
@@ -36,6 +38,8 @@ def rows():
         Row("hook", "`kvl_grant` from C", "hook.grant"),
         Row("hook", "`kvl_untrack` from C", "hook.untrack"),
         Row("hook", "`kvl_step` from C, 500 leases held, nothing due, loopback", "hook.step"),
+        Row("hook", "`kvl_step` that takes a track of each of 256 producers", "many.each", peers=[("one producer", "its 256", "many.one", NS)]),
+        Row("hook", "`kvl_step` with 256 producers open, nothing said", "many.idle"),
     ]
     ctypes = ("ctypes", "the same call")
     out += [
@@ -70,7 +74,10 @@ def rows():
         Row("idle", "NIXL's empty poll in the same process", "idle.poll"),
         Row("lease", "the same step without C and NIXL (Go, loopback)", "IdleStep ns/op"),
         Row("lease", "D round of 1,000 engines, 10 requests each, worst step", "Round1000Engines/native ns/step-worst", limit=0.3e6, target="≤ 0.3 ms",
-            peers=[vllm("_send_heartbeats, one step", "round")], note="the transport is a stub on both sides"),
+            family="D round, worst step, by engines", at=1000, peers=[vllm("_send_heartbeats, one step", "round")], note="the transport is a stub on both sides"),
+        Row("lease", "D round of 4,096 engines, 10 requests each, worst step", "Round4096Engines/native ns/step-worst",
+            family="D round, worst step, by engines", at=4096, peers=[vllm("_send_heartbeats, one step", "round.4096")]),
+        Row("lease", "a stock completion's message → blocks-free event, P's work among 10,000 leases", "Completion ns/op", peers=[vllm("get_transfer_results", "complete")]),
         Row("lease", "256 ends in one step", "SweepEnds ns/op", limit=60e3, target="≤ 60 µs", peers=[vllm("256 of 10,000 in one scan", "ends")]),
     ]
     for n, limit in (("10000", None), ("1000000", 100)):
@@ -80,13 +87,23 @@ def rows():
         Row("memory", "memory of a lease, 1,000,000 held, 64-byte ids", "memory.granted", limit=256, target="≤ 256 B", unit="bytes"),
         Row("memory", "the same when all have ended and no event was polled", "memory.ended", limit=268.4, target="≤ 256 MiB in all: 268 B", unit="bytes"),
     ]
-    raw = [("NIXL", "raw notification, busy polled", "ping.raw", US)]
-    for how, words in (("inline", "inline, 30 ms passes"), ("pump_busy", "pump, busy"), ("pump_idle", "pump, idle")):
-        out.append(Row("latency", f"heartbeat sent → applied, {words}", f"beat.{how}", US, peers=raw, tail=True))
-        out.append(Row("latency", f"completion sent → blocks-free event, {words}", f"free.{how}", US, peers=raw, tail=True))
-    out.append(Row("kill", "D killed → blocks free, lease of 3 s (extension 2 s), no death wire", "kill.freed", S, limit=2.08e9,
-                   target="≤ extension + settle + tick + two steps = 2.08 s", peers=[vllm("lease of 3 s, clock moved by hand", "freed.3", S), vllm("its default of 30 s", "freed.30", S)]))
-    return out + reads() + first() + wire() + guest() + sites() + scrape() + inside()
+    out += latencies("latency")
+    dead = [vllm("lease of 3 s, clock moved by hand", "freed.3", S), vllm("its default of 30 s", "freed.30", S)]
+    out += [
+        Row("kill", "D killed → blocks free, lease of 3 s (extension 2 s), no death wire", "kill.freed", S, limit=2.08e9,
+            target="≤ extension + settle + tick + two steps = 2.08 s", peers=dead),
+        Row("kill", "D killed → blocks free, death wire, which P lets return for 0.5 s", "kill.wire", S, limit=1e9, target="≤ 1 s", peers=dead),
+    ]
+    return out + reads() + tcp() + first() + wire() + guest() + sites() + scrape() + inside()
+
+
+def latencies(section, prefix="", words=""):
+    out = []
+    raw = [("NIXL", "raw notification, busy polled", f"{prefix}ping.raw", US)]
+    for how, drive in (("inline", "inline, 30 ms passes"), ("pump_busy", "pump, busy"), ("pump_idle", "pump, idle")):
+        out.append(Row(section, f"heartbeat sent → applied, {drive}{words}", f"{prefix}beat.{how}", US, peers=raw, tail=True))
+        out.append(Row(section, f"completion sent → blocks-free event, {drive}{words}", f"{prefix}free.{how}", US, peers=raw, tail=True))
+    return out
 
 
 def first():
@@ -154,17 +171,28 @@ def scrape():
     ]
 
 
-def reads():
+SIZES = {4096: "4 KiB", 65536: "64 KiB", 1 << 20: "1 MiB"}
+
+
+def reads(section="reads", shapes=((4096, 4096), (65536, 4096), (1 << 20, 1024)), prefix="", words=""):
     out = []
-    for block, name, most in ((4096, "4 KiB", 4096), (65536, "64 KiB", 4096), (1 << 20, "1 MiB", 1024)):
+    for block, most in shapes:
+        name = SIZES[block]
         for n in (1, 256, most):
             for shape in ("one",) if n == 1 else ("contiguous", "scattered"):
-                key = f"reads.{block}.{n}.{shape}"
-                out.append(Row("reads", f"read of {n:,} × {name}" + (f", {shape}" if n > 1 else ""), f"{key}.ours", US, target="≥ 0.97 of raw NIXL", ratio=0.97,
-                               family=f"read of {name} blocks, " + ("contiguous" if n == 1 else shape) + ", by blocks", at=n,
+                key = f"{prefix}reads.{block}.{n}.{shape}"
+                out.append(Row(section, f"read of {n:,} × {name}" + (f", {shape}" if n > 1 else "") + words, f"{key}.ours", US, target="≥ 0.97 of raw NIXL", ratio=0.97,
+                               family=f"read of {name} blocks, " + ("contiguous" if n == 1 else shape) + f", by blocks{words}", at=n,
                                peers=[("NIXL", way, f"{key}.{way}", US) for way in ("prepared", "plain", "merged")]
                                + [("by hand", "prepared, then 8 bytes as a fence", f"{key}.fenced", US), ("memcpy", "", f"{key}.memcpy", US)]))
+        out.append(Row(section, f"longest step of an inline D that reads {most:,} × {name}, scattered{words}", f"{prefix}reads.{block}.{most}.scattered.step", US,
+                       limit=2e6, target="≤ 2 ms"))
     return out
+
+
+def tcp():
+    over = ", over TCP"
+    return reads("tcp", TCP, "tcp.", over) + latencies("tcp", "tcp.", over)
 
 
 def inside():

@@ -4,7 +4,7 @@
 usage: run.py [--quick] [--only SECTION,...] [--rounds N] [--calm SECONDS] [--readme] [--save NAME]
 
   --quick    few rounds and the smaller sizes: shows that all of it runs, not how fast it is
-  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, first, wire, guest, memory, sites, scrape; and passes, engines, which need make deps-vllm
+  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, tcp, first, wire, guest, memory, sites, scrape; and passes, engines, which need make deps-vllm
   --rounds   7 unless said; the latencies and the kill take as many as fit beside them
   --calm     wait before a round while others use the machine, so many seconds in all at most
   --readme   put the table into bench/README.md and its picture into docs, too
@@ -26,6 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import peers  # noqa: E402
 import report  # noqa: E402
+import rows  # noqa: E402
 
 ROOT = peers.ROOT
 OUT = ROOT / "build" / "bench"
@@ -38,17 +39,17 @@ class Samples(dict):
     def add(self, name, value):
         self.setdefault(name, []).append(float(value))
 
-    def lines(self, text):
+    def lines(self, text, prefix=""):
         for line in text.splitlines():
             name, _, value = line.partition(" ")
-            self.add(name, value)
+            self.add(prefix + name, value)
 
 
 class Once:
     """A program that makes one round and prints "name value" lines."""
 
-    def __init__(self, *cmd, timeout=300):
-        self.cmd, self.timeout = [str(c) for c in cmd], timeout
+    def __init__(self, *cmd, timeout=300, prefix=""):
+        self.cmd, self.timeout, self.prefix = [str(c) for c in cmd], timeout, prefix
 
     def round(self, samples):
         try:
@@ -56,7 +57,7 @@ class Once:
         except SystemExit as why:  # another one's test may reset connections of the whole machine: once more, and it is said
             print(f"{why}\nbench: that round is made again", file=sys.stderr)
             text = run(self.cmd, self.timeout)
-        samples.lines(text)
+        samples.lines(text, self.prefix)
 
     def close(self):
         pass
@@ -195,7 +196,8 @@ class Bench:
         turns([ours, *spsc], self.rounds, self.samples, self.calm)
 
     def hook(self):
-        turns([Once(link_kvlease("hook", "bench/hook/hook.c"))], self.rounds, self.samples, self.calm)
+        programs = [Once(link_kvlease(name, f"bench/hook/{name}.c")) for name in ("hook", "many")]
+        turns(programs, self.rounds, self.samples, self.calm)
 
     def sites(self):
         """Trace sites with nobody attached, against a library that does not ask; and what a hit costs, beside an ordinary uprobe."""
@@ -227,7 +229,8 @@ class Bench:
             GoBench("dataplane/lease", f"^Benchmark(RenewIDs|RenewNative)$/^leases=({only})$", "100x"),
             GoBench("dataplane/lease", "^BenchmarkSweepEnds$", "300x"),
             GoBench("dataplane/lease", f"^BenchmarkSweepNothingDue$/^leases=({only})$", "200000x"),
-            GoBench("dataplane/heartbeat", "^BenchmarkRound1000Engines$", "2x"),
+            GoBench("dataplane/heartbeat", "^BenchmarkRound(1000|4096)Engines$", "2x"),
+            GoBench("bench/plane", "^BenchmarkCompletion$", "500x"),
             GoBench("bench/plane", "^BenchmarkHeartbeat$", "200x"),
             GoBench("bench/plane", f"^BenchmarkHeartbeat10000$/^leases=({only})$", "50x"),
             GoBench("bench/plane", "^BenchmarkIdleStep$", "200000x"),
@@ -235,24 +238,33 @@ class Bench:
         etcd = [Live(program, *sizes) for program in self.peer("etcd", peers.lessor)]
         turns([*ours, *self.vllm(sizes), *etcd], self.rounds, self.samples, self.calm)
 
-    def pair(self, mode, **options):
-        return Once(OUT / "pair", mode, *(f"{k}={v}" for k, v in options.items()), timeout=600)
+    def pair(self, mode, over="", **options):
+        env = ["env", f"UCX_TLS={over}"] if over else []
+        return Once(*env, OUT / "pair", mode, *(f"{k}={v}" for k, v in options.items()), timeout=600, prefix=f"{over}." if over else "")
 
     def idle(self):
         turns([self.pair("idle", rounds=2)], self.rounds, self.samples, self.calm)
 
-    def latency(self):
+    def latencies(self, over=""):
         n = 4 if self.quick else 3 * self.rounds
-        ways = [self.pair("latency", drive="inline", pass_ms=30, lease=1.5, rounds=n), self.pair("latency", drive="pump", pass_ms=30, lease=1.5, rounds=n)]
-        turns(ways, 2 if self.rounds < 7 else 3, self.samples, self.calm)
+        return [self.pair("latency", over, drive=drive, pass_ms=30, lease=1.5, rounds=n) for drive in ("inline", "pump")]
+
+    def latency(self):
+        turns(self.latencies(), 2 if self.rounds < 7 else 3, self.samples, self.calm)
 
     def kill(self):
-        turns([self.pair("kill", rounds=8, lease=3, pass_ms=5)], 2 if self.quick else 5, self.samples, self.calm)
+        turns([self.pair("kill", rounds=8, lease=3, pass_ms=5, wire=wire) for wire in (0, 1)], 2 if self.quick else 5, self.samples, self.calm)
 
     def reads(self):
         shapes = [(4096, 4096), (65536, 4096), (1 << 20, 1024)]
         for block, blocks in shapes[:2] if self.quick else shapes:
             turns([self.pair("reads", block=block, blocks=blocks, rounds=1)], self.rounds, self.samples, self.calm)
+
+    def tcp(self):
+        """The same over TCP on this machine, both sides and raw NIXL."""
+        for block, blocks in rows.TCP[:1] if self.quick else rows.TCP:
+            turns([self.pair("reads", "tcp", block=block, blocks=blocks, rounds=1)], self.rounds, self.samples, self.calm)
+        turns(self.latencies("tcp"), 2 if self.rounds < 7 else 3, self.samples, self.calm)
 
     def first(self):
         """Two processes of `kvlease bench`, which takes its ways in turn sample by sample; a round is one of it."""
@@ -301,7 +313,7 @@ class Bench:
             self.samples.add(f"memory.{name}", value)
 
 
-SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "first", "wire", "guest", "memory", "sites", "scrape"]
+SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "tcp", "first", "wire", "guest", "memory", "sites", "scrape"]
 INSIDE = ["passes", "engines"]  # inside vLLM, with what `make deps-vllm` installs
 TABLES = {"vllm": INSIDE, "seeing": ["sites", "scrape"]}  # of bench/README.md, beside the one of all
 TITLES = {"table": "kvlease beside its peers", "vllm": "kvlease inside vLLM", "seeing": "What it costs to be seen"}  # of their pictures
@@ -325,7 +337,7 @@ def main():
     nixl = next(ROOT.glob("third_party/nixl/.nixl*.libs/libnixl_capi.so"), None)
     if nixl is not None:
         os.environ.setdefault("KVLEASE_NIXL", str(nixl))
-    if set(chosen) & {"idle", "latency", "kill", "reads"}:
+    if set(chosen) & {"idle", "latency", "kill", "reads", "tcp"}:
         link_kvlease("pair", "-Icnixl", *(str(p) for p in sorted((ROOT / "bench" / "pair").glob("*.c"))))
     bench = Bench(a.quick, a.rounds, a.calm)
     loads = report.Loads()

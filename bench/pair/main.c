@@ -1,20 +1,23 @@
-/* pair MODE [drive=inline|pump] [pass_ms=N] [block=BYTES] [blocks=N] [rounds=N] [held=N] [lease=SECONDS] */
+/* pair MODE [drive=inline|pump] [pass_ms=N] [block=BYTES] [blocks=N] [rounds=N] [held=N] [lease=SECONDS] [wire=1] */
 #include "pair.h"
 #include "raw.h"
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
 void side_open(struct side *s, const struct plan *plan, const char *name, const char *drive)
 {
-	char config[512], err[1024] = "";
+	char config[512], listen[128] = "", err[1024] = "";
 	size_t bytes = plan->block_len * plan->blocks;
 	s->kv = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (s->kv == MAP_FAILED)
 		die("no memory for %u blocks of %llu bytes", plan->blocks, (unsigned long long)plan->block_len);
 	const char *shorts = plan->lease_s <= 3 ? ",\"allow_short_leases\":true,\"step_max\":0.05" : "";
-	snprintf(config, sizeof config, "{\"engine_id\":\"%s\",\"drive\":\"%s\",\"kv_lease_duration\":%g%s}", name, drive, plan->lease_s, shorts);
+	if (plan->port != 0 && strcmp(name, "P") == 0)
+		snprintf(listen, sizeof listen, ",\"side_channel_listen\":true,\"side_channel_host\":\"127.0.0.1\",\"side_channel_port\":%d", plan->port);
+	snprintf(config, sizeof config, "{\"engine_id\":\"%s\",\"drive\":\"%s\",\"kv_lease_duration\":%g%s%s}", name, drive, plan->lease_s, shorts, listen);
 	int32_t st = kvl_open(config, strlen(config), &s->ctx, err, sizeof err);
 	if (st != KVL_OK)
 		die("kvl_open: %s: %s", kvl_status_name(st), err);
@@ -71,7 +74,7 @@ void ask_grant(const struct peer *p, const uint32_t *ids, uint32_t n, kvl_remote
 	must(kvl_params_read(json, len, remote, buf, cap, &need), "kvl_params_read");
 }
 
-void peer_open(struct peer *p, struct side *d, int socket)
+void peer_open(struct peer *p, struct side *d, const struct plan *plan, int socket)
 {
 	static uint8_t reply[REPLY_MAX];
 	static struct request r;
@@ -83,8 +86,11 @@ void peer_open(struct peer *p, struct side *d, int socket)
 	p->base = info.base;
 	raw_load(reply + sizeof info + info.handshake_n, info.meta_n);
 	kvl_engine_desc_t desc = {.size = sizeof desc, .ranks = 1, .engine_id = {"P", 1}};
+	if (plan->port != 0)
+		desc.host = (kvl_bytes_t){"127.0.0.1", 9}, desc.port = (uint32_t)plan->port;
 	must(kvl_engine_add(d->ctx, &desc, &p->engine), "kvl_engine_add");
-	must(kvl_engine_handshake(d->ctx, p->engine, 0, (kvl_bytes_t){reply + sizeof info, info.handshake_n}), "kvl_engine_handshake");
+	if (plan->port == 0)
+		must(kvl_engine_handshake(d->ctx, p->engine, 0, (kvl_bytes_t){reply + sizeof info, info.handshake_n}), "kvl_engine_handshake");
 	kvl_event_t e;
 	for (uint64_t end = now_ns() + 20000000000u;;) {
 		must(kvl_step(d->ctx), "kvl_step");
@@ -94,6 +100,18 @@ void peer_open(struct peer *p, struct side *d, int socket)
 			die("D has not connected to P");
 		sleep_ns(1000000);
 	}
+}
+
+/* A port that nobody has just now. */
+static int free_port(void)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	socklen_t len = sizeof at;
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	if (fd < 0 || bind(fd, (struct sockaddr *)&at, len) != 0 || getsockname(fd, (struct sockaddr *)&at, &len) != 0)
+		die("no free port: %s", strerror(errno));
+	close(fd);
+	return ntohs(at.sin_port);
 }
 
 static int read_option(struct plan *plan, const char *arg)
@@ -117,6 +135,8 @@ static int read_option(struct plan *plan, const char *arg)
 		plan->held = (uint32_t)strtoul(value, NULL, 10);
 	else if (IS("lease"))
 		plan->lease_s = atof(value);
+	else if (IS("wire"))
+		plan->wire = atoi(value);
 	else
 		return 0;
 #undef IS
@@ -131,6 +151,8 @@ int main(int argc, char **argv)
 		if (!read_option(&plan, argv[i]))
 			die("%s is not understood", argv[i]);
 	}
+	if (plan.wire)
+		plan.port = free_port();
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets) != 0)
 		die("socketpair: %s", strerror(errno));
 	pid_t child = fork();
@@ -147,7 +169,7 @@ int main(int argc, char **argv)
 	struct side d;
 	struct peer p;
 	side_open(&d, &plan, "D", "inline");
-	peer_open(&p, &d, sockets[1]);
+	peer_open(&p, &d, &plan, sockets[1]);
 	if (strcmp(plan.mode, "reads") == 0)
 		reads_run(&plan, &d, &p);
 	else if (strcmp(plan.mode, "latency") == 0)

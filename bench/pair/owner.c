@@ -221,7 +221,7 @@ static void maybe_kill(void)
 			die("%llu leases ended while D was alive", (unsigned long long)freed_n);
 	}
 	if (killed != 0 && freed_n >= plan.rounds) {
-		say("kill.freed", (double)(now_ns() - killed) / 1e9);
+		say(plan.wire ? "kill.wire" : "kill.freed", (double)(now_ns() - killed) / 1e9);
 		exit(0);
 	}
 }

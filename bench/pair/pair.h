@@ -30,6 +30,8 @@ struct plan {
 	uint32_t rounds;
 	uint32_t held;      /* requests that load keeps */
 	double lease_s;
+	int wire;           /* D asks for the handshake itself, and keeps a death wire */
+	int port;           /* of P's side channel, with wire */
 };
 
 /* Requests to P. Each is answered by one message: OP_BEAT when beat number arg of the lease granted last has been applied,
@@ -104,7 +106,7 @@ uint64_t ask(const struct peer *p, uint32_t op, uint64_t arg); /* answered by a 
 /* Grants these blocks of P and reads the parameters; buf keeps what remote points to. */
 void ask_grant(const struct peer *p, const uint32_t *ids, uint32_t n, kvl_remote_t *remote, void *buf, size_t cap);
 uint64_t beats_sent(struct side *d); /* heartbeats that D has sent so far */
-void peer_open(struct peer *p, struct side *d, int socket);
+void peer_open(struct peer *p, struct side *d, const struct plan *plan, int socket);
 
 _Noreturn void owner_run(const struct plan *plan, int socket, pid_t reader);
 void reads_run(const struct plan *plan, struct side *d, const struct peer *p);

@@ -30,11 +30,15 @@ static void choose(uint32_t *ids, uint32_t n, uint32_t blocks, int scattered)
 	}
 }
 
+static uint64_t longest; /* step of the last read of ours, and the call that begins it: what a pass of the engine waits for */
+
 static void wait_done(struct side *d, kvl_track_t track)
 {
 	kvl_event_t e;
-	for (;;) {
+	for (uint64_t start = now_ns(), end;; start = now_ns()) {
 		must(kvl_step(d->ctx), "kvl_step");
+		if ((end = now_ns()) - start > longest)
+			longest = end - start;
 		while (kvl_poll(d->ctx, &e, sizeof e, 1) == 1) {
 			if (e.handle != track)
 				continue;
@@ -62,6 +66,7 @@ static uint64_t ours(const struct plan *plan, struct side *d, const struct peer 
 	kvl_read_t read = {.size = sizeof read, .groups_n = 1, .local = &local, .remote = &theirs};
 	uint64_t start = now_ns();
 	must(kvl_read(d->producer, track, &read), "kvl_read");
+	longest = now_ns() - start;
 	wait_done(d, track);
 	uint64_t took = now_ns() - start;
 
@@ -96,7 +101,7 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-enum { OURS = RAW_WAYS, MEMCPY, WAYS, INNER_MAX = 20, SETTLE_NS = 500000 };
+enum { OURS = RAW_WAYS, MEMCPY, WAYS, STEP = WAYS, KINDS, INNER_MAX = 20, SETTLE_NS = 500000 };
 
 static uint64_t one_way(int way, const struct plan *plan, struct side *d, const struct peer *p, const uint8_t *from, uint32_t n)
 {
@@ -115,7 +120,7 @@ static uint64_t one_way(int way, const struct plan *plan, struct side *d, const 
  * busy or not; the median of a few is the sample. */
 static void one_round(const struct plan *plan, struct side *d, const struct peer *p, const uint8_t *from, uint32_t n, int scattered, int count)
 {
-	static uint64_t took[WAYS][INNER_MAX];
+	static uint64_t took[KINDS][INNER_MAX];
 	uint32_t inner = n == 1 ? 20 : n * plan->block_len <= 16 << 20 ? 5 : 1;
 	for (uint32_t i = 0; i < inner; i++) {
 		choose(local_ids, n, plan->blocks, scattered);
@@ -125,14 +130,16 @@ static void one_round(const struct plan *plan, struct side *d, const struct peer
 		for (uint32_t k = 0; k < WAYS; k++) {
 			int way = (int)order[k];
 			took[way][i] = one_way(way, plan, d, p, from, n);
+			if (way == OURS)
+				took[STEP][i] = longest;
 		}
 	}
-	for (int way = 0; count && way < WAYS; way++) {
+	for (int way = 0; count && way < KINDS; way++) {
 		char name[96];
 		qsort(took[way], inner, sizeof took[way][0], by_value);
 		snprintf(name, sizeof name, "reads.%llu.%u.%s.%s", (unsigned long long)plan->block_len, n,
 		         n == 1 ? "one" : scattered ? "scattered" : "contiguous",
-		         way < RAW_WAYS ? raw_names[way] : way == OURS ? "ours" : "memcpy");
+		         way < RAW_WAYS ? raw_names[way] : way == OURS ? "ours" : way == MEMCPY ? "memcpy" : "step");
 		say(name, (double)took[way][inner / 2] / 1000);
 	}
 }

@@ -16,7 +16,7 @@ probe = importlib.import_module("vllm_lease_cost")
 v = probe.load(sys.argv[2])
 sizes = [int(n) for n in sys.argv[3:]]
 BIG = max(sizes)
-MESSAGE, BATCH, ENGINES, ENDS, HOSTILE = 10_000, 64, 1_000, 256, 4 << 20
+MESSAGE, BATCH, ENDS, HOSTILE = 10_000, 64, 256, 4 << 20
 
 ids = [probe.rid(i) for i in range(BIG)]
 chance = random.Random(1)
@@ -96,15 +96,15 @@ def track_and_idle():
     say("vllm.idle", timed(idle), rounds)
 
 
-def round_of_engines():
+def round_of_engines(name, engines):
     w = probe.make_worker(v)
     w.nixl_wrapper.keep_sent = False
     meta = v.metadata.NixlConnectorMetadata()
-    for i in range(ENGINES):
+    for i in range(engines):
         probe.add_engine(w, f"engine-{i}")
         req_ids = {probe.rid(i * 10 + k) for k in range(10)}
         meta.heartbeat_by_engine[f"engine-{i}"] = v.metadata.HeartbeatInfo(req_ids=req_ids, host="h", port=1, tp_size=1)
-    say("vllm.round", timed(lambda: w._send_heartbeats(meta)))
+    say(name, timed(lambda: w._send_heartbeats(meta)))
 
 
 def ends():
@@ -112,6 +112,22 @@ def ends():
     for i in ids[:ENDS]:
         w._reqs_to_send[i] = 0.0
     say("vllm.ends", timed(lambda: w._reap_expired_send_leases(set())))
+
+
+def completions():
+    """From a completion's message to the worker's word that the request's blocks may go, among 10,000 leases."""
+    n, times = min(MESSAGE, BIG), 50
+    owner, took = holding(n), 0.0
+    for i in chance.sample(ids[:n], k=times):
+        owner.nixl_wrapper.inbox = {"D": [f"{i}:1".encode()]}
+        start = time.perf_counter()
+        sent = owner.get_transfer_results().finished_sending
+        took += time.perf_counter() - start
+        if sent != {i}:
+            raise RuntimeError(f"the completion of {i} has freed {sent}")
+        owner._reqs_to_send[i] = start + 1e6
+        owner._reqs_to_process.add(i)
+    say("vllm.complete", took, times)
 
 
 def death():
@@ -143,7 +159,9 @@ for _ in sys.stdin:
         say(f"vllm.scan.{n}", timed(lambda o=owner: o._reap_expired_send_leases(set())))
     one_message()
     track_and_idle()
-    round_of_engines()
+    round_of_engines("vllm.round", 1_000)
+    round_of_engines("vllm.round.4096", 4_096)
     ends()
+    completions()
     death()
     print(".", flush=True)

@@ -135,6 +135,29 @@ func BenchmarkHeartbeat(b *testing.B) {
 	}
 }
 
+// A completion of a stock decoder among 10,000 leases: from its message to the event that the blocks are free.
+func BenchmarkCompletion(b *testing.B) {
+	p, send := stockReader(b, 10_000)
+	var evs [8]record.Event
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		id := requestID(i % 10_000)
+		send([]byte(id + ":1"))
+		b.StartTimer()
+		must(b, p.core.Step())
+		n := p.host.Poll(evs[:], p.now)
+		b.StopTimer()
+		if n != 1 || evs[0].Kind != record.EvFreed {
+			b.Fatalf("%d events behind the completion of %s: %+v", n, id, evs[0])
+		}
+		_, err := p.host.Grant(host.Grant{ID: []byte(id), Blocks: 8}, p.now)
+		must(b, err)
+		p.step(time.Millisecond)
+		b.StartTimer()
+	}
+}
+
 // stockReader is P with leases, and what sends it a message of vLLM's agent and lets a millisecond pass.
 func stockReader(b *testing.B, leases int) (p *engine, send func(msg []byte)) {
 	b.Helper()

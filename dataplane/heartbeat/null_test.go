@@ -209,11 +209,14 @@ func BenchmarkIdleStep10kTracked(b *testing.B) {
 	}
 }
 
-// Rounds of 1,000 engines with 10 requests each, in steps of 10 ms: the cost of the steps that send.
-func BenchmarkRound1000Engines(b *testing.B) {
+// Rounds of engines with 10 requests each, in steps of 10 ms: the cost of the steps that send.
+func BenchmarkRound1000Engines(b *testing.B) { roundOf(b, 1000) }
+func BenchmarkRound4096Engines(b *testing.B) { roundOf(b, 4096) }
+
+func roundOf(b *testing.B, engines int) {
 	for _, stock := range []bool{false, true} {
 		b.Run(map[bool]string{false: "native", true: "stock"}[stock], func(b *testing.B) {
-			k := newBulk(b, 1000, 10000, stock)
+			k := newBulk(b, engines, 10*engines, stock)
 			busy := make([]time.Duration, 0, 1<<20)
 			b.ReportAllocs()
 			for b.Loop() {
