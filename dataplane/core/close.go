@@ -173,7 +173,7 @@ func (c *Core) drainLeft() string {
 }
 
 // await steps until ok or for at most timeout, which is the caller's time and not that of the leases. With a pump the pump
-// steps. Nothing steps a poisoned context: ErrPoisoned.
+// steps. Nothing steps a poisoned context: ErrPoisoned, nor a closed one: ErrClosed.
 func (c *Core) await(timeout time.Duration, ok func() bool) error {
 	end := time.Now().Add(timeout)
 	for {
@@ -194,9 +194,12 @@ func (c *Core) await(timeout time.Duration, ok func() bool) error {
 func (c *Core) look(ok func() bool) (done bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pump == nil {
+	switch {
+	case c.pump == nil:
 		err = c.step()
-	} else if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
+	case c.closed: // by another thread, which waits until this one has left: the pump brings nothing about any more
+		err = ErrClosed
+	case atomic.LoadUint32(&c.mem.Control.Poisoned) != 0:
 		err = ErrPoisoned
 	}
 	if errors.Is(err, ErrPoisoned) && c.reads != nil {

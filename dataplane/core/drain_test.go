@@ -114,3 +114,36 @@ func TestADrainEndsThePumpsSleep(t *testing.T) {
 		}
 	}
 }
+
+// TestACloseEndsADrainThatIsStillWaiting: kvl_close waits for calls that have begun, and nothing that the drain waits for comes any more.
+func TestACloseEndsADrainThatIsStillWaiting(t *testing.T) {
+	u := newPumped(t)
+	_, remote := u.grant("r1", 7, blocks(3, 8))
+	u.d.await(t, record.EvEngineUp)
+	u.track(remote, "d-r1", 70)
+	u.d.until(t, func(c *Core) bool { return c.tracker.Tracked() > 0 })
+	u.hub.Kill(u.p.core.tr.Agent()) // so that it is never told that D does not read, and the clock stands
+	drained := make(chan error, 1)
+	go func() { drained <- u.d.core.Drain(10 * time.Second) }()
+	u.d.until(t, func(c *Core) bool { return c.drainLeft() != "" })
+	if err := u.d.core.Close(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-drained; !errors.Is(err, ErrClosed) {
+		t.Errorf("drain: %v, want ErrClosed", err)
+	}
+}
+
+// until waits for what a pump brings about.
+func (n *node) until(t *testing.T, ok func(*Core) bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		n.core.mu.Lock()
+		over := ok(n.core)
+		n.core.mu.Unlock()
+		if over {
+			return
+		}
+	}
+	t.Fatal("it has not come about")
+}

@@ -237,7 +237,8 @@ KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns);
  * meanwhile.
  *
  * @return KVL_OK: nothing is left; KVL_ERR_TIMEOUT: something is, the text says what: call again, or close;
- *         KVL_ERR_INVALID: ctx is a rank context; KVL_ERR_BUSY, KVL_ERR_POISONED.
+ *         KVL_ERR_CLOSED: a kvl_close of another thread has succeeded meanwhile; KVL_ERR_INVALID: ctx is a rank context;
+ *         KVL_ERR_BUSY, KVL_ERR_POISONED.
  */
 KVL_API int32_t kvl_drain(kvl_ctx_t *ctx, uint64_t timeout_ns);
 
