@@ -119,7 +119,7 @@ var helpSources = []struct{ prefix, file, name string }{
 	{"", "group/counters.go", "Counters"}, {"group_", "group/counters.go", "Gauges"}, {"rank_", "group/counters.go", "RankStats"},
 	{"side_", "core/sidechannel_stats.go", "SideCounters"}, {"side_client_", "handshake/stats.go", "Stats"}, {"side_client_", "core/sidechannel_stats.go", "ClientCounters"},
 	{"side_server_", "core/sidechannel_stats.go", "ServedCounters"}, {"side_zmtp_", "zmtp/stats.go", "Stats"},
-	{"side_readers_", "deathwire/server.go", "ServerStats"}, {"side_owners_", "deathwire/client.go", "ClientStats"}, {"go_", "core/page_side.go", "GoValues"},
+	{"side_readers_", "deathwire/server_stats.go", "ServerStats"}, {"side_owners_", "deathwire/client.go", "ClientStats"}, {"go_", "core/page_side.go", "GoValues"},
 }
 
 // The help texts are the comments of the fields, so that there is one place to say what is counted. A field without one is called by its
