@@ -233,7 +233,7 @@ func (k *ownWire) connect(n int) {
 		k.unmet()
 	case l == nil || l.dead || k.p.at.answers == Refuse:
 		if k.known {
-			k.dead()
+			k.over()
 			return
 		}
 		k.retry()
@@ -250,7 +250,7 @@ func (k *ownWire) connect(n int) {
 		k.unmet()
 	case l.id != k.p.id || l.era.epoch != k.epoch:
 		if k.known {
-			k.dead()
+			k.over()
 			return
 		}
 		s.changed(k.p)
@@ -269,7 +269,7 @@ func (k *ownWire) unmet() {
 	case !k.isDown:
 		k.retry()
 	case k.p.s.w.now.Sub(k.fell) >= k.p.s.life.wireGrace():
-		k.dead()
+		k.over()
 	default:
 		k.dial(20 * time.Millisecond)
 	}
@@ -296,8 +296,8 @@ func (k *ownWire) fall(in time.Duration, parted bool) {
 	})
 }
 
-// dead is the end of the owner's life.
-func (k *ownWire) dead() {
+// over is the end of the owner's life.
+func (k *ownWire) over() {
 	k.gone = true
 	k.turn++
 	s := k.p.s
