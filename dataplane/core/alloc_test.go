@@ -40,7 +40,7 @@ func TestAMillionIdleStepsAllocateNothing(t *testing.T) {
 	l.run(time.Second, 30*time.Millisecond)
 	got := grewBy(func() {
 		for range steps {
-			l.now = l.now.Add(time.Millisecond)
+			l.advance(time.Millisecond)
 			if l.p.core.Step() != nil || l.d.core.Step() != nil {
 				t.Fatal("step failed")
 			}
@@ -87,7 +87,7 @@ func (l *lab) busyRounds() func(i int) (done, freed int) {
 	var evs [64]record.Event
 	remote := host.Remote{ID: id, Native: true, Epoch: l.p.core.mem.Epoch}
 	return func(i int) (done, freed int) {
-		l.now = l.now.Add(time.Millisecond)
+		l.advance(time.Millisecond)
 		id[8], id[9], id[10], id[11] = byte('0'+i/1000%10), byte('0'+i/100%10), byte('0'+i/10%10), byte('0'+i%10)
 		lease, err := l.p.host.Grant(host.Grant{ID: id, Blocks: 8}, l.now)
 		if err != nil {

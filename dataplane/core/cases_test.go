@@ -117,7 +117,7 @@ func TestAnIdleContextTakesAMessageAtItsNextWake(t *testing.T) {
 		if wake > pumpStill { // shows C66.1
 			t.Fatalf("the pump sleeps for %v while a lease is held", wake)
 		}
-		l.now = l.now.Add(wake)
+		l.advance(wake)
 		l.stepOne(l.p)
 		l.stepOne(l.d)
 	}
@@ -126,13 +126,13 @@ func TestAnIdleContextTakesAMessageAtItsNextWake(t *testing.T) {
 	}
 	l.stepOne(l.d)
 	l.stepOne(l.d)
-	l.now = l.now.Add(p.period(l.now))
+	l.advance(p.period(l.now))
 	l.stepOne(l.p)
 	if freed := l.p.take(record.EvFreed); len(freed) != 1 || freed[0].Status != record.FreedReleased { // shows C68.2
 		t.Errorf("freed at the next wake: %+v", freed)
 	}
 	p.period(l.now)
-	for end := l.now.Add(10 * time.Second); l.now < end; l.now = l.now.Add(pumpIdle) { // nothing is held any more
+	for end := l.now.Add(10 * time.Second); l.now < end; l.advance(pumpIdle) { // nothing is held any more
 		l.stepOne(l.p)
 	}
 	if wake := p.period(l.now); wake != pumpIdle || time.Second/pumpIdle > 20 { // shows C68.1
@@ -165,7 +165,7 @@ func TestAContextNoneOfWhoseEnginesAnswersIsNotHealthy(t *testing.T) {
 	l.track(remote, "d", 1)
 	step := func(span time.Duration, nodes ...*node) {
 		for end := l.now.Add(span); l.now < end; {
-			l.now = l.now.Add(100 * time.Millisecond)
+			l.advance(100 * time.Millisecond)
 			for _, n := range nodes {
 				l.stepOne(n)
 			}

@@ -156,7 +156,7 @@ func (c *chaos) span() time.Duration {
 
 // pass moves the clock and steps the nodes that are not stopped and do not skip this one.
 func (c *chaos) pass(d time.Duration, all bool) {
-	c.now = c.now.Add(d)
+	c.advance(d)
 	for i, n := range c.nodes {
 		if !all && (c.stopped[i] || c.rnd.IntN(8) == 0) {
 			continue

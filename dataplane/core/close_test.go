@@ -50,7 +50,7 @@ func TestUnregisterOfAPoisonedContextLeavesTheEndsToPoll(t *testing.T) {
 	if err := l.p.core.Unregister(); err != nil {
 		t.Fatal(err)
 	}
-	l.now = l.now.Add(l.p.core.cfg.Duration + time.Millisecond)
+	l.advance(l.p.core.cfg.Duration + time.Millisecond)
 	n := l.p.host.Poll(buf[:], l.now)
 	if n != 1 || buf[0].Kind != record.EvFreed || buf[0].Handle != uint64(lease) || buf[0].Status != record.FreedPoisoned {
 		t.Errorf("told one duration later: %+v", buf[:n])

@@ -350,7 +350,7 @@ func TestStepsWithDeviceMemoryAllocateNothing(t *testing.T) {
 	l.dev.unordered = true
 	l.readOnce("r1", 7)
 	n := testing.AllocsPerRun(200, func() {
-		l.now = l.now.Add(time.Millisecond)
+		l.advance(time.Millisecond)
 		if err := l.d.core.Step(); err != nil {
 			t.Fatal(err)
 		}

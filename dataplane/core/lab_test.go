@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -34,7 +35,7 @@ var smallLoopback = loopback.Config{ReadsMax: 64, DescsMax: 1024, NotifsMax: 64}
 // lab is two engines in one process on one virtual clock: a prefill engine p and a decode engine d.
 type lab struct {
 	t    testing.TB
-	now  clock.Instant
+	now  clock.Instant // the test's own; advance moves it, since cores look at it on goroutines of theirs, too
 	hub  *loopback.Hub
 	size loopback.Config
 	p, d *node
@@ -93,7 +94,7 @@ func (l *lab) unregisteredNode(id, config string) *node {
 	if !strings.Contains(config, "stats_page") {
 		cfg.StatsPage = "" // its own alone: tests leave no files
 	}
-	read := func() clock.Instant { return l.now }
+	read := func() clock.Instant { return clock.Instant(atomic.LoadInt64((*int64)(&l.now))) }
 	if l.drive != "" {
 		cfg.Drive = l.drive
 	}
@@ -200,10 +201,15 @@ func content(request uint64, layer, position, off int) uint64 {
 	return request<<40 ^ uint64(layer)<<32 ^ uint64(position)<<16 ^ uint64(off) ^ 0x9e3779b97f4a7c15
 }
 
+// advance moves the clock.
+func (l *lab) advance(d time.Duration) { l.set(l.now.Add(d)) }
+
+func (l *lab) set(now clock.Instant) { atomic.StoreInt64((*int64)(&l.now), int64(now)) }
+
 // step moves the clock and steps both engines.
 func (l *lab) step(d time.Duration) {
 	l.t.Helper()
-	l.now = l.now.Add(d)
+	l.advance(d)
 	l.stepOne(l.p)
 	l.stepOne(l.d)
 }

@@ -16,7 +16,7 @@ type slow struct {
 }
 
 func (s *slow) Load(blob []byte) (transport.Peer, error) {
-	s.lab.now = s.lab.now.Add(s.took)
+	s.lab.advance(s.took)
 	return s.Transport.Load(blob)
 }
 
@@ -29,7 +29,7 @@ func TestTheLongestLoadIsTold(t *testing.T) {
 		s.took = took
 		l.connect(d, l.node([]string{"A", "B", "C"}[i], `{}`))
 		for range 20 {
-			l.now = l.now.Add(time.Millisecond)
+			l.advance(time.Millisecond)
 			l.stepOne(d)
 		}
 	}

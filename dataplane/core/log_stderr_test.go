@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,13 +15,10 @@ import (
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 )
 
-// pipeLab is a lab whose contexts write to a pipe in place of stderr; their writers read its clock, too.
-type pipeLab struct {
-	*lab
-	ns atomic.Int64
-}
+// pipeLab is a lab whose contexts write to a pipe in place of stderr.
+type pipeLab struct{ *lab }
 
-func onPipe(t *testing.T) (l *pipeLab, r, w *os.File) {
+func onPipe(t *testing.T) (l pipeLab, r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -31,25 +27,18 @@ func onPipe(t *testing.T) (l *pipeLab, r, w *os.File) {
 	before := stderrFd
 	stderrFd = int(w.Fd())
 	t.Cleanup(func() { stderrFd = before; r.Close(); w.Close() })
-	l = &pipeLab{lab: &lab{t: t, hub: loopback.NewHub(), size: loopbackConfig, edit: func(c *Config) { c.Log, c.LogLevel = "stderr", "warning" }}}
-	l.clock = func() clock.Instant { return clock.Instant(l.ns.Load()) }
-	l.move(time.Hour)
+	l = pipeLab{&lab{t: t, now: clock.Instant(time.Hour), hub: loopback.NewHub(), size: loopbackConfig, edit: func(c *Config) { c.Log, c.LogLevel = "stderr", "warning" }}}
 	l.p, l.d = l.node("P", `{}`), l.node("D", `{}`)
 	l.occupy(l.p)
 	l.occupy(l.d)
 	return l, r, w
 }
 
-func (l *pipeLab) move(d time.Duration) {
-	l.now = l.now.Add(d)
-	l.ns.Store(int64(l.now))
-}
-
 // stall has both say something.
-func (l *pipeLab) stall() {
+func (l pipeLab) stall() {
 	l.t.Helper()
 	for _, d := range []time.Duration{time.Millisecond, 10 * time.Second} {
-		l.move(d)
+		l.advance(d)
 		l.stepOne(l.p)
 		l.stepOne(l.d)
 	}
@@ -65,7 +54,7 @@ func TestLinesGoToStderrUntilTheHostTakesTheFirst(t *testing.T) {
 	l.p.said(t, log.Stall)
 	l.d.said(t, log.Stall)
 	for i := range 20 { // hours apart, so that the rate lets them through
-		l.move(time.Duration(i) * time.Hour)
+		l.advance(time.Duration(i) * time.Hour)
 		l.stall()
 	}
 	if n := len(l.p.said(t, log.Stall)); n < 20 {
@@ -98,7 +87,7 @@ func TestAStderrThatNobodyReadsStopsNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, "records are lost, since the writer stands", func() bool {
-				l.move(time.Hour)
+				l.advance(time.Hour)
 				l.stall()
 				return l.p.core.log.log.Lost() > 0
 			})
@@ -121,7 +110,7 @@ func TestRecordsThatNobodyHearsOfAreCounted(t *testing.T) {
 	l.occupy(l.p)
 	stall := func(gap time.Duration) {
 		for _, d := range []time.Duration{time.Millisecond, gap} {
-			l.now = l.now.Add(d)
+			l.advance(d)
 			l.stepOne(l.p)
 		}
 	}
@@ -161,7 +150,7 @@ func TestAStepThatSaysSomethingAllocatesNothing(t *testing.T) {
 	l.occupy(l.p)
 	l.run(time.Second, 100*time.Millisecond)
 	if n := testing.AllocsPerRun(100, func() {
-		l.now = l.now.Add(time.Hour) // a stall
+		l.advance(time.Hour) // a stall
 		if l.p.core.Step() != nil {
 			t.Error("no step")
 		}

@@ -35,7 +35,7 @@ func TestWhatGoesWrongInAContextIsSaid(t *testing.T) {
 	}
 	step := func(l *lab, span, pass time.Duration) { // a host that does not poll
 		for end := l.now.Add(span); l.now < end; {
-			l.now = l.now.Add(pass)
+			l.advance(pass)
 			l.p.core.Step()
 		}
 	}

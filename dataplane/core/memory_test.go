@@ -64,7 +64,7 @@ func TestAMillionLeasesStayWithin256MiBOfTheProcess(t *testing.T) {
 			id[at] = byte('0' + n%10) // no garbage of the test's own in what it measures
 		}
 		if i%1000 == 0 {
-			l.now = l.now.Add(time.Microsecond)
+			l.advance(time.Microsecond)
 			l.stepOne(p)
 		}
 		if _, err := p.host.Grant(host.Grant{ID: id[:], Blocks: 16, User: uint64(i)}, l.now); err != nil {
@@ -76,9 +76,9 @@ func TestAMillionLeasesStayWithin256MiBOfTheProcess(t *testing.T) {
 		t.Fatalf("%d leases held, want %d", held, leases)
 	}
 	granted := resident(t) - before
-	l.now = l.now.Add(40 * time.Second)
+	l.advance(40 * time.Second)
 	for range 4 * leases / p.core.cfg.SweepMax {
-		l.now = l.now.Add(time.Millisecond)
+		l.advance(time.Millisecond)
 		if err := p.core.Step(); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestAMillionLeasesStayWithin256MiBOfTheProcess(t *testing.T) {
 			break
 		}
 		freed += n
-		l.now = l.now.Add(time.Millisecond)
+		l.advance(time.Millisecond)
 		if err := p.core.Step(); err != nil {
 			t.Fatal(err)
 		}

@@ -132,7 +132,7 @@ func TestEventsThatFindNoRoomWaitAndNoneIsLost(t *testing.T) {
 		}
 	}
 	step := func(d time.Duration) { // a host that does not poll
-		l.now = l.now.Add(d)
+		l.advance(d)
 		if err := l.p.core.Step(); err != nil {
 			t.Fatal(err)
 		}

@@ -75,11 +75,11 @@ func TestAPanicInAStepFencesEveryRowBeforeAnythingIsToldAndStopsTheCore(t *testi
 		first[1].Handle != uint64(lease) || first[1].Status != record.FreedPoisoned || first[1].User != 7 || first[1].Value0 != 8 {
 		t.Errorf("told at once: %+v", first)
 	}
-	l.now = l.now.Add(l.p.core.cfg.Duration - time.Millisecond)
+	l.advance(l.p.core.cfg.Duration - time.Millisecond)
 	if early := told(); len(early) != 0 {
 		t.Errorf("told before one duration has passed: %+v", early)
 	}
-	l.now = l.now.Add(2 * time.Millisecond)
+	l.advance(2 * time.Millisecond)
 	if second := told(); len(second) != 1 || second[0].Handle != uint64(unnamed) || second[0].Status != record.FreedPoisoned {
 		t.Errorf("told after one duration: %+v", second)
 	}
@@ -89,7 +89,7 @@ func TestAPanicInAStepFencesEveryRowBeforeAnythingIsToldAndStopsTheCore(t *testi
 	// D finds out by the fence alone: P's software answers nothing any more.
 	l.read(track, blocks(40, 8), there)
 	for range 20 {
-		l.now = l.now.Add(30 * time.Millisecond)
+		l.advance(30 * time.Millisecond)
 		l.stepOne(l.d)
 	}
 	if failed := l.d.take(record.EvReadFailed); len(failed) != 1 || failed[0].Status != record.ReadStale {
@@ -173,7 +173,7 @@ func TestAfterAPoisoningALapsedExpectationIsNotToldAsALease(t *testing.T) {
 		}
 	}
 	for range 500 { // a host that does not poll
-		l.now = l.now.Add(100 * time.Millisecond)
+		l.advance(100 * time.Millisecond)
 		if err := l.p.core.Step(); err != nil {
 			t.Fatal(err)
 		}

@@ -195,7 +195,7 @@ func TestALeaseIsReadOverPumpsOnTheMachinesClock(t *testing.T) {
 	}
 	l.p.fill(7, there)
 	remote := &host.Remote{ID: []byte("r1"), Native: true, Epoch: l.p.core.mem.Epoch, Key: l.p.host.Key(lease), Slot: lease.Slot(), Generation: lease.Use()}
-	l.now = Now()
+	l.set(Now())
 	l.read(l.track(remote, "d-r1", 70), here, there)
 	l.d.await(t, record.EvReadDone)
 	if freed := l.p.await(t, record.EvFreed); freed.Status != record.FreedCompleted || l.d.wrong(7, here) != 0 {

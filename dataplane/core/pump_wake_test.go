@@ -150,7 +150,7 @@ func TestACompletionThatIsThereBeforeAnyStepHasTakenTheGrantEndsTheLease(t *test
 		l.stepOne(l.d)
 		l.read(track, here, there)
 		for range 20 { // P stands still
-			l.now = l.now.Add(time.Millisecond)
+			l.advance(time.Millisecond)
 			l.stepOne(l.d)
 		}
 		if done := l.d.take(record.EvReadDone); native && len(done) != 1 {

@@ -55,7 +55,7 @@ func TestOnlyAContextThatHasSomethingToDoStandsStill(t *testing.T) {
 			n := tc.begin(l)
 			l.step(30 * time.Millisecond)
 			before := n.core.leases.Times.StallGap.Count()
-			l.now = l.now.Add(gap)
+			l.advance(gap)
 			if _, err := n.host.Grant(host.Grant{ID: []byte("next"), Blocks: 1}, l.now); err != nil { // what ends the rest
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestASleepIsNoStall(t *testing.T) {
 			if err := n.core.Unregister(); err != nil {
 				t.Fatal(err)
 			}
-			l.now = l.now.Add(time.Hour)
+			l.advance(time.Hour)
 			if err := n.core.Register(n.regions); err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +96,7 @@ func TestASleepIsNoStall(t *testing.T) {
 				t.Fatal(err)
 			}
 			l.stepOne(n)
-			l.now = l.now.Add(10 * time.Second)
+			l.advance(10 * time.Second)
 			l.stepOne(n)
 			if got := stalls() - before; got != 1 {
 				t.Errorf("%d stalls after the wake, of which there was one", got)
@@ -128,18 +128,18 @@ func TestThePageOfAContextThatRestsSaysThatItHoldsNothing(t *testing.T) {
 		if _, err := l.p.host.Grant(host.Grant{ID: []byte(id), Blocks: 1, TTL: 10 * time.Second, Fixed: true}, l.now); err != nil {
 			t.Fatal(err)
 		}
-		l.now = l.now.Add(pageEvery)
+		l.advance(pageEvery)
 		l.stepOne(l.p)
 		if n := held(); n != 1 {
 			t.Fatalf("%d leases on the page, want 1", n)
 		}
 	}
 	lease("ends")
-	for end := l.now.Add(9 * time.Second); l.now < end; l.now = l.now.Add(50 * time.Millisecond) {
+	for end := l.now.Add(9 * time.Second); l.now < end; l.advance(50 * time.Millisecond) {
 		l.stepOne(l.p)
 	}
 	for l.p.core.plane.Alive() > 0 { // its last step comes between two states of the page
-		l.now = l.now.Add(7 * time.Millisecond)
+		l.advance(7 * time.Millisecond)
 		l.stepOne(l.p)
 	}
 	if n := held(); n != 0 {
@@ -176,7 +176,7 @@ func TestThePageOfAContextThatRestsSaysWhatItDidLast(t *testing.T) {
 		}
 		return n
 	}
-	l.now = l.now.Add(pageEvery)
+	l.advance(pageEvery)
 	l.stepOne(l.d)
 	shown := l.now
 	l.read(l.track(remote, "d", 1), blocks(40, 8), blocks(0, 8))
@@ -390,7 +390,7 @@ func TestWhatIsOverAndNotToldTakesItsSlot(t *testing.T) {
 		t.Fatalf("%v slots are used of %d leases", n, leases)
 	}
 	for range 600 {
-		l.now = l.now.Add(100 * time.Millisecond)
+		l.advance(100 * time.Millisecond)
 		step()
 	}
 	full := used()

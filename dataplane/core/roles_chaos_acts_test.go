@@ -157,7 +157,7 @@ func (c *troupe) die(a *actor, r int) {
 	}
 	if c.rnd.IntN(3) != 0 || k.Close(0) != nil { // in good order, or it has reads of its own
 		c.hub.Kill(k.tr.Agent())
-		k.ranked.carrier.Close()
+		k.falls()
 	}
 	if c.carrier == stream.KindDelta {
 		c.allow(a.core.DeltaLost(uint32(r)))
@@ -172,7 +172,7 @@ func (c *troupe) restart(i int) *actor {
 	for r := range a.ranks {
 		if !a.dead[r] {
 			c.hub.Kill(a.ranks[r].core.tr.Agent())
-			a.ranks[r].core.ranked.carrier.Close()
+			a.ranks[r].core.falls()
 		}
 	}
 	a.core.side.die()

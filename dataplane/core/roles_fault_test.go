@@ -20,7 +20,15 @@ func (m *team) die(rank int) {
 	r := m.ranks[rank]
 	r.stopped = true
 	m.f.hub.Stop(r.core.tr.Agent())
-	r.core.ranked.carrier.Close()
+	r.core.falls()
+}
+
+// falls ends a rank's end of the stream without its context's knowledge. Of a process that has ended nobody writes the page.
+func (c *Core) falls() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closePage()
+	c.ranked.carrier.Close()
 }
 
 func TestADeadRankEndsWhatItHeldAndTheOthersGoOn(t *testing.T) {

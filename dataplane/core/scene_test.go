@@ -47,7 +47,7 @@ func TestADecodeEngineThatDiesIsReclaimedFromWithinItsBound(t *testing.T) {
 	l.run(60*time.Second, 30*time.Millisecond)
 	dies := l.now
 	for len(l.p.take(record.EvFreed)) == 0 { // D is not stepped any more
-		l.now = l.now.Add(30 * time.Millisecond)
+		l.advance(30 * time.Millisecond)
 		l.stepOne(l.p)
 		if l.now.Sub(dies) > time.Minute {
 			t.Fatal("never freed")
@@ -66,7 +66,7 @@ func TestAStoppedDecodeEngineIsRefusedWhatWasReusedMeanwhile(t *testing.T) {
 	track := l.track(remote, "d-r1", 70)
 	l.run(10*time.Second, 30*time.Millisecond)
 	for end := l.now.Add(60 * time.Second); l.now < end; { // D is stopped
-		l.now = l.now.Add(30 * time.Millisecond)
+		l.advance(30 * time.Millisecond)
 		l.stepOne(l.p)
 	}
 	freed := l.p.take(record.EvFreed)

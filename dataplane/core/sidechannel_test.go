@@ -96,7 +96,7 @@ func (n *node) stat(name string) uint64 {
 // turn steps engines once, now.
 func (l *sideLab) turn(nodes ...*node) {
 	l.t.Helper()
-	l.now = Now()
+	l.set(Now())
 	for _, n := range nodes {
 		l.stepOne(n)
 	}
@@ -161,7 +161,7 @@ func sockets(t testing.TB) (n int) {
 // handOver grants a request on p and tracks it on d.
 func (l *sideLab) handOver(p, d *node, engine uint64, id string, user uint64) (record.Handle, record.Handle) {
 	l.t.Helper()
-	l.now = Now()
+	l.set(Now())
 	l.p, l.d, l.peer = p, d, engine
 	lease, remote := l.grant(id, user, blocks(0, 4))
 	return lease, l.track(remote, id, user)
