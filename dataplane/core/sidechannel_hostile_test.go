@@ -15,6 +15,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 // greeting is ZMTP's up to READY, as a ROUTER or REQ says it.
@@ -229,10 +230,10 @@ func TestDeadSlowAndHostilePeersDelayNobody(t *testing.T) {
 		bad = append(bad, l.nameAt(d, fmt.Sprintf("dead %d", i), "127.0.0.1", refused.Addr().(*net.TCPAddr).Port))
 		bad = append(bad, l.nameAt(d, fmt.Sprintf("far %d", i), "192.0.2.1", 5600)) // nobody answers there, or the network says no
 	}
-	began := time.Now()
+	began, ran := time.Now(), await.Stopwatch(t)
 	live := l.name(d, q)
 	eventually(t, "a live engine behind them is connected", func() bool { return d.view(live).State == heartbeat.Connected })
-	met := time.Since(began)
+	met := ran()
 	time.Sleep(time.Until(began.Add(4 * time.Second))) // they are asked again and again meanwhile
 	b.end(t, d.core.cfg.Interval(), 12)
 	t.Logf("Q was connected after %v", met)

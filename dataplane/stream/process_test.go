@@ -246,9 +246,9 @@ func TestTwoProcessesThrowRecordsBackAndForthAndADeadOneIsNoticed(t *testing.T) 
 				c.Release()
 				c.State()
 			}
-			began := time.Now()
+			began, ran := time.Now(), await.Stopwatch(t)
 			cmd.Process.Signal(syscall.SIGKILL)
-			if !woken(fd, 5*time.Second) {
+			if !woken(fd, time.Minute) {
 				t.Fatal("a killed process woke nobody")
 			}
 			took := time.Since(began)
@@ -256,7 +256,7 @@ func TestTwoProcessesThrowRecordsBackAndForthAndADeadOneIsNoticed(t *testing.T) 
 				t.Errorf("%v, %v", c.State(), c.Err())
 			}
 			t.Logf("round trip %v, the kill was noticed after %v", trip[len(trip)/2], took)
-			if took > 4*time.Second { // a millisecond where there is a processor free
+			if took := ran(); took > 4*time.Second { // a millisecond where there is a processor free
 				t.Errorf("the kill was noticed after %v", took)
 			}
 		})
