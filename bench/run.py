@@ -240,7 +240,8 @@ class Bench:
 
     def pair(self, mode, over="", **options):
         env = ["env", f"UCX_TLS={over}"] if over else []
-        return Once(*env, OUT / "pair", mode, *(f"{k}={v}" for k, v in options.items()), timeout=600, prefix=f"{over}." if over else "")
+        ways = [over, options.get("reader")]
+        return Once(*env, OUT / "pair", mode, *(f"{k}={v}" for k, v in options.items()), timeout=600, prefix="".join(f"{w}." for w in ways if w))
 
     def idle(self):
         turns([self.pair("idle", rounds=2)], self.rounds, self.samples, self.calm)
@@ -258,12 +259,14 @@ class Bench:
     def reads(self):
         shapes = [(4096, 4096), (65536, 4096), (1 << 20, 1024)]
         for block, blocks in shapes[:2] if self.quick else shapes:
-            turns([self.pair("reads", block=block, blocks=blocks, rounds=1)], self.rounds, self.samples, self.calm)
+            sizes = {"block": block, "blocks": blocks, "rounds": 1}
+            turns([self.pair("reads", **sizes), self.pair("reads", reader="pump", **sizes)], self.rounds, self.samples, self.calm)
 
     def tcp(self):
         """The same over TCP on this machine, both sides and raw NIXL."""
         for block, blocks in rows.TCP[:1] if self.quick else rows.TCP:
-            turns([self.pair("reads", "tcp", block=block, blocks=blocks, rounds=1)], self.rounds, self.samples, self.calm)
+            sizes = {"block": block, "blocks": blocks, "rounds": 1}
+            turns([self.pair("reads", "tcp", **sizes), self.pair("reads", "tcp", reader="pump", **sizes)], self.rounds, self.samples, self.calm)
         turns(self.latencies("tcp"), 2 if self.rounds < 7 else 3, self.samples, self.calm)
 
     def first(self):

@@ -1,4 +1,4 @@
-/* pair MODE [drive=inline|pump] [pass_ms=N] [block=BYTES] [blocks=N] [rounds=N] [held=N] [lease=SECONDS] [wire=1] */
+/* pair MODE [drive=inline|pump] [reader=inline|pump] [pass_ms=N] [block=BYTES] [blocks=N] [rounds=N] [held=N] [lease=SECONDS] [wire=1] */
 #include "pair.h"
 #include "raw.h"
 
@@ -123,6 +123,8 @@ static int read_option(struct plan *plan, const char *arg)
 #define IS(name) (n == sizeof name && strncmp(arg, name "=", n) == 0)
 	if (IS("drive"))
 		plan->drive = value;
+	else if (IS("reader"))
+		plan->reader = value;
 	else if (IS("pass_ms"))
 		plan->pass_ns = (uint64_t)(atof(value) * 1e6);
 	else if (IS("block"))
@@ -145,7 +147,7 @@ static int read_option(struct plan *plan, const char *arg)
 
 int main(int argc, char **argv)
 {
-	struct plan plan = {.mode = argc > 1 ? argv[1] : "", .drive = "inline", .pass_ns = 1000000, .block_len = 4096, .blocks = 1024, .rounds = 5, .held = 10000, .lease_s = 600};
+	struct plan plan = {.mode = argc > 1 ? argv[1] : "", .drive = "inline", .reader = "inline", .pass_ns = 1000000, .block_len = 4096, .blocks = 1024, .rounds = 5, .held = 10000, .lease_s = 600};
 	int sockets[2];
 	for (int i = 2; i < argc; i++) {
 		if (!read_option(&plan, argv[i]))
@@ -168,7 +170,7 @@ int main(int argc, char **argv)
 	close(sockets[0]);
 	struct side d;
 	struct peer p;
-	side_open(&d, &plan, "D", "inline");
+	side_open(&d, &plan, "D", plan.reader);
 	peer_open(&p, &d, &plan, sockets[1]);
 	if (strcmp(plan.mode, "reads") == 0)
 		reads_run(&plan, &d, &p);

@@ -24,6 +24,7 @@ enum { BLOCKS_MAX = 16384, REPLY_MAX = 160 * 1024 };
 struct plan {
 	const char *mode;   /* reads, latency, kill, idle, load */
 	const char *drive;  /* of P: inline or pump */
+	const char *reader; /* the same of D */
 	uint64_t pass_ns;   /* of P */
 	uint64_t block_len;
 	uint32_t blocks;    /* in the cache of either side */
