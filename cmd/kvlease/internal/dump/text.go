@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
@@ -61,7 +62,7 @@ func (c *Context) write(b *bytes.Buffer, ends int) {
 		{c.Memory.of, c.Memory.String()},
 		{c.Poisoned, "poisoned: every row is closed, and all leases end"},
 		{c.Draining, "draining: it takes nothing new"},
-		{c.Untaken > 0, text.Counted(int(c.Untaken), "byte", "bytes") + " of what " + c.teller() + " no step has taken"},
+		{c.Untaken > 0, pages.Untaken(c.Role, c.Untaken)},
 		{c.LogLost > 0, text.Counted(int(c.LogLost), "record of its log is", "records of its log are") + " lost: nobody takes them, or too seldom"},
 		{c.Why != "", c.Why},
 	} {
@@ -79,14 +80,6 @@ func (c *Context) write(b *bytes.Buffer, ends int) {
 		c.writeLeases(b)
 	}
 	c.writeEnds(b, ends)
-}
-
-// teller says who has told what no step has taken.
-func (c *Context) teller() string {
-	if c.Role == "rank" {
-		return "its host has said"
-	}
-	return "its hooks were told"
 }
 
 func (m *Memory) String() string {

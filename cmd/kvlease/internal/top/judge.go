@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 )
 
@@ -39,7 +40,7 @@ func (e *Engine) judge() {
 		{e.State == Broken, Alarm, "poisoned: every row is closed, and all leases end"},
 		{e.State == Stopped, Alarm, "its process is stopped by a signal"},
 		{e.State == Still, Alarm, fmt.Sprintf("no step for %s", spanText(e.Age))},
-		{e.State == Still && e.Untaken > 0, Note, text.Counted(int(e.Untaken), "byte", "bytes") + " of what " + e.teller() + " no step has taken"},
+		{e.State == Still && e.Untaken > 0, Note, pages.Untaken(e.Role, e.Untaken)},
 		{e.State == Cut, Alarm, "no engine that it knows could be reached for one lease duration"},
 		{e.RanksLost > 0 && !e.gone(), Alarm, text.Counted(int(e.RanksLost), "rank is lost", "ranks are lost") + ": the engine has to be started again"},
 		{e.misfit && !e.gone(), Alarm, "its host has another kv_lease_duration: this rank takes nothing"},
@@ -84,14 +85,6 @@ func (e *Engine) busy() bool {
 		return e.Leases+e.Expected+e.Tracked+e.Reads > 0
 	}
 	return e.Leases+e.Expected+e.Tracked+e.Reads+e.Untaken > 0
-}
-
-// teller says who has told what no step has taken.
-func (e *Engine) teller() string {
-	if e.Role == "rank" {
-		return "its host has said"
-	}
-	return "its hooks were told"
 }
 
 // calmRanks notes of which ranks the host holds and wants nothing: nobody waits for them. Of one whose host is elsewhere that is not known.
