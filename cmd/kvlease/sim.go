@@ -106,6 +106,7 @@ func (c *simCmd) Run(w *world) error {
 		}
 	}
 	err := c.open(y)
+	defer func() { c.picture.Close(); c.drawn.Close() }()
 	if err == nil {
 		err = y.do(w)
 	}

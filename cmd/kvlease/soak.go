@@ -74,14 +74,15 @@ func (c *soakCmd) Run(w *world) error {
 		}
 	}
 	result := soak.NewResult()
-	path, name := "", "name another folder by --out"
+	path := ""
 	if c.Out != "" {
 		path = result.File(c.Out)
 	}
-	file, err := output.Open(path, name)
+	file, err := output.Open(path, "name another folder by --out")
 	if err != nil {
 		return err
 	}
+	defer file.Close()
 	exe, err := os.Executable()
 	if err != nil {
 		return err

@@ -71,6 +71,8 @@ func Run(ctx context.Context, cfg Config, out io.Writer) (err error) {
 	if err := s.open(); err != nil {
 		return err
 	}
+	defer s.blocks.Close()
+	defer s.index.Close()
 	defer func() {
 		if s.reader != nil {
 			err = errors.Join(err, s.reader.close())
