@@ -117,6 +117,9 @@ type engineTable interface {
 // stateAsleep is what engines are in whose connections ended as our own memory was given up on purpose: it is not they who are away.
 const stateAsleep = "asleep"
 
+// stateWithdrawn is what engines are in that have given their memory up on purpose: their connections did not break.
+const stateWithdrawn = "withdrawn"
+
 // engineWalk goes over the engines, some of them for each state of the page, and counts those that fail. A row is an engine that there
 // is, so rows move when one goes.
 type engineWalk struct {
@@ -190,8 +193,11 @@ func (w *engineWalk) put() {
 		Ranks: v.Ranks, Handshake: v.Connect, Connects: v.Connects, LastBeat: v.LastBeat, LastRow: v.LastRow, Fails: uint64(v.Fails),
 		Tracked: uint64(v.Tracked), Reads: uint64(v.Reads), Bytes: v.Bytes, Unheard: v.Unheard,
 	}
-	if w.slept && v.State != heartbeat.Connected && v.State != heartbeat.Removing {
+	switch apart := v.State != heartbeat.Connected && v.State != heartbeat.Removing; {
+	case apart && w.slept:
 		r.State = stateAsleep
+	case apart && v.Withdrew:
+		r.State = stateWithdrawn
 	}
 	r.Offset, r.OffsetKnown = v.Offset.Ahead()
 	w.p.out.PutRemote(w.rows, r)

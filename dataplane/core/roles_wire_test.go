@@ -112,9 +112,10 @@ func TestRanksAreToldWhyAnEngineIsNoMore(t *testing.T) {
 		how  func(p *team)
 		kind log.Kind
 		text string
+		page string // its state
 	}{
-		{"it sleeps", func(p *team) { p.unregister(0); p.unregister(1) }, log.EngineWithdrawn, "has given its memory up"},
-		{"it is killed", (*team).kill, log.EngineDead, "is gone"},
+		{"it sleeps", func(p *team) { p.unregister(0); p.unregister(1) }, log.EngineWithdrawn, "has given its memory up", stateWithdrawn},
+		{"it is killed", (*team).kill, log.EngineDead, "is gone", "broken"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFleet(t, stream.KindShm).realTime()
@@ -126,9 +127,15 @@ func TestRanksAreToldWhyAnEngineIsNoMore(t *testing.T) {
 			f.until("the wire is up", func() bool { return d.core.stat("side_owners_ups") > 0 })
 			tc.how(p)
 			d.event(record.EvLeaseGone, track)
+			if got := states(shown(t, d.core))["P"]; got != tc.page {
+				t.Errorf("on the host's page it is %q, want %q", got, tc.page)
+			}
 			for i, r := range d.ranks {
 				n := node{core: r.core}
 				n.wantSaid(t, tc.kind, "P", "")
+				if got := states(shown(t, r.core))["P"]; got != tc.page {
+					t.Errorf("on the page of rank %d it is %q, want %q", i, got, tc.page)
+				}
 				if lost := n.said(t, log.RequestLost); len(lost) != 1 || !strings.Contains(lost[0].What, tc.text) {
 					t.Errorf("rank %d says of the request %+v", i, lost)
 				}

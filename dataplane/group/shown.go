@@ -75,6 +75,7 @@ func (g *Group) ShowEngine(i int, v *heartbeat.EngineShown) bool {
 	*v = heartbeat.EngineShown{
 		Engine: e.facts.handle, Hash: e.facts.hash, ID: e.facts.name, State: heartbeat.Idle, Since: e.offAt, Native: e.epoch != 0, Epoch: e.epoch,
 		Ranks: int(e.facts.shape.Ranks()), Connect: e.took, Connects: e.connects, Tracked: int(e.tracked), Offset: e.offset,
+		Withdrew: e.died && e.why == heartbeat.Withdrew,
 	}
 	if a := g.reg.addresses[i].Load(); a != nil {
 		v.Address = *a

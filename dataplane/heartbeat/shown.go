@@ -37,6 +37,7 @@ type EngineShown struct {
 	Failing      bool
 	FailingFor   time.Duration
 	Wanted       bool // see heartbeat.Wanted
+	Withdrew     bool // what it was is over on purpose, asleep or closed, and nothing has come after it
 }
 
 // EnginePlaces is how many places of the engine table have been used.
@@ -52,6 +53,7 @@ func (t *Tracker) ShowEngine(i int, v *EngineShown) bool {
 		Engine: uint64(record.NewHandle(uint32(i), e.use)), Hash: e.hash, ID: e.id, State: e.state, Since: e.since,
 		Ranks: len(e.links), Connect: e.took, Connects: e.connects, LastRow: e.heardAt, Fails: e.fails(),
 		Tracked: e.requests, Reads: e.open, Bytes: e.bytes, Offset: e.offset,
+		Withdrew: e.dead && e.why == Withdrew,
 	}
 	if a := t.reg.seats[i].address.Load(); a != nil {
 		v.Address = *a

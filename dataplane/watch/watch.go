@@ -86,7 +86,7 @@ type Remote struct {
 	ID      string
 	Hash    uint64
 	Address string // host:port of its side channel; empty: its maps came otherwise
-	State   string // heartbeat.State: that of the connection; asleep: our own memory was unregistered on purpose
+	State   string // heartbeat.State: that of the connection; asleep: our own memory was unregistered on purpose; withdrawn: its was, or it was closed
 	Since   clock.Instant
 	Native  bool
 	Epoch   uint64

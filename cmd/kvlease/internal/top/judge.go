@@ -169,6 +169,8 @@ func (p *Peer) judge(e *Engine) {
 	switch {
 	case p.unnamed:
 		p.State = "unnamed"
+	case e.Age > e.stillAfter(): // what it sends waits for a step of ours
+		p.State = unheard
 	case p.Beat != nil && *p.Beat > 2*e.Interval:
 		p.State, p.Level = "silent", Warn
 	default:
@@ -185,6 +187,9 @@ func (p *Peer) judge(e *Engine) {
 		p.Level = Warn // nobody has come for them
 	}
 }
+
+// unheard is the state of a reader whose owner makes no steps: nothing tells whether it beats.
+const unheard = "unheard"
 
 // States of an engine that is read from, beside those of the connection: what a step takes for one that nobody has asked.
 const (
@@ -240,6 +245,10 @@ func (p *Peer) words() string {
 		return fmt.Sprintf("%s, which has blocks of %s, has not been heard lately", p.Name, tracked)
 	case p.unnamed:
 		return fmt.Sprintf("nobody has come for %s", leases)
+	case p.Slack != nil && p.State == unheard && *p.Slack < 0:
+		return fmt.Sprintf("%s cannot be heard without a step, and the deadline of %s has passed", p.Name, leases)
+	case p.Slack != nil && p.State == unheard:
+		return fmt.Sprintf("%s cannot be heard without a step: %s left to %s", p.Name, spanText(*p.Slack), leases)
 	case p.Slack != nil && *p.Slack < 0:
 		return fmt.Sprintf("%s has let %s run out", p.Name, leases)
 	case p.Slack != nil:

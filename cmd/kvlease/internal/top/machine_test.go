@@ -154,7 +154,7 @@ func TestWhatStandsStillOrIsBrokenIsInTrouble(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if k := find(&r, "stands").Peers; len(k) != 1 || k[0].Name != "engine 0000000000000abc" || *k[0].Slack > 13*time.Second || k[0].State != "beats" {
+	if k := find(&r, "stands").Peers; len(k) != 1 || k[0].Name != "engine 0000000000000abc" || *k[0].Slack > 13*time.Second || k[0].State != unheard {
 		t.Errorf("%+v", k)
 	}
 	if k := find(&r, "\x1b[31mred\u202e").Peers; len(k) != 1 || k[0].Name != "all others" {

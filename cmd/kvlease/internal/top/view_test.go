@@ -239,6 +239,30 @@ func TestWhatIsLeftShrinksWhileAReaderIsSilent(t *testing.T) {
 	if last != Alarm {
 		t.Errorf("a second before the end the level is %d", last)
 	}
+	for _, tc := range []struct { // heartbeats that come wait for a step: whoever sends them is not to blame
+		name  string
+		age   time.Duration
+		beat  time.Duration
+		state string
+		words string
+	}{
+		{"it steps", time.Second, 30 * time.Second, "silent", "d has let 1 lease run out"},
+		{"it does not step", 30 * time.Second, 30 * time.Second, unheard, "d cannot be heard without a step, and the deadline of 1 lease has passed"},
+		{"it does not step, and there is some time left", 17 * time.Second, 17 * time.Second, unheard, "d cannot be heard without a step: 3.0s left to 1 lease"},
+		{"it has not stepped for a moment", 8 * time.Second, 8 * time.Second, unheard, ""},
+	} {
+		e := engine("p", func(e *Engine) { e.Age, e.Leases, e.Peers = tc.age, 1, []Peer{holder("d", 1, tc.beat, 15*time.Second)} })
+		e.judge()
+		var words []string
+		for _, w := range e.Trouble {
+			if strings.HasPrefix(w, "d ") {
+				words = append(words, w)
+			}
+		}
+		if got := strings.Join(words, "; "); e.Peers[0].State != tc.state || got != tc.words {
+			t.Errorf("%s: %q, %q; want %q, %q", tc.name, e.Peers[0].State, got, tc.state, tc.words)
+		}
+	}
 	stuck := engine("p", func(e *Engine) { e.Leases, e.Peers = 1, []Peer{holder("d", 1, time.Hour, 15*time.Second)} })
 	stuck.Peers[0].Oldest = after(2 * time.Hour)
 	if stuck.judge(); stuck.Slack == nil || *stuck.Slack != 20*time.Second-time.Hour {
