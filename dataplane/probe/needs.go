@@ -37,7 +37,7 @@ func (m *Missing) Unwrap() []error { return []error{ErrMissing, m.Cause} }
 // machine is what is asked of the kernel; tests put answers of other kernels there.
 type machine struct {
 	arch        string
-	release     func() (string, error)
+	release     string
 	status      func() (string, error) // /proc/self/status
 	uidMap      func() (string, error) // /proc/self/uid_map
 	program     func() error           // can programs of this kind be loaded
@@ -58,7 +58,7 @@ func thisMachine() *machine {
 	}
 	return &machine{
 		arch:    runtime.GOARCH,
-		release: func() (string, error) { return kernel.Release(), nil },
+		release: kernel.Release(),
 		status:  file("/proc/self/status"), uidMap: file("/proc/self/uid_map"),
 		program:     func() error { return features.HaveProgramType(ebpf.Kprobe) },
 		uprobeMulti: features.HaveBPFLinkUprobeMulti,
@@ -89,10 +89,6 @@ func (m *machine) check() error {
 	if err := m.rights(); err != nil {
 		return err
 	}
-	release, err := m.release()
-	if err != nil {
-		return err
-	}
 	if err := m.program(); err != nil {
 		if errors.Is(err, unix.EPERM) {
 			return &Missing{
@@ -101,16 +97,16 @@ func (m *machine) check() error {
 				Cause:  err,
 			}
 		}
-		return &Missing{What: "the kernel " + release + " loads no programs for probes", Remedy: "It needs CONFIG_BPF_SYSCALL, CONFIG_BPF_EVENTS and CONFIG_UPROBES", Cause: err}
+		return &Missing{What: "the kernel " + m.release + " loads no programs for probes", Remedy: "It needs CONFIG_BPF_SYSCALL, CONFIG_BPF_EVENTS and CONFIG_UPROBES", Cause: err}
 	}
 	if err := m.uprobeMulti(); err != nil {
-		major, minor := version(release)
+		major, minor := version(m.release)
 		remedy := fmt.Sprintf("It came with Linux %d.%d; boot a later kernel", uprobeMultiMajor, uprobeMultiMinor)
 		if major > uprobeMultiMajor || major == uprobeMultiMajor && minor >= uprobeMultiMinor {
-			remedy = "This version has it if built with CONFIG_UPROBES, CONFIG_UPROBE_EVENTS and CONFIG_BPF_EVENTS: see /boot/config-" + release
+			remedy = "This version has it if built with CONFIG_UPROBES, CONFIG_UPROBE_EVENTS and CONFIG_BPF_EVENTS: see /boot/config-" + m.release
 		}
 		return &Missing{
-			What:   "the kernel " + release + " has no uprobe-multi, by which a program is attached with CAP_BPF and CAP_PERFMON alone",
+			What:   "the kernel " + m.release + " has no uprobe-multi, by which a program is attached with CAP_BPF and CAP_PERFMON alone",
 			Remedy: remedy + ". Until then: bpftrace, as root, attaches to the same sites (docs/tracing-sites.md)",
 			Cause:  err,
 		}
@@ -176,17 +172,13 @@ func version(release string) (major, minor int) {
 func Caveats() []string { return thisMachine().caveats() }
 
 func (m *machine) caveats() []string {
-	release, err := m.release()
-	if err != nil {
-		return nil
-	}
-	major, minor := version(release)
+	major, minor := version(m.release)
 	var list []string
 	if major == 6 && minor < wholeProcessMinor {
-		list = append(list, "kernel "+release+": before 6.10 (6.6.33, 6.9.4) a probe of one process may see its first thread alone. Name the library with --lib instead: that sees all threads")
+		list = append(list, "kernel "+m.release+": before 6.10 (6.6.33, 6.9.4) a probe of one process may see its first thread alone. Name the library with --lib instead: that sees all threads")
 	}
 	if major < 6 || major == 6 && minor < optimizedMinor {
-		list = append(list, "kernel "+release+": each hit of a site costs a process about 5 us; from 6.18 on, on x86-64, 0.7 us")
+		list = append(list, "kernel "+m.release+": each hit of a site costs a process about 5 us; from 6.18 on, on x86-64, 0.7 us")
 	}
 	return list
 }

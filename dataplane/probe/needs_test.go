@@ -19,7 +19,7 @@ import (
 func ample() *machine {
 	return &machine{
 		arch:        "amd64",
-		release:     func() (string, error) { return "6.18.1", nil },
+		release:     "6.18.1",
 		status:      func() (string, error) { return "Name:\tx\nCapEff:\t000000c000000000\nNoNewPrivs:\t0\n", nil },
 		uidMap:      func() (string, error) { return "         0          0 4294967295\n", nil },
 		program:     func() error { return nil },
@@ -32,7 +32,6 @@ func TestWhatAMachineLacksIsNamedWithItsRemedy(t *testing.T) {
 	status := func(caps uint64, noNewPrivs int) func() (string, error) {
 		return func() (string, error) { return fmt.Sprintf("CapEff:\t%016x\nNoNewPrivs:\t%d\n", caps, noNewPrivs), nil }
 	}
-	release := func(r string) func() (string, error) { return func() (string, error) { return r, nil } }
 	unsupported := func() error { return fmt.Errorf("uprobe-multi: %w", ebpf.ErrNotSupported) }
 	for _, tc := range []struct {
 		name string
@@ -47,8 +46,8 @@ func TestWhatAMachineLacksIsNamedWithItsRemedy(t *testing.T) {
 		{"a rootless container", func(m *machine) { m.uidMap = func() (string, error) { return "0 1000 1\n1 100000 65536\n", nil } }, []string{"user namespace", "on the host"}},
 		{"seccomp", func(m *machine) { m.program = func() error { return unix.EPERM } }, []string{"bpf() is refused", "seccomp"}},
 		{"no BPF in the kernel", func(m *machine) { m.program = unsupported }, []string{"loads no programs", "CONFIG_BPF_SYSCALL"}},
-		{"kernel 6.1", func(m *machine) { m.release, m.uprobeMulti = release("6.1.0-18-amd64"), unsupported }, []string{"kernel 6.1.0-18-amd64 has no uprobe-multi", "came with Linux 6.6"}},
-		{"kernel 5.15", func(m *machine) { m.release, m.uprobeMulti = release("5.15.0"), unsupported }, []string{"came with Linux 6.6"}},
+		{"kernel 6.1", func(m *machine) { m.release, m.uprobeMulti = "6.1.0-18-amd64", unsupported }, []string{"kernel 6.1.0-18-amd64 has no uprobe-multi", "came with Linux 6.6"}},
+		{"kernel 5.15", func(m *machine) { m.release, m.uprobeMulti = "5.15.0", unsupported }, []string{"came with Linux 6.6"}},
 		{"a late kernel without uprobes", func(m *machine) { m.uprobeMulti = unsupported }, []string{"CONFIG_UPROBES", "/boot/config-6.18.1"}},
 		{"another processor", func(m *machine) { m.arch = "riscv64" }, []string{"not made for riscv64"}},
 	} {
@@ -78,7 +77,7 @@ func TestWhatAMachineLacksIsNamedWithItsRemedy(t *testing.T) {
 func TestOlderKernelsHaveCaveats(t *testing.T) {
 	for release, want := range map[string]int{"6.18.44": 0, "6.12.3": 1, "6.8.0-45-generic": 2, "7.0.0": 0} {
 		m := ample()
-		m.release = func() (string, error) { return release, nil }
+		m.release = release
 		if got := m.caveats(); len(got) != want {
 			t.Errorf("%s: %q", release, got)
 		}
