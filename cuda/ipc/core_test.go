@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -164,11 +165,7 @@ func (e *engines) wantEnd(statuses ...int32) {
 	if done := e.d.of(record.EvReadDone); len(done) != 0 || len(failed) != 1 {
 		e.TB.Fatalf("done %+v, failed %+v, want one that has failed", done, failed)
 	}
-	known := false
-	for _, st := range statuses {
-		known = known || failed[0].Status == st
-	}
-	if !known {
+	if !slices.Contains(statuses, failed[0].Status) {
 		e.TB.Errorf("the read ended with %d, want one of %v", failed[0].Status, statuses)
 	}
 	if back := e.d.of(record.EvBlocksBack); len(back) != int(failed[0].Flags&record.FlagBlocksHeld) {
