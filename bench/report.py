@@ -66,6 +66,7 @@ def summary(values):
         "min": s[0],
         "max": s[-1],
         "p99": s[min(len(s) - 1, int(len(s) * 0.99))],
+        "p999": s[min(len(s) - 1, int(len(s) * 0.999))],
         "n": len(s),
     }
 
@@ -82,7 +83,8 @@ def show(v, unit):
 
 def spread(s, row):
     if row.tail:
-        return f"p50 {show(s['median'], row.unit)}, p99 {show(s['p99'], row.unit)}"
+        last = ("p99.9", s["p999"]) if s["n"] >= 1000 else ("max", s["max"])  # one in a thousand of fewer is the greatest
+        return f"p50 {show(s['median'], row.unit)}, p99 {show(s['p99'], row.unit)}, {last[0]} {show(last[1], row.unit)}"
     if s["n"] == 1:
         return show(s["median"], row.unit)
     return f"{show(s['median'], row.unit)} ({show(s['min'], row.unit)} – {show(s['max'], row.unit)})"

@@ -94,6 +94,8 @@ def rows():
             target="≤ extension + settle + tick + two steps = 2.08 s", peers=dead),
         Row("kill", "D killed → blocks free, death wire, which P lets return for 0.5 s", "kill.wire", S, limit=1e9, target="≤ 1 s", peers=dead),
     ]
+    out.append(Row("kill", "whole handshake: engine named → asked over TCP, checked, loaded, connected", "handshake.ours", US, peers=[
+        ("NIXL", "metadata loaded alone", "handshake.load", US)]))
     return out + reads() + tcp() + first() + wire() + guest() + sites() + scrape() + inside()
 
 

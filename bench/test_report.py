@@ -63,6 +63,11 @@ class Rows(unittest.TestCase):
         for ours, met in (([1, 12, 99], True), ([11, 12.5, 13], False)):
             self.assertIs(judged(Row("s", "w", "ours", limit=12), ours=ours)[0]["met"], met)
 
+    def test_of_latencies_the_last_is_one_in_a_thousand_where_there_are_so_many(self):
+        for n, cell in ((999, "p50 500 ns, p99 990 ns, max 999 ns"), (2000, "p50 1 µs, p99 1.98 µs, p99.9 2 µs")):
+            _, cells = judged(Row("s", "w", "ours", tail=True), ours=list(range(1, n + 1)))
+            self.assertEqual(cells[2], cell)
+
     def test_a_row_without_samples_is_none_and_a_missing_peer_is_named(self):
         self.assertIsNone(report.Result.row(types.SimpleNamespace(bench=types.SimpleNamespace(samples={})), Row("s", "w", "ours")))
         _, cells = judged(Row("s", "w", "ours", ratio=1.0, peers=PEER), missing=["vLLM"], ours=[1])

@@ -65,7 +65,7 @@ func (p *Peer) name() string {
 }
 
 // ownProjects are peers of rows.py that run kvlease's code: they move with it, so they say nothing of the machine.
-var ownProjects = []string{"kvlease on 0.32", "kvlease inline", "kvlease loopback", "without", "unscraped", "ctypes"}
+var ownProjects = []string{"kvlease on 0.32", "kvlease inline", "kvlease loopback", "without", "unscraped", "ctypes", "one producer"}
 
 func (p *Peer) own() bool { return slices.Contains(ownProjects, p.Project) }
 
