@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
-	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
@@ -146,12 +145,12 @@ func (c *Core) startDrain(timeout time.Duration) (err error) {
 	defer c.exit(c.held, c.enter())
 	now := c.clock()
 	if c.hosted != nil {
-		c.log.step().Put(log.Draining, now, log.Entry{A: uint64(c.hosted.group.Held())})
+		c.log.drains(c.hosted.group.Held(), now)
 		c.hosted.group.Drain(timeout, c.clock())
 		c.side.leave()
 		return nil
 	}
-	c.log.step().Put(log.Draining, now, log.Entry{A: uint64(c.leases.Held())})
+	c.log.drains(c.leases.Held(), now)
 	c.leases.Drain()
 	c.tracker.Drain(c.clock())
 	return nil
@@ -161,7 +160,7 @@ func (c *Core) startDrain(timeout time.Duration) (err error) {
 func (c *Core) drainLeft() string {
 	if c.hosted != nil {
 		if n := c.hosted.group.DrainLeft(); n > 0 {
-			return fmt.Sprintf("%d leases, reads or ranks that have still to tell owners are left", n)
+			return fmt.Sprintf("leases, reads, or ranks that have still to tell owners: %d", n)
 		}
 		return ""
 	}
@@ -169,7 +168,7 @@ func (c *Core) drainLeft() string {
 	if leases == 0 && owed == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d leases are held or expected, %d reads or messages to owners are left", leases, owed)
+	return fmt.Sprintf("leases held or expected: %d; reads or messages to owners: %d", leases, owed)
 }
 
 // await steps until ok or for at most timeout, which is the caller's time and not that of the leases. With a pump the pump

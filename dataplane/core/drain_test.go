@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/host"
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
@@ -43,7 +44,7 @@ func TestAnOwnerThatDrainsServesItsReadersUntilTheBound(t *testing.T) {
 	track := l.track(remote, "d-a", 1)
 	l.run(time.Second, 30*time.Millisecond)
 	err := l.p.core.Drain(0)
-	if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "2 leases are held") {
+	if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "leases held or expected: 2;") {
 		t.Fatalf("drain = %v, want a time-out that names 2 leases", err)
 	}
 	if _, err := l.p.host.Grant(host.Grant{ID: []byte("c"), Blocks: 1}, l.now); !errors.Is(err, host.ErrClosed) { // shows C51.1
@@ -54,12 +55,15 @@ func TestAnOwnerThatDrainsServesItsReadersUntilTheBound(t *testing.T) {
 	if done := l.d.take(record.EvReadDone); len(done) != 1 || l.d.wrong(1, here) != 0 { // shows C51.2
 		t.Errorf("a was not read whole while P drains: %+v", l.d.evs)
 	}
-	if err = l.p.core.Drain(0); !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "1 leases are held") { // shows C51.3
+	if err = l.p.core.Drain(0); !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "leases held or expected: 1;") { // shows C51.3
 		t.Errorf("drain = %v, want a time-out that names 1 lease", err)
 	}
 	l.run(40*time.Second, 100*time.Millisecond)
 	if err := l.p.core.Drain(0); err != nil {
 		t.Errorf("drain after the last lease has ended: %v", err)
+	}
+	if said := l.p.said(t, log.Draining); len(said) != 1 {
+		t.Errorf("that it drains is said %d times: %+v", len(said), said)
 	}
 }
 

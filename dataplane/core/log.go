@@ -31,6 +31,8 @@ type logs struct {
 	muted  bool
 	stuck  stuck
 
+	drain bool // it has been said that we drain
+
 	poisoned atomic.Bool // it has been said
 	taken    atomic.Bool // the host takes lines
 	beside   beside
@@ -65,6 +67,14 @@ func (c *Core) makeLog() {
 	}
 	l.log = log.New(log.Config{Least: log.LevelOf(c.cfg.LogLevel), Context: c.number, Self: self, Name: c.engineName, Wall: log.Wall(c.clock)})
 	c.log = l
+}
+
+// drains says that we drain, once: whoever waits for the end calls Drain again and again. A part of a step.
+func (l *logs) drains(held int, now clock.Instant) {
+	if l != nil && !l.drain {
+		l.drain = true
+		l.step().Put(log.Draining, now, log.Entry{A: uint64(held)})
+	}
 }
 
 // watch begins to look at counters, once the parts are there. A pump may be stepping by then.

@@ -22,7 +22,7 @@ func (t *Table) Reset(secret [2]uint64, base, epoch uint64) error {
 	case base >= 1<<62:
 		return fmt.Errorf("%w: base %#x, want less than 2^62", ErrEra, base)
 	case t.held > 0:
-		return fmt.Errorf("%w: %d leases are held", ErrEra, t.held)
+		return fmt.Errorf("%w: leases held: %d", ErrEra, t.held)
 	case atomic.LoadUint32(&t.mem.Control.Poisoned) != 0:
 		return fmt.Errorf("%w: the context is poisoned", ErrEra)
 	}

@@ -314,7 +314,7 @@ EXPORT int32_t kvlgo_close(int64_t core, uint64_t timeout_ns, char *err, uint64_
 EXPORT int32_t kvlgo_drain(int64_t core, uint64_t timeout_ns, char *err, uint64_t cap)
 {
 	fake_step(get(core));
-	return timeout_ns == 0 ? fail(KVL_ERR_TIMEOUT, err, cap, "1 leases are held") : KVL_OK;
+	return timeout_ns == 0 ? fail(KVL_ERR_TIMEOUT, err, cap, "leases held or expected: 1") : KVL_OK;
 }
 
 EXPORT int32_t kvlgo_register(int64_t core, const kvl_region_t *r, uint32_t n, char *err, uint64_t cap)
