@@ -12,7 +12,7 @@ static const uint32_t forked = 1;
 const volatile uint32_t *kvl_fork_word = &forked;
 int32_t kvl_fail_forked(void) { return KVL_ERR_FORKED; }
 int32_t kvl_fail_ctx(const kvl_ctx_t *ctx) { return ctx == NULL ? KVL_ERR_INVALID : KVL_ERR_CLOSED; }
-int32_t kvl_fail_busy(void) { return KVL_ERR_BUSY; }
+int32_t kvl_fail_busy(const kvl_ctx_t *ctx) { return (void)ctx, KVL_ERR_BUSY; }
 int32_t kvl_fail(int32_t status, const char *format, ...) { return format == NULL ? KVL_OK : status; }
 void kvl_event_signal(kvl_ctx_t *ctx) { (void)ctx; }
 
