@@ -222,7 +222,8 @@ KVL_API int32_t kvl_open(const char *config, size_t len, kvl_ctx_t **ctx_out, ch
  * itself meanwhile. From the call on, new work gets KVL_ERR_CLOSED. On success every row is fenced, leases still held end
  * without an event (drain and poll first to hear of each), and ctx is gone. A poisoned context does not step, but its transfers are
  * followed to their ends here; with one that never ends, only the end of the process is safe. A kvl_register that has begun on another
- * thread is cut off; the context does not go before that thread has left it. A call on a closed context gets KVL_ERR_CLOSED.
+ * thread is cut off; the context does not go before that thread has left it. A call on a closed context gets KVL_ERR_CLOSED, from
+ * kvl_fence_all KVL_ERR_INVALID.
  *
  * @return KVL_OK; KVL_ERR_BUSY: a read may still write, or another thread is inside: the context stays open, step on;
  *         KVL_ERR_TRANSPORT: the agent does not go, memory is still registered: call again.

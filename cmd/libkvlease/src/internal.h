@@ -148,8 +148,8 @@ int32_t kvl_fail_forked(void) KVL_COLD;
 #define KVL_ENTER(ctx)                                                                                                 \
 	do {                                                                                                           \
 		KVL_ENTER_ANY();                                                                                       \
-		if (KVL_UNLIKELY((ctx) == NULL || (uintptr_t)(ctx) % 64 != 0 ||                                           \
-				 KVL_LOAD(&(ctx)->magic, ACQUIRE) != KVL_CTX_MAGIC))                                       \
+		if (KVL_UNLIKELY((ctx) == NULL || (uintptr_t)(ctx) % 64 != 0 ||                                        \
+				 KVL_LOAD(&(ctx)->magic, ACQUIRE) != KVL_CTX_MAGIC))                                   \
 			return kvl_fail_ctx(ctx);                                                                      \
 	} while (0)
 
@@ -178,7 +178,7 @@ int32_t kvl_fail_busy(const kvl_ctx_t *ctx) KVL_COLD;
 #define KVL_BEGIN(ctx, call)                                                                                           \
 	do {                                                                                                           \
 		if (!kvl_call_begin((ctx), (call)))                                                                    \
-			return kvl_fail_busy(ctx);                                                                        \
+			return kvl_fail_busy(ctx);                                                                     \
 		kvl_error_text()[0] = 0;                                                                               \
 	} while (0)
 
