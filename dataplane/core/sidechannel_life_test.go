@@ -217,6 +217,7 @@ func TestAnEngineThatSleepsAndWakesIsANewEngine(t *testing.T) {
 	l := newSideLab(t)
 	p, d, engine := l.met()
 	before := p.core.mem.Epoch
+	_, late := l.grant("late", 3, blocks(20, 2))
 	if err := p.core.Unregister(); err != nil {
 		t.Fatal(err)
 	}
@@ -228,6 +229,15 @@ func TestAnEngineThatSleepsAndWakesIsANewEngine(t *testing.T) {
 	if said := d.said(t, log.EngineDead); len(said) != 0 || d.stat("side_owners_dead") != 0 || d.stat("side_owners_withdrawn") != 1 {
 		t.Errorf("dead: %+v, %d; withdrawn: %d", said, d.stat("side_owners_dead"), d.stat("side_owners_withdrawn"))
 	}
+	l.until("nothing is tracked there", func() bool { return d.core.side.watch.of(engine)&seenTracked == 0 }, p, d)
+	failed, failing := d.sum("side_client_failures"), len(d.said(t, log.HandshakeFailing)) // some in the grace of its wire
+	l.until("it is asked in vain", func() bool { d.core.side.retry(engine); return d.sum("side_client_failures") >= failed+2 }, p, d)
+	if said := d.said(t, log.HandshakeFailing); len(said) > failing+1 { // one that was on its way
+		t.Errorf("that who sleeps does not answer is said: %+v", said[failing:])
+	}
+	failing = len(d.said(t, log.HandshakeFailing))
+	l.track(late, "late", 3)
+	l.until("that an answer is wanted is said", func() bool { d.core.side.retry(engine); return len(d.said(t, log.HandshakeFailing)) > failing }, p, d)
 	if err := p.core.Register(p.regions); err != nil {
 		t.Fatal(err)
 	}
@@ -235,6 +245,7 @@ func TestAnEngineThatSleepsAndWakesIsANewEngine(t *testing.T) {
 		t.Fatal("it is the same era")
 	}
 	loads := d.stat("side_loads")
+	d.core.side.retry(engine)
 	l.until("it is connected anew", func() bool { return d.view(engine).State == heartbeat.Connected && d.stat("side_loads") > loads }, p, d)
 	_, track := l.handOver(p, d, engine, "s", 2)
 	l.read(track, blocks(8, 4), blocks(0, 4))

@@ -203,7 +203,9 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 		case handshake.Incompatible:
 			s.misfit(p, r.Err)
 		default:
-			s.say(log.HandshakeFailing, p, uint64(r.Failures), r.Err.Error())
+			if !s.parted(p) || s.watch.of(p.engine)&seenTracked != 0 { // else nobody waits for its answer
+				s.say(log.HandshakeFailing, p, uint64(r.Failures), r.Err.Error())
+			}
 		}
 		return
 	case r.Maps != nil && !s.takeMaps(p, r):
@@ -307,6 +309,13 @@ func (s *sideChannel) ownerOver(engine uint64, w deathwire.Wire, why heartbeat.O
 	}
 	p.fell, p.fellAt, p.fellFor = w.OwnersEpoch, time.Now(), why
 	s.sink.EngineOver(engine, why)
+}
+
+// parted reports that the boot of the maps in force has given its memory up on purpose: it answers no handshake until it is another.
+func (s *sideChannel) parted(p *sidePeer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.fell != 0 && p.fell == p.epoch && p.fellFor == heartbeat.Withdrew
 }
 
 // retry asks an engine anew that may be another one by now: a wire has doubts about it, too.

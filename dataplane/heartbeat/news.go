@@ -99,7 +99,9 @@ func (t *Tracker) handshake(i uint32, f *facts, now clock.Instant) {
 		t.loads.Set(i, min(e.want.at, t.loads.At(i)))
 		return
 	default:
-		t.sayEngine(log.EngineReplaced, e, uint64(e.requests), 0)
+		if e.requests > 0 || !e.dead || e.why != Withdrew { // else it was to be expected, and nobody loses anything
+			t.sayEngine(log.EngineReplaced, e, uint64(e.requests), 0)
+		}
 		t.engineDown(i, uint64(e.requests))
 		e.before, e.replacedAt, e.why = e.facts.epoch, now, Replaced
 		t.startWalk(i, walkLose, now)

@@ -54,6 +54,42 @@ func TestWhatIsSaidOfAnEngineThatIsNoMoreIsWhyItIsNot(t *testing.T) {
 	}
 }
 
+// That who has died, or is there all of a sudden, is another boot is worth a warning. A sleep and a wake are not.
+func TestTheReturnOfWhoWithdrewIsNoTrouble(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		why  Over
+		late bool // a request of the boot before is tracked behind its end
+		want int
+	}{
+		{"it died", Died, false, 1},
+		{"it slept", Withdrew, false, 0},
+		{"it slept, and a request that named it is lost", Withdrew, true, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, nil)
+			o := r.owner("P", false)
+			e := r.connect(o)
+			r.track(e, o, 1, 0)
+			r.run(sec(6), time.Second)
+			must(t, r.k.EngineOver(e, tc.why))
+			r.run(r.now.Add(2*time.Second), time.Second)
+			if tc.late {
+				r.track(e, o, 2, 0)
+			}
+			o.reboot()
+			must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+			r.run(r.now.Add(2*time.Second), time.Second)
+			if said := r.book.Of(t, log.EngineReplaced); len(said) != tc.want {
+				t.Errorf("said: %+v, want %d", said, tc.want)
+			}
+			if g := r.k.Gauges(); g.Connected != 1 || len(r.book.Of(t, log.EngineUp)) != 2 {
+				t.Errorf("%d connected; up: %+v", g.Connected, r.book.Of(t, log.EngineUp))
+			}
+		})
+	}
+}
+
 // What a host tells as a number is a reason, whatever the number.
 func TestAReasonIsReadFromItsNumber(t *testing.T) {
 	for n, want := range map[uint32]Over{0: Died, 1: Withdrew, 2: Misfits, 3: Another, 4: Died, ^uint32(0): Died} {

@@ -20,7 +20,7 @@ var remoteDefs = map[Kind]Def{
 	EngineWithdrawn: {
 		"engine_withdrawn", Info, [2]string{"requests"},
 		"it has given its memory up on purpose: it sleeps (kvl_unregister), or was closed; {requests} requests that were tracked there are lost, and are to be computed",
-		"none",
+		"none; that it answers no handshake is said again when requests name it",
 	},
 	EngineUnusable: {
 		"engine_unusable", Warning, [2]string{"requests"},
