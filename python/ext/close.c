@@ -10,31 +10,14 @@ static uint64_t monotonic_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* kvl_close beside a registration: cuts it off. Where none has begun, or its thread is on the way out already, it would close under that
- * thread's feet: so kvl_register is asked first, which says whether a thread is inside before it looks at what it is given. */
-static int32_t cut_off(kvl_ctx_t *c, int alone, uint64_t slice)
-{
-	static const struct timespec ms = {0, 1000000};
-	int32_t st = kvl_register(c, NULL, sizeof(kvl_region_t), 0);
-	if (st == KVL_ERR_FORKED) /* the other thread is not in this process */
-		return st;
-	if (st == KVL_ERR_BUSY && alone) /* of two threads one is refused, and leaves */
-		return kvl_close(c, slice);
-	nanosleep(&ms, NULL);
-	return KVL_ERR_BUSY;
-}
-
-/* In slices, so that a signal's handler runs while a read or another thread's registration is waited for. */
+/* In slices, so that a signal's handler runs while a read is waited for, or another thread's registration, which kvl_close cuts off; one
+ * that has not begun yet is refused with KVL_ERR_CLOSED. */
 static int close_in_slices(kvp_context_t *self, uint64_t timeout_ns, int32_t *st)
 {
 	uint64_t now = monotonic_ns(), end = now + timeout_ns;
 	for (;;) {
 		uint64_t slice = end - now < KVP_SLICE_NS ? end - now : KVP_SLICE_NS;
-		uint32_t others = self->registering;
-		if (others == 0)
-			KVP_WITHOUT_GIL(self, *st = kvl_close(self->closing, slice));
-		else
-			KVP_WITHOUT_GIL(self, *st = cut_off(self->closing, others == 1, slice));
+		KVP_WITHOUT_GIL(self, *st = kvl_close(self->closing, slice));
 		now = monotonic_ns();
 		if (*st != KVL_ERR_BUSY || now >= end)
 			return 0;

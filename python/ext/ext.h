@@ -168,7 +168,7 @@ extern PyType_Spec kvp_context_spec;
 PyObject *kvp_raise_closed(PyObject *self, const kvp_context_t *c) KVP_COLD;
 
 /* The C object, or the exception that there is none any more. */
-#define KVP_OPEN(o, c)                                                                                                     \
+#define KVP_OPEN(o, c)                                                                                                 \
 	kvl_ctx_t *c = ((kvp_context_t *)(o))->open;                                                                   \
 	if (c == NULL)                                                                                                 \
 	return kvp_raise_closed(o, (kvp_context_t *)(o))
