@@ -346,7 +346,7 @@ func (g *Group) View(engine uint64) heartbeat.EngineView {
 }
 
 // EngineDied is the death wire's word about a reader of ours: it reads no more (L12). What we read from an engine of that name is not
-// touched: any peer can name one in a hello that has said none itself, and an owner's end is its own wire's to tell (EngineDead).
+// touched: any peer can name one in a hello that has said none itself, and an owner's end is its own wire's to tell (EngineOver).
 func (g *Group) EngineDied(hash, epoch uint64) {
 	d, left := record.ReaderDead{Reader: hash, Epoch: epoch}, uint64(0)
 	for i := range g.ranks {

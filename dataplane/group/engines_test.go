@@ -113,7 +113,7 @@ func TestAnEngineThatCameBackIsMissedNoMore(t *testing.T) {
 	for _, agent := range []string{"P_0", "P_1"} {
 		l.hub.Kill(agent)
 	}
-	must(t, d.group.EngineDead(peer))
+	must(t, d.group.EngineOver(peer, heartbeat.Died))
 	l.run(40*time.Second, 500*time.Millisecond)
 	if g := d.group.Gauges(); g.FailingLong != 0 || g.FailingUnused != 1 {
 		t.Errorf("%d long, %d unused; want it unused", g.FailingLong, g.FailingUnused)
@@ -189,7 +189,7 @@ func TestAPeerThatDiesIsReadNoMoreUntilItComesBack(t *testing.T) {
 	if len(d.evs) != 0 {
 		t.Fatalf("events: %v", kinds(d.evs))
 	}
-	must(t, d.group.EngineDead(peer))
+	must(t, d.group.EngineOver(peer, heartbeat.Died))
 	l.until("gone", func() bool { return d.count(record.EvLeaseGone) > 0 })
 	must(t, d.host.Read(track, runs(20, 0, 4)))
 	l.until("lost", func() bool { return d.count(record.EvReadFailed) > 0 })

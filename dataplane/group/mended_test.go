@@ -97,14 +97,14 @@ func TestARankIsToldToBeDownOnlyWhereItWasToldToBeUp(t *testing.T) {
 // Maps and the death of their boot may reach a rank in one step, and its loader comes later.
 func TestADeathIsTakenBehindTheMapsThatWereSaidBeforeIt(t *testing.T) {
 	l, p, d, e := pair(t, stream.KindProcess, two, two)
-	must(t, d.group.EngineDead(e))
+	must(t, d.group.EngineOver(e, heartbeat.Died))
 	l.until("it is dead", func() bool { return d.group.View(e).State == heartbeat.Broken })
 	r := d.ranks[0]
 	must(t, d.group.LoadEngine(e, p.maps())) // it lives after all
 	d.group.Step(l.now)
 	r.plane.Step(l.now)
 	d.ranks[1].plane.Step(l.now)
-	must(t, d.group.EngineDead(e)) // no, it does not
+	must(t, d.group.EngineOver(e, heartbeat.Died)) // no, it does not
 	d.group.Step(l.now)
 	r.plane.Step(l.now)
 	d.ranks[1].plane.Step(l.now)

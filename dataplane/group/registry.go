@@ -195,9 +195,6 @@ func mapOf(maps []PeerMap, rank uint32) []byte {
 	return nil
 }
 
-// EngineDead is EngineOver of an engine that has died.
-func (g *Group) EngineDead(engine uint64) error { return g.EngineOver(engine, heartbeat.Died) }
-
 // EngineOver says that the engine whose maps were handed in last is no more: the ranks report what is tracked there as lost, until
 // LoadEngine brings the maps of another boot. The two are carried out in the order in which they are said. Any goroutine.
 func (g *Group) EngineOver(engine uint64, why heartbeat.Over) error {
