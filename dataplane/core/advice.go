@@ -26,8 +26,10 @@ type Advisor interface {
 func (c *Core) agentFor(regions []Region) error {
 	changed := c.tell(c.advise(regions))
 	switch {
-	case c.gone:
+	case c.gone && c.met:
 		return c.wake()
+	case c.gone:
+		return c.reopen(true)
 	case changed:
 		return c.remake()
 	}
@@ -83,8 +85,8 @@ func (c *Core) tell(advice []Setting) (changed bool) {
 }
 
 // remake gives a context that has registered nothing another agent, which is opened with what tell has said: NIXL takes settings at that time only, and of
-// which device the memory is shows when it is registered. The era stays, since nobody knows the agent yet, and so does what is tracked, since without memory
-// no peer is loaded; if one were, what is tracked would be lost with it. On an error there is no agent, and the next registration makes one. Under the lock.
+// which device the memory is shows when it is registered. The era stays, since nobody knows the agent yet, and so does what is tracked at engines that
+// are not loaded; what is tracked at others is given up with the agent. On an error there is no agent, and the next registration makes one. Under the lock.
 func (c *Core) remake() error {
 	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
 		return ErrPoisoned
@@ -95,21 +97,37 @@ func (c *Core) remake() error {
 			return err
 		}
 	}
-	err := c.closeAgent()
-	if err != nil && loaded {
-		c.tracker.Wake(c.mem.Epoch, c.now) // over the agent that there is
+	if err := c.dropAgent(); err != nil {
+		if loaded {
+			c.tracker.Wake(c.mem.Epoch, c.now) // over the agent that there is
+		}
+		return err
 	}
-	if err != nil {
+	return c.reopen(loaded)
+}
+
+// dropAgent destroys an agent that nobody has met. Under the lock.
+func (c *Core) dropAgent() error {
+	if err := c.closeAgent(); err != nil {
 		return fmt.Errorf("%w: %w", ErrTransport, err)
 	}
 	c.gone = true
 	c.agent.Transport = transport.Nobody{Of: c.tr.Name(), As: c.tr.Agent()}
+	return nil
+}
+
+// reopen goes on with another agent in an era that nobody has met. asleep: nothing was done with the one before, to its end. Under the lock.
+func (c *Core) reopen(asleep bool) error {
+	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
+		return ErrPoisoned
+	}
 	tr, err := c.open(c.cfg, c.agentName(c.nextEra().epoch))
 	if err != nil {
 		return err
 	}
 	c.tr, c.agent.Transport, c.gone = tr, tr, false
-	if loaded {
+	if asleep {
+		c.now = max(c.now, c.clock())
 		c.tracker.Wake(c.mem.Epoch, c.now)
 	}
 	return nil

@@ -73,6 +73,7 @@ type Core struct {
 	handshake   []byte // our own map, after Register
 	closed      bool   // no step begins any more
 	gone        bool   // the agent is destroyed
+	met         bool   // memory was registered in this era, so peers may know of it
 	broken      string // what the recovered panic said
 
 	// slept: memory was unregistered on purpose, and nobody has tried to register any since.

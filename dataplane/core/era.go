@@ -63,7 +63,7 @@ func (c *Core) wake() error {
 	c.agent.Transport = tr
 	c.now = max(c.now, c.clock())
 	c.tracker.Wake(next.epoch, c.now)
-	c.gone = false
+	c.gone, c.met = false, false
 	return nil
 }
 
@@ -79,7 +79,7 @@ func (c *Core) wakeRank(name uint64) error {
 	c.agent.Transport = tr
 	c.now = max(c.now, c.clock())
 	c.tracker.Wake(c.mem.Epoch, c.now)
-	c.gone = false
+	c.gone, c.met = false, false
 	return nil
 }
 

@@ -46,30 +46,33 @@ func (c *Core) Register(regions []Region) error {
 	}
 	blob, err := r.tr.Metadata()
 	if err != nil {
-		r.undo(len(r.list))
-		return fmt.Errorf("%w: %w", ErrTransport, err)
+		err = fmt.Errorf("%w: %w", ErrTransport, err)
+	} else if err = c.prove(r, blob); err == nil {
+		err = c.keep(r, blob)
 	}
-	if err := c.prove(r, blob); err != nil {
-		r.undo(len(r.list))
+	if err != nil {
+		c.undo(r, len(r.list))
 		if r.strayed {
 			c.forsake()
 		}
-		return err
 	}
+	return err
+}
+
+// keep is the end of a registration: steps and peers know of it from here on.
+func (c *Core) keep(r *registration, blob []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.keep(r, blob); err != nil {
-		r.undo(len(r.list))
+	if err := c.begin(r, blob); err != nil {
 		return err
 	}
-	r.kept = true
+	r.kept, c.met = true, true
 	c.proven, c.unproven = r.proven, r.unproven
 	c.sayHeld()
 	return nil
 }
 
-// keep is the end of a registration: steps and peers know of it from here on. Under the lock.
-func (c *Core) keep(r *registration, blob []byte) error {
+func (c *Core) begin(r *registration, blob []byte) error {
 	switch {
 	case r.cut.Load():
 		return errCut
@@ -277,14 +280,13 @@ func (c *Core) Unregister() error {
 }
 
 // forsake destroys the agent of memory that was refused while a twin's read of it is open: software would answer that read when the host has
-// freed the memory, and the process would die. The next registration makes another agent, as after Unregister.
+// freed the memory, and the process would die. A broken context's goes, too. Nobody has met the agent, so the era and its leases stand; what is
+// tracked at engines that it has loaded is given up. The next registration makes another one.
 func (c *Core) forsake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sleep() == nil {
-		c.endAll()
-		_ = c.leave() // else it stays, and is destroyed by Close
-	}
+	_ = c.sleep()
+	_ = c.dropAgent() // else it stays, and is destroyed by Close
 }
 
 // sleep takes the reader's side off the agent. It is a part of a step: a panic in it poisons. A poisoned plane is left alone.

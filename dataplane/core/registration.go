@@ -156,7 +156,7 @@ func (c *Core) toTransport(r *registration) error {
 	}
 	for at := 0; at < len(r.list); {
 		if r.cut.Load() {
-			r.undo(at)
+			c.undo(r, at)
 			return errCut
 		}
 		n, bytes := at, uint64(0)
@@ -168,7 +168,7 @@ func (c *Core) toTransport(r *registration) error {
 		err := r.tr.Register(r.list[at:n])
 		c.lockedReach(heartbeat.ReachMessages)
 		if err != nil {
-			r.undo(at)
+			c.undo(r, at)
 			return r.refused(err)
 		}
 		c.letStepsIn(r)
@@ -201,10 +201,12 @@ func (r *registration) refused(err error) error {
 	return fmt.Errorf("%w: register %d regions: %w", ErrTransport, len(r.regions), err)
 }
 
-// undo takes the first n ranges back. No peer has had a word of them.
-func (r *registration) undo(n int) {
+// undo takes the first n ranges back. No peer has had a word of them. To unpin them takes its time, too.
+func (c *Core) undo(r *registration, n int) {
 	if n > 0 {
+		c.lockedReach(heartbeat.ReachNothing)
 		_ = r.tr.Unregister(r.list[:n])
+		c.lockedReach(heartbeat.ReachMessages)
 	}
 	r.done.Store(0)
 }

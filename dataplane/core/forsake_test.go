@@ -1,0 +1,112 @@
+package core
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/heartbeat"
+	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+)
+
+// refusedOnce is an engine without memory, to which the next registration is refused since its twin hangs, and none after it.
+func refusedOnce(t *testing.T, l *lab) *node {
+	proofsTake(t, time.Millisecond)
+	hangs := true
+	l.wrap = func(_ string, tr transport.Transport) transport.Transport {
+		return &scripted{Transport: tr, twin: func(tw *transport.Twin) error {
+			tw.Transport.(*loopback.Agent).HoldReads(hangs)
+			hangs = false
+			return nil
+		}}
+	}
+	e := l.unregistered("E")
+	l.step(time.Millisecond)
+	return e
+}
+
+// TestALeaseFromBeforeMemoryOutlivesARefusalThatTakesTheAgent, since nobody has met that agent.
+func TestALeaseFromBeforeMemoryOutlivesARefusalThatTakesTheAgent(t *testing.T) {
+	l := newLab(t, `{}`)
+	e := refusedOnce(t, l)
+	there, here := blocks(3, 8), blocks(40, 8)
+	l.p = e
+	_, remote := l.grant("early", 9, there)
+	if err := e.core.Register(e.regions); !errors.Is(err, ErrTransport) || !e.core.gone {
+		t.Fatalf("%v, the agent is gone: %v", err, e.core.gone)
+	}
+	l.run(200*time.Millisecond, 10*time.Millisecond)
+	proofMax = time.Minute
+	if err := e.core.Register(e.regions); err != nil {
+		t.Fatal(err)
+	}
+	l.peer = l.connect(l.d, e)
+	l.run(200*time.Millisecond, 10*time.Millisecond)
+	l.read(l.track(remote, "d-early", 90), here, there)
+	l.run(200*time.Millisecond, 10*time.Millisecond)
+	if evs := l.d.take(record.EvReadDone); len(evs) != 1 || evs[0].Status != record.ReadOK || l.d.wrong(9, here) != 0 {
+		t.Errorf("read: %+v, left %+v", evs, l.d.evs)
+	}
+	if freed := e.take(record.EvFreed); len(freed) != 1 || freed[0].Status != record.FreedCompleted {
+		t.Errorf("freed: %+v", freed)
+	}
+}
+
+// TestTheAgentOfRefusedMemoryGoesWhateverHasRefusedIt: a read of it that is open is answered, in software, for as long as the agent is there.
+func TestTheAgentOfRefusedMemoryGoesWhateverHasRefusedIt(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		noNIC bool // so that a twin that hangs refuses nothing
+		want  error
+	}{
+		{"a twin that hangs, in a context that broke meanwhile", false, ErrTransport},
+		{"a context that broke while a twin hung", true, ErrPoisoned},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLab(t, `{}`)
+			e := refusedOnce(t, l)
+			dev := &device{current: map[int]bool{}, noNIC: tc.noNIC}
+			e.core.UseDevices(func() (Devices, error) {
+				atomic.StoreUint32(&e.core.mem.Control.Poisoned, 1)
+				return dev.open()
+			})
+			regions := mixed(e.regions)
+			regions[0].Mem = transport.VRAM
+			if err := e.core.Register(regions); !errors.Is(err, tc.want) || !e.core.gone || len(strays.list) != 1 {
+				t.Errorf("%v, the agent is gone: %v, %d twins are kept", err, e.core.gone, len(strays.list))
+			}
+		})
+	}
+}
+
+// TestNoStepWaitsForMemoryThatIsTakenBack: it is unpinned page by page, too.
+func TestNoStepWaitsForMemoryThatIsTakenBack(t *testing.T) {
+	l := newLab(t, `{}`)
+	if err := l.d.core.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	l.d.core.pace = registrationPace{pieceBytes: 1, every: time.Hour, slow: time.Hour}
+	var reach []heartbeat.Reach
+	l.wrap = func(_ string, tr transport.Transport) transport.Transport {
+		return &takenBack{refusesThird{Transport: tr}, func() { reach = append(reach, l.d.core.agent.reach) }}
+	}
+	if err := l.d.core.Register(l.d.regions); !errors.Is(err, ErrTransport) {
+		t.Fatal(err)
+	}
+	if len(reach) != 1 || reach[0] != heartbeat.ReachNothing || l.d.core.agent.reach != heartbeat.ReachMessages {
+		t.Errorf("memory was taken back under %v, and steps go on under %v", reach, l.d.core.agent.reach)
+	}
+}
+
+type takenBack struct {
+	refusesThird
+	at func()
+}
+
+func (b *takenBack) Unregister(regions []transport.Region) error {
+	b.at()
+	return b.refusesThird.Unregister(regions)
+}
