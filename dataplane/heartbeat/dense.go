@@ -29,7 +29,7 @@ type dense struct {
 
 type cursor struct{ chunk, at uint32 } // the next entry is the one before at; chunk none: the round is over
 
-const none = ^uint32(0)
+const none = free.None
 
 type chunkPool struct {
 	chunks []chunk

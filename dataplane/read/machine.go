@@ -17,7 +17,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
-const none = int32(-1)
+const none = int32(-1) // free.None in 32 bits with a sign
 
 // Status is the answer of a call that changes the machine.
 type Status uint8

@@ -1,8 +1,10 @@
 // Package free keeps which places of a table nobody uses.
 package free
 
-// None is no place.
-const None = ^uint32(0)
+import "github.com/kvlease/kvlease/dataplane/internal/list"
+
+// None is no place. It is that of lists, since places stand in both.
+const None = list.None
 
 // Places hands out the places 0 to n-1 of a table: those given back, the last first, then those never used, in their order. A table of
 // which little is in use stays small in memory: nothing of it, nor of this, is written before a place is taken.
