@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 import sys
 import tempfile
 import types
@@ -96,6 +97,27 @@ class Files(unittest.TestCase):
                 whole.write(path, "half")
             self.assertEqual(end.exception.code, f"{path} cannot be written: No space left on device; make room in its folder, or have it writable")
             self.assertEqual({p.name: p.read_text() for p in path.parent.iterdir()}, {"result.json": "good"})
+
+
+SAYS = '#include "pair.h"\nint main(void) { say("a", 1); return 0; }\n'
+
+
+class Programs(unittest.TestCase):
+    """A result that could not be written is an error of the program that had it: run.py would take the rest for all."""
+
+    def test_a_full_disk_is_told(self):
+        with tempfile.TemporaryDirectory() as tmp:
+            root, exe, says = Path(__file__).parent.parent, Path(tmp, "program"), Path(tmp, "says.c")
+            says.write_text(SAYS)
+            for source, include, args in (
+                (root / "bench/ring/ring_bench.c", "ringbuf/include", ["1000"]),
+                (says, "cmd/libkvlease/include", []),
+            ):
+                cc = ["cc", "-std=c11", "-D_GNU_SOURCE", "-O2", f"-I{root / include}", f"-I{root / 'bench/pair'}", source, "-o", exe, "-pthread"]
+                subprocess.run(cc, check=True)
+                with open("/dev/full", "w") as full:
+                    done = subprocess.run([exe, *args], stdout=full, stderr=subprocess.PIPE, text=True)
+                self.assertEqual((done.returncode, "No space left" in done.stderr), (1, True), (source, done.stderr))
 
 
 if __name__ == "__main__":

@@ -157,5 +157,9 @@ int main(int argc, char **argv)
 	printf("%s.step %.3f\n", as, idle_steps(idle) / idle);
 	printf("%s.grant %.3f\n%s.track %.3f\n%s.untrack %.3f\n", as, grant_ns / STRETCH / stretches, as, track_ns / STRETCH / stretches, as,
 	       untrack_ns / STRETCH / stretches);
+	if (fflush(stdout) != 0) {
+		perror("hook: write");
+		return 1;
+	}
 	return 0;
 }

@@ -83,8 +83,8 @@ static inline void must(int32_t status, const char *what)
 
 static inline void say(const char *name, double value)
 {
-	printf("%s %.9g\n", name, value);
-	fflush(stdout);
+	if (printf("%s %.9g\n", name, value) < 0 || fflush(stdout) != 0)
+		die("write %s: %s", name, strerror(errno));
 }
 
 /* The cache of one side: one region, touched, and the context over it. */

@@ -77,4 +77,8 @@ int main() {
 	pin(0);
 	std::printf("spsc.one %.4f\n", one_thread());
 	std::printf("spsc.two %.4f\n", two_threads());
+	if (std::fflush(stdout) != 0) {
+		std::perror("spsc: write");
+		return 1;
+	}
 }

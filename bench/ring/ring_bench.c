@@ -110,6 +110,14 @@ static double two_threads(int unused)
 	return start;
 }
 
+static int written(void)
+{
+	if (fflush(stdout) == 0)
+		return 0;
+	perror("ring_bench: write");
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
 	mem_len = kvl_ring_bytes(CAPACITY);
@@ -119,12 +127,12 @@ int main(int argc, char **argv)
 	memset(mem, 0, mem_len);
 	if (argc > 1) {
 		printf("ring.one %.4f\n", one_thread(atoi(argv[1]), 1));
-		return 0;
+		return written();
 	}
 	pin(0);
 	printf("ring.one %.4f\n", one_thread(RECORDS, 1));
 	printf("ring.batch %.4f\n", one_thread(RECORDS, BATCH));
 	printf("ring.two %.4f\n", two_threads(1));
 	free(mem);
-	return 0;
+	return written();
 }

@@ -39,7 +39,10 @@ int main(void)
 			for (uint64_t i = 0; i < n; i++)
 				bench_entry(1, i, 3, 4);
 		}
-		printf("%.3f\n", (now_ns() - from) / (double)n);
+		if (printf("%.3f\n", (now_ns() - from) / (double)n) < 0) {
+			perror("hits: write");
+			return 1;
+		}
 	}
 	return 0;
 }

@@ -25,6 +25,7 @@ import (
 	"strings"
 
 	"github.com/kvlease/kvlease/internal/faults"
+	"github.com/kvlease/kvlease/internal/output"
 )
 
 func main() {
@@ -41,7 +42,7 @@ func run(args []string) error {
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(filepath.Join(root, faults.DocFile), faults.WriteDoc(r, marks), 0o644)
+		return output.WriteFile(filepath.Join(root, faults.DocFile), "free its folder for this user", faults.WriteDoc(r, marks))
 	case len(args) > 3 && args[0] == "tests" && slices.Index(args, "--") > 2:
 		log, err := os.Create(args[1])
 		if err != nil {

@@ -69,3 +69,33 @@ func TestARealGoTestIsPlayedOnceMore(t *testing.T) {
 		})
 	}
 }
+
+// TestThePageIsReplacedWhole: what had the old one open, or was to be compared with it, keeps it.
+func TestThePageIsReplacedWhole(t *testing.T) {
+	dir := t.TempDir()
+	page := filepath.Join(dir, faults.DocFile)
+	registry, err := os.ReadFile(filepath.Join("..", "..", "..", faults.RegistryFile))
+	if err == nil {
+		err = os.Mkdir(filepath.Dir(page), 0o700)
+	}
+	for file, text := range map[string][]byte{page: []byte("old"), filepath.Join(dir, faults.RegistryFile): registry} {
+		if err == nil {
+			err = os.WriteFile(file, text, 0o600)
+		}
+	}
+	if err == nil {
+		err = os.Link(page, page+".was")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	if err := run([]string{"doc"}); err != nil {
+		t.Fatal(err)
+	}
+	was, _ := os.ReadFile(page + ".was")
+	now, _ := os.ReadFile(page)
+	if string(was) != "old" || len(now) <= len(was) {
+		t.Errorf("the old page is %.20q, the new one %.20q", was, now)
+	}
+}
