@@ -72,6 +72,7 @@ func (c *Core) keep(r *registration, blob []byte) error {
 	return nil
 }
 
+// begin hands the memory to steps and makes the map that peers ask for. Under the lock.
 func (c *Core) begin(r *registration, blob []byte) error {
 	switch {
 	case r.cut.Load():
