@@ -42,7 +42,7 @@ func run(args []string) error {
 		if err != nil {
 			return err
 		}
-		return output.WriteFile(filepath.Join(root, faults.DocFile), "free its folder for this user", faults.WriteDoc(r, marks))
+		return output.WriteFile(filepath.Join(root, faults.DocFile), "make its folder writable", faults.WriteDoc(r, marks))
 	case len(args) > 3 && args[0] == "tests" && slices.Index(args, "--") > 2:
 		log, err := os.Create(args[1])
 		if err != nil {
