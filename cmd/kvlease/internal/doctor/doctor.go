@@ -83,6 +83,12 @@ func (s *System) fabric() *fabric.Host {
 	return s.host
 }
 
+// sysfs says why no device can be seen at all, as where /sys is not mounted: then that there is none is not known.
+func (s *System) sysfs() error {
+	_, err := os.Stat(filepath.Join(s.Sys, "devices"))
+	return err
+}
+
 // told is what the process's user has told UCX.
 func (s *System) told() func(name string) (string, bool) {
 	return rdma.Told(s.Env, filepath.Join(s.Proc, s.PID))

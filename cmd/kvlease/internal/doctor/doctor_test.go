@@ -95,6 +95,7 @@ func TestEachHarmIsNamedWithItsRemedy(t *testing.T) {
 			r.limits("0", "65536", "65536", "0")
 			r.put("proc/sys/kernel/core_pattern", "|/lib/systemd/systemd-coredump %P")
 		}, "core files", Pass, "/lib/systemd/systemd-coredump", ""},
+		{"processors of a machine without sysfs", "no-nic", func(r *rig) { r.status("0", "3-4"); r.remove("sys") }, "processors", Warn, "2; the kernel", "cpuset"},
 		{"two processors", "no-nic", func(r *rig) { r.status("0", "3-4") }, "processors", Warn, "2 of 32", "cpuset"},
 		{"a quota, v2", "no-nic", func(r *rig) {
 			r.put("sys/fs/cgroup/engine.slice/cpu.max", "150000 100000")
@@ -182,6 +183,8 @@ func v1(r *rig) {
 
 func TestEachHarmToGPUsAndNICsIsNamedWithItsRemedy(t *testing.T) {
 	for _, tc := range []harmed{
+		{"GPUs where sysfs is not mounted", "no-nic", func(r *rig) { r.remove("sys"); r.tell("fail Init_v2 1 12") }, "driver", Skip, "not seen", ""},
+		{"NICs where sysfs is not mounted", "no-nic", func(r *rig) { r.remove("sys"); r.tell("fail Init_v2 1 12") }, "NICs", Skip, "not seen", ""},
 		{"no GPU and no library", "no-nic", func(r *rig) { r.remove("sys/bus/pci/devices"); r.tell("fail Init_v2 1 12") }, "driver", Skip, "no NVIDIA GPU on the bus", ""},
 		{"GPUs and no driver", "no-nic", func(r *rig) { r.tell("fail Init_v2 1 9") }, "driver", Fail, "not loaded; 2 NVIDIA GPUs on the bus (0000:01:00.0", "modprobe nvidia"},
 		{"a driver that was updated", "no-nic", func(r *rig) { r.tell("fail Init_v2 1 18") }, "driver", Fail, "another version", "reboot"},
@@ -290,7 +293,12 @@ func TestEachHarmToLibrariesAndPeersIsNamedWithItsRemedy(t *testing.T) {
 		{"a NIXL that only the loader may know", func(r *rig) { r.FindNIXL = func() (cnixl.Library, error) { return cnixl.Library{}, nil } }, "NIXL", Skip, "loader", ""},
 		{"a NIXL that does not load", func(r *rig) {
 			r.LoadNIXL = func(cnixl.Library) error { return errors.New("libcudart.so.12: cannot open") }
+			r.put("proc/self/maps", "")
 		}, "UCX", Fail, "libcudart.so.12", "LD_DEBUG"},
+		{"a UCX that was loaded and has no way", func(r *rig) {
+			r.LoadNIXL = func(cnixl.Library) error { return errors.New("NIXL cannot make its UCX backend") }
+			r.put("proc/self/maps", "7f02-7f03 r-xp 0 fe:00 2 /w/nixl.libs/libucp-b39b3ed9.so.0.0.0")
+		}, "UCX", Fail, "UCX backend", "UCX_LOG_LEVEL"},
 		{"a NIXL that was not loaded", func(*rig) {}, "UCX", Skip, "--no-load", ""},
 		{"a second UCX", func(r *rig) {
 			r.put("proc/self/maps", "7f02-7f03 r-xp 0 fe:00 2 /w/nixl.libs/libucp-b39b3ed9.so.0.0.0\n7f04-7f05 r-xp 0 fe:00 3 /opt/hpcx/ucx/lib/libucp.so.0.0.0")

@@ -48,6 +48,9 @@ func gpuDriver(_ context.Context, s *System) []Result {
 		return one(name, Pass, fmt.Sprintf("%s%s; %s", h.Driver, kind, text.Counted(len(h.GPUs), "GPU", "GPUs")))
 	}
 	if len(h.OnBus) == 0 && errors.Is(h.GPUErr, fabric.ErrNoLibrary) && !errors.Is(h.GPUErr, fabric.ErrNamed) {
+		if err := s.sysfs(); err != nil {
+			return unread(name, err)
+		}
 		return one(name, Skip, "no NVIDIA GPU on the bus, and no library of its driver")
 	}
 	fix := "nvidia-smi, and dmesg | grep NVRM, say more"

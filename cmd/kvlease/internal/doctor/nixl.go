@@ -43,7 +43,12 @@ func nixlLoads(_ context.Context, s *System) []Result {
 	}
 	began := time.Now()
 	if err := s.LoadNIXL(lib); err != nil {
-		return ill(name, Fail, err.Error(), "an engine fails in the same way when it opens", "LD_DEBUG=libs kvlease doctor shows what the loader misses; "+nixlFix)
+		fix := "LD_DEBUG=libs kvlease doctor shows what the loader misses; " + nixlFix
+		if slices.ContainsFunc(mapped(filepath.Join(s.Proc, "self")), func(f string) bool { return strings.HasPrefix(filepath.Base(f), "libucp") }) {
+			fix = "all of it was loaded, and what UCX writes on stderr says what it lacks here (UCX_LOG_LEVEL=info says more): often /dev/shm or /sys, " +
+				"or what UCX_TLS and UCX_NET_DEVICES leave"
+		}
+		return ill(name, Fail, err.Error(), "an engine fails in the same way when it opens", "%s", fix)
 	}
 	took := time.Since(began)
 	found := cnixl.MappedUCX()

@@ -38,6 +38,9 @@ func cpus(_ context.Context, s *System) []Result {
 	}
 	online := fabric.List(rdma.Text(s.Sys, "devices/system/cpu/online"))
 	value := fmt.Sprintf("%d of %d", len(list), len(online))
+	if len(online) == 0 {
+		value = fmt.Sprintf("%d; the kernel does not tell of how many", len(list))
+	}
 	if len(list) >= cpusGood {
 		return one(name, Pass, value)
 	}

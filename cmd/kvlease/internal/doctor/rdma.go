@@ -19,6 +19,9 @@ func nics(_ context.Context, s *System) (lines []Result) {
 	if len(h.NICs) == 0 {
 		const name = "NICs"
 		if len(h.OnBus)+len(h.GPUs) == 0 {
+			if err := s.sysfs(); err != nil {
+				return unread(name, err)
+			}
 			return one(name, Skip, "no RDMA device, and no GPU that would need one: reads go over TCP or shared memory")
 		}
 		return ill(name, Warn, "no RDMA device", "reads between machines go over TCP through host memory: a fraction of the rate, and both processes' cores at work",
