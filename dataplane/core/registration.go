@@ -31,6 +31,9 @@ type registration struct {
 	kept    bool
 	strayed bool // a twin's read of it is open
 
+	waited    bool          // letStepsIn has waited in vain
+	waitedFor clock.Instant // the last step then
+
 	proven, unproven int // regions
 }
 
@@ -184,17 +187,27 @@ func (c *Core) lockedReach(reach heartbeat.Reach) {
 	c.setReach(reach)
 }
 
-// letStepsIn waits until steps have done what the last one found due. Where nobody steps, nothing is, or that little time is lost.
+// letStepsIn waits until steps have done what the last one found due. Where nobody steps, as where the thread of the steps is the one that
+// registers, one such wait is lost, and not one for every piece.
 func (c *Core) letStepsIn(r *registration) {
-	for end := time.Now().Add(r.pace.window); c.due() && !r.cut.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(r.pace.window); !r.cut.Load(); time.Sleep(time.Millisecond) {
+		step, due := c.due()
+		if !due || r.waited && step == r.waitedFor {
+			return
+		}
+		if !time.Now().Before(end) {
+			r.waited, r.waitedFor = true, step
+			return
+		}
 		c.Wake()
 	}
 }
 
-func (c *Core) due() bool {
+// due reports whether something was due at the last step, and when that was.
+func (c *Core) due() (step clock.Instant, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tracker.Calls(c.now)
+	return c.now, c.tracker.Calls(c.now)
 }
 
 func (r *registration) refused(err error) error {

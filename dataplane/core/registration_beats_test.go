@@ -63,6 +63,30 @@ func TestARegistrationThatTakesLongLosesNoLease(t *testing.T) {
 	}
 }
 
+// TestWhereNobodyStepsARegistrationWaitsOnce: a wait that is not over ends with the time of the tests.
+func TestWhereNobodyStepsARegistrationWaitsOnce(t *testing.T) {
+	l, result := newSlow(t, nil)
+	tr := waitForSlow(l)
+	<-tr.at
+	_, remote := l.grant("r0", 5, blocks(3, 8))
+	l.track(remote, "d-r0", 5)
+	c := l.d.core
+	for due := false; !due; _, due = c.due() {
+		l.step(time.Millisecond)
+	}
+	close(tr.let)
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	r := &registration{pace: registrationPace{window: time.Millisecond}}
+	c.letStepsIn(r)
+	if !r.waited {
+		t.Fatal("not waited at all")
+	}
+	r.pace.window = time.Hour
+	c.letStepsIn(r)
+}
+
 // TestWhoHasRegisteredNothingYetKeepsLeases: rows have nowhere to land, which is no fault of the engine.
 func TestWhoHasRegisteredNothingYetKeepsLeases(t *testing.T) {
 	l := newLab(t, `{}`)
