@@ -96,7 +96,7 @@ func (c *Core) enterEra() {
 	r.in = r.told.Era
 	c.mem.Epoch, c.mem.Secret, c.mem.Base = r.told.Epoch, r.told.Secret, base
 	c.mem.Control.BeginEra(r.told.Epoch, r.told.Secret)
-	c.tracker.Wake(r.told.Epoch, max(c.now, c.clock()))
+	c.tracker.Enter(r.told.Epoch, max(c.now, c.clock())) // the host tells it while we sleep, as a rule
 	r.mapDue = r.blob != nil && r.in != r.spent
 }
 

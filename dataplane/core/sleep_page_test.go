@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
@@ -95,9 +96,16 @@ func TestAHostTellsThatItsRanksSleep(t *testing.T) {
 	d.unregister(1)
 	f.turns(20)
 	is("asleep", 2, stateAsleep)
-	for _, r := range d.ranks {
-		if got := states(shown(t, r.core))["P"]; valueOn(t, r.core, "asleep") != 1 || got != stateAsleep {
-			t.Errorf("a rank: P is %q", got)
+	for range 60 { // the host has told the next era by now, in which nobody has an agent yet
+		f.turns(20)
+	}
+	for i, r := range d.ranks {
+		if got := states(shown(t, r.core))["P"]; valueOn(t, r.core, "asleep") != 1 || got != stateAsleep || valueOn(t, r.core, "tracker_failing") != 0 {
+			t.Errorf("rank %d: P is %q, and %d engines fail", i, got, valueOn(t, r.core, "tracker_failing"))
+		}
+		n := node{core: r.core}
+		if said := n.said(t, log.LoadFailed); len(said) != 0 {
+			t.Errorf("rank %d loads in its sleep: %+v", i, said)
 		}
 	}
 }

@@ -81,8 +81,13 @@ func (t *Tracker) Loaded() bool {
 
 // Wake goes on over a new agent: to owners we are another engine. Off the step, in its place.
 func (t *Tracker) Wake(epoch uint64, now clock.Instant) {
-	t.cfg.Self.Epoch = epoch
 	t.asleep = false
+	t.Enter(epoch, now)
+}
+
+// Enter goes on in another era: to owners we are another engine. Who sleeps has no agent yet, and sleeps on. Off the step, in its place.
+func (t *Tracker) Enter(epoch uint64, now clock.Instant) {
+	t.cfg.Self.Epoch = epoch
 	t.reg.mu.Lock()
 	defer t.reg.mu.Unlock()
 	defer t.sayLong()

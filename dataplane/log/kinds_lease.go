@@ -15,7 +15,7 @@ var leaseDefs = map[Kind]Def{
 	ReaderDead: {
 		"reader_dead", Warning, [2]string{},
 		"this reader's process has died, as its wire says: leases that it alone may read end now, others at their deadlines",
-		"see why it died, or was killed; one that is closed or sleeps is reader_withdrawn",
+		"see why it died, or was killed; one that is closed or sleeps is reader_withdrawn, unless it is of a release that says no farewell",
 	},
 	ReaderWithdrawn: {
 		"reader_withdrawn", Info, [2]string{},

@@ -15,7 +15,7 @@ var remoteDefs = map[Kind]Def{
 	EngineDead: {
 		"engine_dead", Warning, [2]string{"requests"},
 		"its process is gone; {requests} requests that were tracked there are lost, and are to be computed",
-		"see why it died, or was killed; one that is closed or sleeps is engine_withdrawn",
+		"see why it died, or was killed; one that is closed or sleeps is engine_withdrawn, unless it is of a release that says no farewell",
 	},
 	EngineWithdrawn: {
 		"engine_withdrawn", Info, [2]string{"requests"},

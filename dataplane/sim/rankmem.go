@@ -99,7 +99,7 @@ func (r *rankCtx) enterEra() {
 	}
 	r.in = r.told.Era
 	r.beginEra(eraOf{r.told.Epoch, r.told.Secret}, base)
-	r.tracker.Wake(r.epoch, r.now())
+	r.tracker.Enter(r.epoch, r.now())
 	r.mapDue = r.blob != nil && r.in != r.spent
 }
 
