@@ -24,6 +24,7 @@ import (
 // Threads: one at a time.
 type Page struct {
 	file      *os.File
+	content   io.ReaderAt // of file
 	path      string
 	head      Head
 	namespace uint64
@@ -64,7 +65,7 @@ func (w *Writer) Page() (*Page, error) {
 }
 
 func openFile(f *os.File, path string) (*Page, error) {
-	p := &Page{file: f, path: path}
+	p := &Page{file: f, content: f, path: path}
 	if err := p.readHead(); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -185,7 +186,7 @@ func (p *Page) trust() error {
 }
 
 func (p *Page) readAt(b []byte, at int64) error {
-	_, err := p.file.ReadAt(b, at)
+	_, err := p.content.ReadAt(b, at)
 	if errors.Is(err, io.EOF) {
 		return bad("somebody has cut it")
 	}

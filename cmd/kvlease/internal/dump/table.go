@@ -20,8 +20,9 @@ const (
 
 // table is the lease table of a context in another process. A host context has slots only.
 type table struct {
-	pid int
-	now clock.Instant
+	pid  int
+	peek func(pid int, parts ...part) error
+	now  clock.Instant
 
 	control, slots, rows, hot, granted, index, longIDs watch.Table
 
@@ -30,7 +31,7 @@ type table struct {
 
 // openTable checks that what the page says fits what this program knows, before anything is read: the numbers are a peer's.
 func openTable(pid int, s *watch.Snapshot) (*table, error) {
-	t := &table{pid: pid, now: s.Stepped.Add(s.Age)}
+	t := &table{pid: pid, peek: peek, now: s.Stepped.Add(s.Age)}
 	for i := range s.Tables {
 		if at := t.place(s.Tables[i].Name); at != nil {
 			*at = s.Tables[i]
@@ -65,7 +66,7 @@ func openTable(pid int, s *watch.Snapshot) (*table, error) {
 		}
 	}
 	control := make([]byte, record.CtlLen)
-	if err := peek(pid, part{t.control.Addr, control}); err != nil {
+	if err := t.peek(pid, part{t.control.Addr, control}); err != nil {
 		return nil, err
 	}
 	switch c := record.AsControl(control); {
@@ -126,10 +127,10 @@ func (t *table) look(w *window, first uint64, n int) error {
 	if t.hot.Addr != 0 {
 		parts = append(parts, part{at(t.rows, first), w.rows[:n*record.RowLen]}, part{at(t.hot, first), w.hot[:n*lease.HotLen]}, part{at(t.granted, first), w.granted[:n*8]})
 	}
-	if err := peek(t.pid, parts...); err != nil {
+	if err := t.peek(t.pid, parts...); err != nil {
 		return err
 	}
-	return peek(t.pid, part{at(t.slots, first), w.again[:n*record.SlotLen]})
+	return t.peek(t.pid, part{at(t.slots, first), w.again[:n*record.SlotLen]})
 }
 
 // stood reports that slot i was of the same use and in the same state in both looks.
@@ -290,10 +291,10 @@ func (t *table) longID(number uint32, s *record.Slot, l *Lease) error {
 		return nil // the slot has another use by now
 	}
 	id, state := make([]byte, l.idLen), make([]byte, 8)
-	if err := peek(t.pid, part{t.longIDs.Addr + place*record.IDMax, id}); err != nil {
+	if err := t.peek(t.pid, part{t.longIDs.Addr + place*record.IDMax, id}); err != nil {
 		return err
 	}
-	if err := peek(t.pid, part{at(t.slots, uint64(number)), state}); err != nil {
+	if err := t.peek(t.pid, part{at(t.slots, uint64(number)), state}); err != nil {
 		return err
 	}
 	if binary.LittleEndian.Uint64(state) != s.State {
@@ -314,7 +315,7 @@ func (t *table) stockEnds(list []Lease) error {
 	for first := uint64(0); first < t.index.Count; first += indexChunk {
 		n := min(indexChunk, t.index.Count-first)
 		part := part{at(t.index, first), buf[:n*lease.IndexLen]}
-		if err := peek(t.pid, part); err != nil {
+		if err := t.peek(t.pid, part); err != nil {
 			return err
 		}
 		for ; len(part.to) > 0; part.to = part.to[lease.IndexLen:] {
