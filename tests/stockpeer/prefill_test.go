@@ -173,9 +173,8 @@ func TestNothingThatAStockPeerSendsStopsUs(t *testing.T) { // S01, S02, S03 end 
 		}
 	}
 	until(t, "all messages have arrived", func() bool { return p.stat("notifs_received") >= before+uint64(len(messages)) })
-	if n := p.stat("malformed_stock") + p.stat("malformed_native"); n < 8 {
-		t.Errorf("%d malformed messages counted", n)
-	}
+	// Heartbeats are among what was received, so that the last of the messages may be on their way still.
+	until(t, "what is malformed is counted", func() bool { return p.stat("malformed_stock")+p.stat("malformed_native") >= 8 })
 	p.none("freed", "", duration+extension/4) // the lease stands, and heartbeats still count
 	read(d, "r1", params)
 	readWell(d, "r1")
