@@ -227,7 +227,7 @@ func (c *simCmd) random(w *world) error {
 	}
 	switch {
 	case c.Out != "":
-		if werr := c.drawn.Write(func(to io.Writer) error { _, err := to.Write(s.Print()); return err }); werr != nil {
+		if werr := c.drawn.WriteBytes(s.Print()); werr != nil {
 			return werr
 		}
 		fmt.Fprintln(w.stdout, "written to", c.Out)

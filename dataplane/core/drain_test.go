@@ -11,6 +11,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/stream"
+	"github.com/kvlease/kvlease/internal/await"
 )
 
 func TestAReaderThatDrainsReleasesAllThatItWillNeverRead(t *testing.T) {
@@ -125,11 +126,11 @@ func TestACloseEndsADrainThatIsStillWaiting(t *testing.T) {
 	_, remote := u.grant("r1", 7, blocks(3, 8))
 	u.d.await(t, record.EvEngineUp)
 	u.track(remote, "d-r1", 70)
-	u.d.until(t, func(c *Core) bool { return c.tracker.Tracked() > 0 })
+	u.d.until(t, "D tracks r1", func(c *Core) bool { return c.tracker.Tracked() > 0 })
 	u.hub.Kill(u.p.core.tr.Agent()) // so that it is never told that D does not read, and the clock stands
 	drained := make(chan error, 1)
 	go func() { drained <- u.d.core.Drain(10 * time.Second) }()
-	u.d.until(t, func(c *Core) bool { return c.drainLeft() != "" })
+	u.d.until(t, "D has still to tell P", func(c *Core) bool { return c.drainLeft() != "" })
 	if err := u.d.core.Close(time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -139,15 +140,11 @@ func TestACloseEndsADrainThatIsStillWaiting(t *testing.T) {
 }
 
 // until waits for what a pump brings about.
-func (n *node) until(t *testing.T, ok func(*Core) bool) {
+func (n *node) until(t *testing.T, what string, ok func(*Core) bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	await.True(t, what, func() bool {
 		n.core.mu.Lock()
-		over := ok(n.core)
-		n.core.mu.Unlock()
-		if over {
-			return
-		}
-	}
-	t.Fatal("it has not come about")
+		defer n.core.mu.Unlock()
+		return ok(n.core)
+	})
 }

@@ -119,6 +119,14 @@ func (f *File) Write(fill func(io.Writer) error) error {
 	return err
 }
 
+// WriteBytes is Write of a text that is made already.
+func (f *File) WriteBytes(data []byte) error {
+	return f.Write(func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
 // pour reports whether all of it has been written; an error of fill's own is told as it is.
 func (f *File) pour(to io.Writer, fill func(io.Writer) error) (bool, error) {
 	s := &sink{to: to}
@@ -166,10 +174,7 @@ func WriteFile(path, remedy string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	return f.Write(func(w io.Writer) error {
-		_, err := w.Write(data)
-		return err
-	})
+	return f.WriteBytes(data)
 }
 
 // failed says what cannot be written, why, and what helps.

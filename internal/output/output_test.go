@@ -209,9 +209,10 @@ func TestWhatFillsAFileMayFail(t *testing.T) {
 	}
 }
 
-// TestAPipeHasOneEnd: a reader takes the first close for the end, so the pipe that was looked at must be the one that is written.
-func TestAPipeHasOneEnd(t *testing.T) {
-	pipe := filepath.Join(t.TempDir(), "pipe")
+// opened is a pipe with its reader, opened for writing.
+func opened(t *testing.T) (pipe string, reader *os.File, f *File) {
+	t.Helper()
+	pipe = filepath.Join(t.TempDir(), "pipe")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -219,11 +220,16 @@ func TestAPipeHasOneEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer reader.Close()
-	f, err := Open(pipe, "name another")
-	if err != nil || !f.Through() {
+	t.Cleanup(func() { reader.Close() })
+	if f, err = Open(pipe, "name another"); err != nil || !f.Through() {
 		t.Fatal(f, err)
 	}
+	return pipe, reader, f
+}
+
+// TestAPipeHasOneEnd: a reader takes the first close for the end, so the pipe that was looked at must be the one that is written.
+func TestAPipeHasOneEnd(t *testing.T) {
+	pipe, reader, f := opened(t)
 	if n, err := unix.Read(int(reader.Fd()), make([]byte, 1)); n == 0 {
 		t.Errorf("the pipe has ended before it was written: %v", err)
 	}
@@ -233,7 +239,7 @@ func TestAPipeHasOneEnd(t *testing.T) {
 		text, _ := io.ReadAll(reader)
 		got <- string(text)
 	}()
-	if err := f.Write(func(w io.Writer) error { _, err := io.WriteString(w, want); return err }); err != nil {
+	if err := f.WriteBytes([]byte(want)); err != nil {
 		t.Error(err)
 	}
 	if text := <-got; text != want {
@@ -248,25 +254,13 @@ func TestAReaderThatTakesNothingOrIsGoneIsToldOf(t *testing.T) {
 	defer func(was int) { patienceMs = was }(patienceMs)
 	patienceMs = 10
 	for _, gone := range []bool{false, true} {
-		pipe := filepath.Join(t.TempDir(), "pipe")
-		if err := unix.Mkfifo(pipe, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		reader, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer reader.Close()
-		f, err := Open(pipe, "name another")
-		if err != nil {
-			t.Fatal(err)
-		}
+		pipe, reader, f := opened(t)
 		want := "its reader takes nothing; name another"
 		if gone {
 			reader.Close()
 			want = "nobody reads this pipe; start its reader first, or name another"
 		}
-		err = f.Write(func(w io.Writer) error { _, err := w.Write(make([]byte, 1<<20)); return err })
+		err := f.WriteBytes(make([]byte, 1<<20))
 		if err == nil || err.Error() != pipe+" cannot be written: "+want {
 			t.Errorf("%v, want %s", err, want)
 		}

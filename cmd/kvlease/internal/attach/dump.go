@@ -92,10 +92,7 @@ func (q *subject) dump(ctx context.Context) error {
 		return err
 	}
 	q.out.Read = d
-	return q.index.Write(func(w io.Writer) error {
-		_, err := w.Write(append(index, '\n'))
-		return err
-	})
+	return q.index.WriteBytes(append(index, '\n'))
 }
 
 // plan is how the blocks of one rank come to lie here: every region has room for the request's blocks of all groups, one behind the
