@@ -102,6 +102,9 @@ func TestEachFunctionOfTheDriverThatFailsIsToldByItsNameAndCode(t *testing.T) {
 			}
 			s.Do("fail %s 1 999", symbol)
 			got := everything(s)
+			if n := s.Do("retains 0"); n > 1 && symbol != "cuDevicePrimaryCtxRelease" { // the engine's alone, once it has begun
+				t.Errorf("the device's context is held %d times", n)
+			}
 			if _, ok := borne[symbol]; ok {
 				for _, err := range got {
 					if strings.Contains(err.Error(), symbol+":") {

@@ -126,7 +126,7 @@ func split(regions []transport.Region) (host, device []transport.Region) {
 }
 
 // Register has the inner transport register host memory, and makes handles for device memory, of which the first device's primary context is
-// taken.
+// taken until Close. After a refusal nothing is held that was not held before.
 func (t *Transport) Register(regions []transport.Region) error {
 	host, device := split(regions)
 	if len(device) == 0 {
@@ -137,29 +137,51 @@ func (t *Transport) Register(regions []transport.Region) error {
 	if t.closed {
 		return transport.ErrClosed
 	}
+	first := t.ctx == nil
+	if first {
+		if err := t.begin(int(device[0].Device)); err != nil {
+			return err
+		}
+	}
 	add, err := t.share(device)
 	if err == nil && len(host) > 0 {
 		err = t.inner.Register(host)
 	}
 	if err != nil {
+		if first { // nothing is open over it: peers that were loaded before have no mapping here
+			t.end()
+		}
 		return err
 	}
 	t.regions = append(t.regions, add...)
 	return nil
 }
 
-func (t *Transport) share(regions []transport.Region) (list []shared, err error) {
-	if t.ctx == nil {
-		ctx, err := t.cfg.Driver.Retain(int(regions[0].Device))
-		if err != nil {
-			return nil, err
-		}
-		stream, err := ctx.NewStream()
-		if err != nil {
-			return nil, errors.Join(err, ctx.Release())
-		}
-		t.ctx, t.stream = ctx, stream
+// begin takes the context of a device, and a stream of it. Under the lock.
+func (t *Transport) begin(device int) error {
+	ctx, err := t.cfg.Driver.Retain(device)
+	if err != nil {
+		return err
 	}
+	stream, err := ctx.NewStream()
+	if err != nil {
+		return errors.Join(err, ctx.Release())
+	}
+	t.ctx, t.stream = ctx, stream
+	return nil
+}
+
+// end gives back what begin has taken. A device that is lost refuses, and there is nothing to keep. Under the lock.
+func (t *Transport) end() {
+	if t.ctx == nil {
+		return
+	}
+	_ = t.ctx.EndStream(t.stream)
+	_ = t.ctx.Release()
+	t.ctx, t.stream = nil, 0
+}
+
+func (t *Transport) share(regions []transport.Region) (list []shared, err error) {
 	for _, r := range regions {
 		at, err := t.cfg.Driver.Pointer(r.Addr)
 		if err != nil {
@@ -325,9 +347,6 @@ func (t *Transport) Close() error {
 			_ = t.ctx.EndEvent(s.event)
 		}
 	}
-	if t.ctx != nil {
-		_ = t.ctx.EndStream(t.stream)
-		_ = t.ctx.Release()
-	}
+	t.end()
 	return nil
 }

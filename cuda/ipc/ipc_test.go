@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kvlease/kvlease/cuda"
+	"github.com/kvlease/kvlease/cuda/fakecuda"
+	"github.com/kvlease/kvlease/cuda/fakecuda/faketest"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/internal/child"
 )
@@ -298,6 +300,61 @@ func TestWhatCannotBeSharedIsNotRegistered(t *testing.T) {
 	} {
 		if err := tr.Register([]transport.Region{{Addr: 4096, Bytes: 4096}, region}); !errors.Is(err, transport.ErrInvalid) || len(tr.regions) != 1 || len(tr.inner.(*wire).registered) != 0 {
 			t.Errorf("%s: %v, %d regions, %d of the wire", name, err, len(tr.regions), len(tr.inner.(*wire).registered))
+		}
+	}
+}
+
+// TestARefusedRegistrationHoldsNoContext: whichever function of the driver refuses, or the wire does. What refuses to let go leaves what it holds.
+func TestARefusedRegistrationHoldsNoContext(t *testing.T) {
+	s := faketest.New(t)
+	driver, err := cuda.Open(s.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := map[string]bool{}
+	for _, symbol := range append(cuda.Symbols(), "") { // "": the wire
+		symbol = strings.TrimSuffix(symbol, "_v2")
+		for call := 1; call <= 2; call++ { // one for each region
+			s.Do("reset")
+			s.Do("engine 0 1")
+			addr, err := fakecuda.Alloc(s.Path, "device", 0, 4*ownerBytes, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := &wire{}
+			tr, err := New(w, Config{Driver: driver, ReadsMax: 1, DescsMax: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			regions := []transport.Region{{Addr: 4096, Bytes: 4096}, {Addr: addr, Bytes: 8, Mem: transport.VRAM}, {Addr: addr + ownerBytes, Bytes: 8, Mem: transport.VRAM}}
+			if symbol == "" {
+				w.refuse = transport.ErrInvalid
+			} else {
+				s.Do("fail %s %d 999", symbol, call)
+			}
+			err = tr.Register(regions)
+			refused[symbol] = refused[symbol] || err != nil
+			if n := s.Do("retains 0"); err != nil && n != 1 {
+				t.Errorf("%q, call %d: held %d times after %v, want the engine's hold only", symbol, call, n, err)
+			}
+			w.refuse = nil
+			if err != nil {
+				err = tr.Register(regions)
+			}
+			if n := s.Do("retains 0"); err != nil || n != 2 {
+				t.Errorf("%q, call %d: registered once more: %v, held %d times", symbol, call, err, n)
+			}
+			if err := tr.Close(); err != nil {
+				t.Error(err)
+			}
+			if n := s.Do("retains 0"); n != 1 && symbol != "cuDevicePrimaryCtxRelease" {
+				t.Errorf("%q, call %d: held %d times after Close", symbol, call, n)
+			}
+		}
+	}
+	for _, symbol := range []string{"", "cuDevicePrimaryCtxRetain", "cuStreamCreate", "cuPointerGetAttributes", "cuIpcGetMemHandle"} {
+		if !refused[symbol] {
+			t.Errorf("a registration that %q refuses was not seen", symbol)
 		}
 	}
 }

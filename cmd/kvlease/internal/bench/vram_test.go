@@ -66,9 +66,12 @@ func TestDeviceMemoryIsTouchedThroughItsDriverAlone(t *testing.T) {
 		t.Errorf("left: active %d, current %d, %v", do("active 1"), do("current"), err)
 	}
 
-	do("fail cuMemAlloc 1 2")
-	if _, err := openMemory("vram", block, false, 0); err == nil || !strings.Contains(err.Error(), "CUDA_ERROR_OUT_OF_MEMORY") || do("active 0") != 0 {
-		t.Errorf("without room: active %d, %v", do("active 0"), err)
+	for _, symbol := range []string{"cuDeviceGetCount", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuMemAlloc", "cuPointerSetAttribute"} {
+		do("fail %s 1 2", symbol)
+		if _, err := openMemory("vram", block, false, 0); err == nil || !strings.Contains(err.Error(), symbol+": CUDA_ERROR_OUT_OF_MEMORY") ||
+			do("active 0") != 0 || do("retains 0") != 0 || do("current") != 99 {
+			t.Errorf("%s: active %d, held %d times, current %d, %v", symbol, do("active 0"), do("retains 0"), do("current"), err)
+		}
 	}
 	t.Setenv("KVLEASE_CUDA", filepath.Join(t.TempDir(), "none.so"))
 	if _, err := openMemory("vram", block, false, 0); !errors.Is(err, transport.ErrUnavailable) {

@@ -57,6 +57,29 @@ func (r *rig) bad(c *Cache, request string, list ...uint32) uint64 {
 	return n
 }
 
+// TestACacheThatCouldNotBeTakenHoldsNoContext: whichever function of the driver refuses.
+func TestACacheThatCouldNotBeTakenHoldsNoContext(t *testing.T) {
+	r := newRig(t)
+	refused := 0
+	for _, symbol := range cuda.Symbols() {
+		symbol = strings.TrimSuffix(symbol, "_v2")
+		r.Do("reset")
+		r.Do("fail %s 1 999", symbol)
+		c, err := Open(r.driver, 1, r.shape)
+		if err == nil {
+			err = c.Close()
+		} else {
+			refused++
+		}
+		if n := r.Do("retains 1"); n != 0 && symbol != "cuDevicePrimaryCtxRelease" {
+			t.Errorf("%s: held %d times after %v", symbol, n, err)
+		}
+	}
+	if refused < 5 {
+		t.Errorf("%d functions refused", refused)
+	}
+}
+
 func TestBlocksAreLookedAtOnTheDevice(t *testing.T) {
 	r := newRig(t)
 	c := r.open()
