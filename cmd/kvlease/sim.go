@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/kvlease/kvlease/dataplane/sim"
 	"github.com/kvlease/kvlease/internal/output"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 type simCmd struct {
@@ -242,17 +243,9 @@ func (c *simCmd) smaller(w *world, s sim.Schedule) sim.Schedule {
 	fmt.Fprintf(w.stderr, "making it smaller, for at most %v\n", c.Shrink)
 	s, res := sim.Shrink(s, c.Shrink, calledOff(w))
 	if res != nil && !res.OK() {
-		fmt.Fprintf(w.stdout, "%s of %s do it: %v\n", counted(len(s.Actions), "action"), counted(len(s.Engines), "engine"), res.Violations[0])
+		fmt.Fprintf(w.stdout, "%s of %s do it: %v\n", plural.Counted(len(s.Actions), "action", "actions"), plural.Counted(len(s.Engines), "engine", "engines"), res.Violations[0])
 	}
 	return s
-}
-
-// counted is a number with its word, like 2 leases.
-func counted(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return fmt.Sprintf("%d %ss", n, word)
 }
 
 // run carries a schedule out and tells what came of it.
@@ -290,7 +283,7 @@ func (c *simCmd) summary(w *world, res *sim.Result) {
 		failed += n
 	}
 	fmt.Fprintf(w.stdout, "%s granted, %s accepted, %d not, %s compared, %s\n",
-		counted(res.Granted, "lease"), counted(res.Done, "read"), failed, counted(res.Compared, "block"), counted(res.Steps, "step"))
+		plural.Counted(res.Granted, "lease", "leases"), plural.Counted(res.Done, "read", "reads"), failed, plural.Counted(res.Compared, "block", "blocks"), plural.Counted(res.Steps, "step", "steps"))
 	for _, v := range res.Violations {
 		fmt.Fprintln(w.stdout, "BROKEN", v)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/sim"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // lanesMax is how many requests of an engine get a lane of their own; the others are counted in its label.
@@ -254,7 +255,7 @@ func (c *chart) chart(res *sim.Result) *timeline.Chart {
 	if name == "" {
 		name = fmt.Sprintf("seed %d", c.s.Seed)
 	}
-	story := fmt.Sprintf("%s granted, %s accepted, %s compared.", counted(res.Granted, "lease"), counted(res.Done, "read"), counted(res.Compared, "block"))
+	story := fmt.Sprintf("%s granted, %s accepted, %s compared.", plural.Counted(res.Granted, "lease", "leases"), plural.Counted(res.Done, "read", "reads"), plural.Counted(res.Compared, "block", "blocks"))
 	if n := len(res.Violations); n > 0 {
 		story += fmt.Sprintf(" BROKEN: %s.", res.Violations[0])
 		if n > 1 {

@@ -7,6 +7,8 @@ import (
 	"io"
 	"regexp"
 	"strings"
+
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // againMax is how many tests are played once more; if more have failed it is not the machine.
@@ -44,7 +46,7 @@ func PlayTests(play Play, packages []string, log, out io.Writer) error {
 		}
 	}
 	if len(held) > 0 {
-		fmt.Fprintf(out, "\n%s held only when played once more: %s\n", tests(len(held)), names(held))
+		fmt.Fprintf(out, "\n%s held only when played once more: %s\n", plural.Counted(len(held), "test", "tests"), names(held))
 	}
 	if len(twice) > 0 {
 		err = errors.Join(err, fmt.Errorf("%s, also when played once more", failed(twice)))
@@ -75,15 +77,8 @@ func playOnce(play Play, args []string, log, out io.Writer) ([]Failure, Outcomes
 	return failures, outcomes, errors.Join(err, outcomes.ReadGo(&whole))
 }
 
-func tests(n int) string {
-	if n == 1 {
-		return "1 test"
-	}
-	return fmt.Sprint(n, " tests")
-}
-
 func failed(failures []Failure) string {
-	return fmt.Sprintf("%s failed: %s", tests(len(failures)), names(failures))
+	return fmt.Sprintf("%s failed: %s", plural.Counted(len(failures), "test", "tests"), names(failures))
 }
 
 func names(failures []Failure) string {

@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // writeEngine prints what the side channel has told.
@@ -127,7 +128,7 @@ func (r *Report) writeReads(w io.Writer) {
 }
 
 func (b *Board) state() string {
-	s := text.Counted(int(b.Held), "lease", "leases") + " held in the first " + text.Counted(int(b.Looked), "slot", "slots")
+	s := plural.Counted(b.Held, "lease", "leases") + " held in the first " + plural.Counted(b.Looked, "slot", "slots")
 	if b.Draining {
 		s += ", draining: it takes no new work"
 	}
@@ -152,7 +153,7 @@ func (q *RequestReport) write(w io.Writer) {
 	fmt.Fprintf(w, "  request      %s\n", plain(q.ID))
 	for _, r := range q.Rows {
 		if r.Held {
-			fmt.Fprintf(w, "    pp %d rank %d: held, %s so far, until %.3f s of its host's CLOCK_BOOTTIME\n", r.PP, r.Rank, text.Counted(int(r.Beats), "heartbeat", "heartbeats"), float64(r.DeadlineUs)/1e6)
+			fmt.Fprintf(w, "    pp %d rank %d: held, %s so far, until %.3f s of its host's CLOCK_BOOTTIME\n", r.PP, r.Rank, plural.Counted(r.Beats, "heartbeat", "heartbeats"), float64(r.DeadlineUs)/1e6)
 		} else {
 			fmt.Fprintf(w, "    pp %d rank %d: ended\n", r.PP, r.Rank)
 		}
@@ -161,7 +162,7 @@ func (q *RequestReport) write(w io.Writer) {
 		fmt.Fprintf(w, "    ends by itself in %s, whatever heartbeats say\n", seconds(*q.FixedLeftMs))
 	}
 	if q.Beats > 0 {
-		fmt.Fprintf(w, "    %s to each rank; handed to the transport in %s\n", text.Counted(int(q.Beats), "heartbeat", "heartbeats"), q.Send)
+		fmt.Fprintf(w, "    %s to each rank; handed to the transport in %s\n", plural.Counted(q.Beats, "heartbeat", "heartbeats"), q.Send)
 		switch {
 		case q.Applied != nil:
 			fmt.Fprintf(w, "    a notification until its row showed it: %s\n", *q.Applied)

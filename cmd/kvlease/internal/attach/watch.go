@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/handshake"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Look is one more look at an engine: a line of --watch.
@@ -150,7 +150,7 @@ func (s *session) tellLook(l *Look) error {
 			line += "  " + l.Board.state()
 		}
 		if r := l.Row; r != nil && r.Held {
-			line += "  request held, " + text.Counted(int(r.Beats), "heartbeat", "heartbeats")
+			line += "  request held, " + plural.Counted(r.Beats, "heartbeat", "heartbeats")
 		} else if r != nil {
 			line += "  request ended"
 		}

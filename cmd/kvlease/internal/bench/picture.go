@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/internal/plural"
 	"github.com/kvlease/kvlease/internal/svg"
 )
 
@@ -100,7 +101,7 @@ func (r *Result) WriteSVG(w io.Writer) error {
 		groups      []group
 	}{
 		{"One notification, until P has acted on it", "us", []group{latency}},
-		{text.Counted(int(r.Burst), "notification", "notifications") + " at once", "a second", []group{burst}},
+		{plural.Counted(r.Burst, "notification", "notifications") + " at once", "a second", []group{burst}},
 		{"Reads: bytes a second", "GB/s", rates},
 		{"Reads: until the first word of the first block was seen", "us", first},
 		{"Reads: what is added to raw, round by round", "us", adds},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/soak"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Result is what was measured. Every figure is the median of the rounds' medians with the least and the most of them.
@@ -105,7 +106,7 @@ func (r *Result) where() string {
 
 func (r *Result) how() string {
 	s := fmt.Sprintf("Medians of %s of %s each way, the ways by turns; in brackets the least and the most of the rounds.",
-		text.Counted(r.Rounds, "round", "rounds"), text.Counted(r.Samples, "sample", "samples"))
+		plural.Counted(r.Rounds, "round", "rounds"), plural.Counted(r.Samples, "sample", "samples"))
 	if r.Load > float64(r.Machine.Cores) {
 		s += fmt.Sprintf(" Load %.1f: the cores were shared with others.", r.Load)
 	}

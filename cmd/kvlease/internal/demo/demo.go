@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Config is what a demo needs.
@@ -119,7 +119,7 @@ func Describe() string {
 		for _, v := range s.variants {
 			runs = append(runs, v.String())
 		}
-		fmt.Fprintf(&b, "  %s  %-17s %s: %s\n", s.key, s.title, text.Counted(len(runs), "run", "runs"), strings.Join(runs, "; "))
+		fmt.Fprintf(&b, "  %s  %-17s %s: %s\n", s.key, s.title, plural.Counted(len(runs), "run", "runs"), strings.Join(runs, "; "))
 	}
 	return b.String()
 }
@@ -266,7 +266,7 @@ func (r *Result) close(say *narrator, chosen []sceneDef) {
 		say.line("%s %s", say.paint.warn("SKIPPED"), short(f))
 	}
 	if r.Repeats > 0 {
-		say.line("%s", say.paint.warn(text.Counted(int(r.Repeats), "run was", "runs were")+" played again after the machine stood still in them"))
+		say.line("%s", say.paint.warn(plural.Counted(r.Repeats, "run was", "runs were")+" played again after the machine stood still in them"))
 	}
 	if r.Kept {
 		say.line("%s", say.paint.good(fmt.Sprintf("all %d promises kept in %.0f s", len(r.Promises), r.Seconds)))

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // pressedP: P needs blocks and takes some leases back.
@@ -38,7 +38,7 @@ func pressedP(s *stage) error {
 			}
 		}
 	}
-	s.tell("P needs %d blocks: %s taken back in %.0f ms, their blocks overwritten", wanted, text.Counted(len(taken), "lease", "leases"), ms(after))
+	s.tell("P needs %d blocks: %s taken back in %.0f ms, their blocks overwritten", wanted, plural.Counted(len(taken), "lease", "leases"), ms(after))
 	var told jsonl.Report // the last one
 	for id := range taken {
 		gone, err := s.d.await(s.ctx, `"lease_gone" of `+id, answerMax, markD, isEvent("lease_gone", id))
@@ -82,7 +82,7 @@ func pressedP(s *stage) error {
 
 	s.mark(laneP, timeline.Lease, granted, last.TimeNS, fmt.Sprintf("%d leases on %d blocks", requests, requests*each))
 	s.mark(laneP, timeline.Revoked, last.TimeNS, 0, "taken back")
-	s.mark(laneP, timeline.Lease, last.TimeNS, end.TimeNS, text.Counted(requests-len(taken), "lease", "leases"))
+	s.mark(laneP, timeline.Lease, last.TimeNS, end.TimeNS, plural.Counted(requests-len(taken), "lease", "leases"))
 	s.mark(laneP, timeline.Completed, end.TimeNS, 0, "freed: "+end.Reason)
 	s.mark(laneD, timeline.Waiting, granted, asked, fmt.Sprintf("%d requests wait", requests))
 	s.mark(laneD, timeline.Told, told.TimeNS, 0, "lease_gone")

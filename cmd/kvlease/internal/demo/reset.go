@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // loadMax is what loading an engine's metadata into NIXL takes at most (design, section 10: 1 to 60 ms).
@@ -40,7 +40,7 @@ func resetLink(s *stage) error {
 	}
 	lost := s.freedBefore()
 	silent := s.silence(cut, bootNow())
-	s.tell("in two leases P was without a heartbeat for %.0f ms at most, and lost %s", ms(silent), text.Counted(int(lost), "lease", "leases"))
+	s.tell("in two leases P was without a heartbeat for %.0f ms at most, and lost %s", ms(silent), plural.Counted(lost, "lease", "leases"))
 	var bad, bytes float64
 	asked := bootNow()
 	for _, id := range ids {

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/jsonl"
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // fixedTimeout is what P held blocks for before there were leases (VLLM_NIXL_ABORT_REQUEST_TIMEOUT).
@@ -274,7 +274,7 @@ func overload(s *stage) error {
 	window := time.Duration(to.at - from.at)
 	batches, beats := to.batches-from.batches, to.beats-from.beats
 	early := s.freedBefore()
-	s.tell("in %.2f s P heard %s with %s: %.0f a batch, one batch per %.0f ms", window.Seconds(), text.Counted(int(batches), "batch", "batches"), text.Counted(int(beats), "heartbeat", "heartbeats"),
+	s.tell("in %.2f s P heard %s with %s: %.0f a batch, one batch per %.0f ms", window.Seconds(), plural.Counted(batches, "batch", "batches"), plural.Counted(beats, "heartbeat", "heartbeats"),
 		float64(beats)/float64(max(1, batches)), ms(window)/float64(max(1, batches)))
 
 	markD := s.d.mark()
@@ -315,7 +315,7 @@ func overload(s *stage) error {
 	s.mark(laneP, timeline.FirstTerm, granted+uint64(s.cfg.Lease), 0, "")
 	s.mark(laneP, timeline.Completed, last, 0, "freed: completed")
 	s.mark(laneD, timeline.Waiting, granted, asked, fmt.Sprintf("%d requests wait", requests))
-	s.mark(laneD, timeline.Read, asked, last, text.Counted(int(done), "read", "reads"))
+	s.mark(laneD, timeline.Read, asked, last, plural.Counted(done, "read", "reads"))
 	s.moment(asked, "D reads all")
 	return nil
 }

@@ -125,6 +125,26 @@ func TestEachHarmIsNamedWithItsRemedy(t *testing.T) {
 			r.put("sys/fs/cgroup/memory.max", "1073741824")
 			r.put("sys/fs/cgroup/memory.current", "536870912")
 		}, "cgroup memory", Warn, "512MB of 1.0GB", "MemoryMax"},
+		{"a memory limit of an engine in a container of its own", "no-nic", func(r *rig) {
+			r.put("proc/77/cgroup", "0::/engine.slice/p.service") // as whoever looks sees it, and so is the root of its mount
+			r.put("proc/77/mountinfo", "30 23 0:26 /engine.slice/p.service /sys/fs/cgroup rw - cgroup2 cgroup2 rw")
+			r.put("sys/fs/cgroup/engine.slice/p.service/memory.max", "1073741824")
+			r.put("sys/fs/cgroup/engine.slice/p.service/memory.current", "536870912")
+			r.PID = "77"
+		}, "cgroup memory", Warn, "512MB of 1.0GB", "MemoryMax"},
+		{"a cgroup that is not there", "no-nic", func(r *rig) { r.remove("sys/fs/cgroup") }, "cgroup memory", Skip, "not seen", ""},
+		{"a cgroup of processors that is not there", "no-nic", func(r *rig) { r.remove("sys/fs/cgroup") }, "cgroup processor time", Skip, "not seen", ""},
+		{"a memory limit that is no number", "no-nic", func(r *rig) { r.put("sys/fs/cgroup/engine.slice/memory.max", "-1") }, "cgroup memory", Skip, "not seen", ""},
+		{"a quota that is no number", "no-nic", func(r *rig) { r.put("sys/fs/cgroup/engine.slice/cpu.max", "much 100000") }, "cgroup processor time", Skip, "not seen", ""},
+		{"a quota of no period", "no-nic", func(r *rig) { r.put("sys/fs/cgroup/engine.slice/cpu.max", "5000") }, "cgroup processor time", Skip, "not seen", ""},
+		{"a memory limit that cannot be read beside one that is far", "no-nic", func(r *rig) {
+			r.put("sys/fs/cgroup/memory.max/x", "a folder is read by nobody")
+			r.put("sys/fs/cgroup/engine.slice/memory.max", "68719476736")
+			r.put("sys/fs/cgroup/engine.slice/memory.current", "1073741824")
+		}, "cgroup memory", Skip, "1.0GB of 64GB", ""},
+		{"a memory limit of which nobody knows what is used", "no-nic", func(r *rig) {
+			r.put("sys/fs/cgroup/engine.slice/memory.max", "68719476736")
+		}, "cgroup memory", Skip, "not seen", ""},
 		{"the tightest of several memory limits", "no-nic", func(r *rig) {
 			r.put("sys/fs/cgroup/engine.slice/memory.max", "68719476736")
 			r.put("sys/fs/cgroup/engine.slice/p.service/memory.max", "1073741824")
@@ -176,6 +196,8 @@ func hold(t *testing.T, machine string, harm func(*rig), line string, want State
 
 // v1 mounts the controllers one by one, as older systems do.
 func v1(r *rig) {
+	r.put("sys/fs/cgroup/memory/p/memory.stat", "")
+	r.put("sys/fs/cgroup/cpu/p/cpu.stat", "")
 	r.put("proc/self/cgroup", "9:name=systemd:/\n4:memory:/p\n1:cpu,cpuacct:/p\n0::/")
 	r.put("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"+
 		"35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw")

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cuda/fabric"
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // driverFixes are what to do when the driver's library has nothing to say.
@@ -45,7 +45,7 @@ func gpuDriver(_ context.Context, s *System) []Result {
 		case module != "":
 			kind = ", closed kernel modules"
 		}
-		return one(name, Pass, fmt.Sprintf("%s%s; %s", h.Driver, kind, text.Counted(len(h.GPUs), "GPU", "GPUs")))
+		return one(name, Pass, fmt.Sprintf("%s%s; %s", h.Driver, kind, plural.Counted(len(h.GPUs), "GPU", "GPUs")))
 	}
 	if len(h.OnBus) == 0 && errors.Is(h.GPUErr, fabric.ErrNoLibrary) && !errors.Is(h.GPUErr, fabric.ErrNamed) {
 		if err := s.sysfs(); err != nil {
@@ -62,7 +62,7 @@ func gpuDriver(_ context.Context, s *System) []Result {
 	}
 	value := h.GPUErr.Error()
 	if n := len(h.OnBus); n > 0 {
-		value = fmt.Sprintf("%s; %s on the bus (%s)", value, text.Counted(n, "NVIDIA GPU", "NVIDIA GPUs"), strings.Join(h.OnBus, ", "))
+		value = fmt.Sprintf("%s; %s on the bus (%s)", value, plural.Counted(n, "NVIDIA GPU", "NVIDIA GPUs"), strings.Join(h.OnBus, ", "))
 	}
 	return ill(name, Fail, value, "without it no GPU memory can be registered", "%s", fix)
 }

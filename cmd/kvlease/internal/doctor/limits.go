@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // limit is a resource limit of a process; noLimit stands for unlimited.
@@ -109,7 +110,7 @@ func lockedMemory(_ context.Context, s *System) []Result {
 	if l.soft < lockEnough {
 		state = Fail
 	}
-	return ill(name, state, fmt.Sprintf("%s, with %s", size(l.soft), text.Counted(usable, "RDMA NIC", "RDMA NICs")),
+	return ill(name, state, fmt.Sprintf("%s, with %s", size(l.soft), plural.Counted(usable, "RDMA NIC", "RDMA NICs")),
 		"each NIC locks host memory that is registered with it, each one anew; past the limit registration is refused",
 		"ulimit -l unlimited; in a unit LimitMEMLOCK=infinity; in a container --ulimit memlock=-1")
 }

@@ -30,18 +30,32 @@ func memoryLimit(_ context.Context, s *System) []Result {
 		limitFile, usedFile = "memory.limit_in_bytes", "memory.usage_in_bytes"
 	}
 	least, where := uint64(noLimit), ""
-	for _, dir := range dirs {
-		if n, err := strconv.ParseUint(rdma.Text(dir, limitFile), 10, 64); err == nil && n < unlimitedV1 && n < least {
+	unseen := each(dirs, limitFile, func(dir, text string) error {
+		if text == "max" {
+			return nil
+		}
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err == nil && n < unlimitedV1 && n < least {
 			least, where = n, dir
 		}
-	}
-	if where == "" {
+		return err
+	})
+	switch {
+	case where == "" && unseen != nil:
+		return unread(name, unseen)
+	case where == "":
 		return one(name, Pass, "no limit")
 	}
-	used, _ := strconv.ParseUint(rdma.Text(where, usedFile), 10, 64)
+	used, err := strconv.ParseUint(rdma.Text(where, usedFile), 10, 64)
+	if err != nil {
+		return unread(name, fmt.Errorf("what is used of %s (%s): %w", size(least), where, err))
+	}
 	value := fmt.Sprintf("%s of %s used (%s)", size(used), size(least), where)
 	const roomLeast = 2 << 30 // the core's heap may grow to 1 GiB (core_memory_max), and NIXL with UCX takes tens of MiB a rank
 	if least-min(used, least) >= roomLeast {
+		if unseen != nil {
+			return unread(name, fmt.Errorf("%w; of those that are seen: %s", unseen, value))
+		}
 		return one(name, Pass, value)
 	}
 	return ill(name, Warn, value, "used counts files that the kernel can drop, so it may be well; but past the limit the kernel kills the engine, and with it every lease. "+

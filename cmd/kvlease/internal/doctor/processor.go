@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cuda/fabric"
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // cpusGood is how many processors an engine wants: its loop, the pump or the core, the transport's thread, and one for all else.
@@ -54,14 +54,22 @@ func cpuQuota(_ context.Context, s *System) []Result {
 	if err != nil {
 		return unread(name, err)
 	}
+	file := "cpu.max"
+	if v1 {
+		file = "cpu.cfs_quota_us"
+	}
 	least, where := 0.0, ""
-	for _, dir := range dirs {
-		quota, period := quotaOf(dir, v1)
-		if quota > 0 && period > 0 && (where == "" || quota/period < least) {
+	unseen := each(dirs, file, func(dir, text string) error {
+		quota, period, err := quotaOf(dir, text, v1)
+		if err == nil && quota > 0 && (where == "" || quota/period < least) {
 			least, where = quota/period, dir
 		}
-	}
-	if where == "" {
+		return err
+	})
+	switch {
+	case where == "" && unseen != nil:
+		return unread(name, unseen)
+	case where == "":
 		return one(name, Pass, "no limit")
 	}
 	value := fmt.Sprintf("%.3g processors (%s)", least, where)
@@ -74,17 +82,22 @@ func cpuQuota(_ context.Context, s *System) []Result {
 		"set no quota (docker without --cpus, Kubernetes without a CPU limit), give whole processors by a cpuset instead")
 }
 
-// quotaOf is what a cgroup may use in a period, both in µs; 0: all.
-func quotaOf(dir string, v1 bool) (quota, period float64) {
+// quotaOf is what a cgroup may use in a period, both in µs, by what its file holds; a quota of 0 or less: all.
+func quotaOf(dir, text string, v1 bool) (quota, period float64, err error) {
+	a, b, _ := strings.Cut(text, " ") // "max 100000": no limit
 	if v1 {
-		quota, _ = strconv.ParseFloat(rdma.Text(dir, "cpu.cfs_quota_us"), 64)
-		period, _ = strconv.ParseFloat(rdma.Text(dir, "cpu.cfs_period_us"), 64)
-		return max(quota, 0), period
+		b = rdma.Text(dir, "cpu.cfs_period_us")
 	}
-	a, b, _ := strings.Cut(rdma.Text(dir, "cpu.max"), " ") // "max 100000": no limit
-	quota, _ = strconv.ParseFloat(a, 64)
-	period, _ = strconv.ParseFloat(b, 64)
-	return quota, period
+	if a == "max" || a == "-1" {
+		return 0, 0, nil
+	}
+	if quota, err = strconv.ParseFloat(a, 64); err != nil {
+		return 0, 0, err
+	}
+	if period, err = strconv.ParseFloat(b, 64); err == nil && !(period > 0) {
+		err = fmt.Errorf("a period of %q", b)
+	}
+	return quota, period, err
 }
 
 func isolation(_ context.Context, s *System) []Result {
@@ -104,7 +117,7 @@ func isolation(_ context.Context, s *System) []Result {
 	case len(isolated) == 0:
 		return one(name, Pass, "none")
 	case len(ours) == 0:
-		return one(name, Pass, text.Counted(len(isolated), "is", "are")+" isolated, none of them the process's")
+		return one(name, Pass, plural.Counted(len(isolated), "is", "are")+" isolated, none of them the process's")
 	case len(list) == 1:
 		return one(name, Pass, "the process's only one")
 	}

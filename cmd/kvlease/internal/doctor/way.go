@@ -10,6 +10,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/cuda/fabric"
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // addresses says by which address each RoCE port that is up is reached.
@@ -124,7 +125,7 @@ func redirects(_ context.Context, s *System) []Result {
 	case below == 0:
 		return nil // what passes the root complex anyway is not redirected
 	case len(ports) == 0:
-		return one(name, Pass, fmt.Sprintf("no redirect on the ways of %s below one switch", text.Counted(below, "GPU and its NIC", "GPUs and their NICs")))
+		return one(name, Pass, fmt.Sprintf("no redirect on the ways of %s below one switch", plural.Counted(below, "GPU and its NIC", "GPUs and their NICs")))
 	}
 	commands := make([]string, 0, len(ports))
 	for _, p := range ports {
@@ -146,7 +147,7 @@ func translation(_ context.Context, s *System) []Result {
 	case behind == 0:
 		return one(name, Pass, "none before the GPUs and NICs")
 	case len(list) == 0:
-		return one(name, Pass, fmt.Sprintf("passes through for all of %s", text.Counted(behind, "GPU or NIC", "GPUs and NICs")))
+		return one(name, Pass, fmt.Sprintf("passes through for all of %s", plural.Counted(behind, "GPU or NIC", "GPUs and NICs")))
 	}
 	value := fmt.Sprintf("translates for %s", text.Cut(strings.Join(list, ", "), 200))
 	if s.Arch == "arm64" {

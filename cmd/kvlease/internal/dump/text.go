@@ -11,6 +11,7 @@ import (
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // WriteJSON prints one object in a line.
@@ -63,7 +64,7 @@ func (c *Context) write(b *bytes.Buffer, ends int) {
 		{c.Poisoned, "poisoned: every row is closed, and all leases end"},
 		{c.Draining, "draining: it takes nothing new"},
 		{c.Untaken > 0, pages.Untaken(c.Role, c.Untaken)},
-		{c.LogLost > 0, text.Counted(int(c.LogLost), "record of its log is", "records of its log are") + " lost: nobody takes them, or too seldom"},
+		{c.LogLost > 0, plural.Counted(c.LogLost, "record of its log is", "records of its log are") + " lost: nobody takes them, or too seldom"},
 		{c.Why != "", c.Why},
 	} {
 		if m.is {
@@ -88,9 +89,9 @@ func (m *Memory) String() string {
 	case m.Registering > 0:
 		return fmt.Sprintf("memory: %s of %sB are registered so far", have, text.Bytes(float64(m.Registering)))
 	case m.Unproven > 0:
-		return fmt.Sprintf("memory: %s; that peers can read %s was not shown: memory_unproven in its log", have, text.Counted(int(m.Unproven), "region", "regions"))
+		return fmt.Sprintf("memory: %s; that peers can read %s was not shown: memory_unproven in its log", have, plural.Counted(m.Unproven, "region", "regions"))
 	case m.Proven > 0:
-		return fmt.Sprintf("memory: %s; of %s a page was read back as by a peer", have, text.Counted(int(m.Proven), "region", "regions"))
+		return fmt.Sprintf("memory: %s; of %s a page was read back as by a peer", have, plural.Counted(m.Proven, "region", "regions"))
 	}
 	if m.Registered == 0 && m.Asleep {
 		return "memory: unregistered on purpose, it sleeps"
@@ -102,7 +103,7 @@ func (m *Memory) String() string {
 }
 
 func (c *Context) totals() string {
-	s := text.Counted(int(c.Held), "lease", "leases") + " with " + text.Counted(int(c.Blocks), "block", "blocks")
+	s := plural.Counted(c.Held, "lease", "leases") + " with " + plural.Counted(c.Blocks, "block", "blocks")
 	if c.BlockBytes > 0 {
 		s += fmt.Sprintf(" (%sB)", text.Bytes(float64(c.Blocks*c.BlockBytes)))
 	}
@@ -157,7 +158,7 @@ func (o *Owner) asked() string {
 	if o.AskFails == 0 {
 		return text.Printable(o.Asked)
 	}
-	return fmt.Sprintf("%s: %s in %s (%s)", text.Printable(o.Asked), text.Counted(int(o.AskFails), "failure", "failures"), spanOf(o.AskSinceNs), text.Printable(o.AskWhy))
+	return fmt.Sprintf("%s: %s in %s (%s)", text.Printable(o.Asked), plural.Counted(o.AskFails, "failure", "failures"), spanOf(o.AskSinceNs), text.Printable(o.AskWhy))
 }
 
 // nameCells is what names of readers get, so that one long name leaves the rest readable.
@@ -189,7 +190,7 @@ func (c *Context) writeLeases(b *bytes.Buffer) {
 		})
 	}
 	b.WriteByte('\n')
-	fmt.Fprintf(b, "  %s in memory", text.Counted(len(c.Leases), "slot in use", "slots in use"))
+	fmt.Fprintf(b, "  %s in memory", plural.Counted(len(c.Leases), "slot in use", "slots in use"))
 	var list []string
 	for _, s := range [...]string{"held", "due", "lingers", "ended", "submitted", "expected", "lapsed"} {
 		if states[s] > 0 {
@@ -220,7 +221,7 @@ func (l *Lease) name() string {
 	case l.IDHash != "":
 		return "#" + l.IDHash
 	case l.idLen > 0:
-		return "(an id of " + text.Counted(int(l.idLen), "byte", "bytes") + ")"
+		return "(an id of " + plural.Counted(l.idLen, "byte", "bytes") + ")"
 	case l.State == "submitted":
 		return "(still in the ring)"
 	}

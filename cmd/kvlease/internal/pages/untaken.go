@@ -1,6 +1,6 @@
 package pages
 
-import "github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+import "github.com/kvlease/kvlease/internal/plural"
 
 // Untaken says how many bytes no step of a context has taken, and of whose words: a rank hears its host, any other context its hooks.
 func Untaken(role string, bytes uint64) string {
@@ -8,5 +8,5 @@ func Untaken(role string, bytes uint64) string {
 	if role == "rank" {
 		whose = "its host has said"
 	}
-	return text.Counted(int(bytes), "byte", "bytes") + " of what " + whose + " no step has taken"
+	return plural.Counted(bytes, "byte", "bytes") + " of what " + whose + " no step has taken"
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Pressure is what the machine, or this process, has waited for in a window of time.
@@ -86,7 +86,7 @@ func (p Pressure) since(before Pressure) Pressure {
 func (p Pressure) String() string {
 	s := func(us uint64) float64 { return float64(us) / 1e6 }
 	return fmt.Sprintf("in %.1f s waited for cores %.2f s, memory %.2f s (all %.2f), disks %.2f s (all %.2f); %d major faults here, %d on the machine; %s reclaimed by who wanted them",
-		p.Seconds, s(p.CPUSome), s(p.MemSome), s(p.MemFull), s(p.IOSome), s(p.IOFull), p.MajorFaults, p.MachineMaj, text.Counted(int(p.Reclaimed), "page", "pages"))
+		p.Seconds, s(p.CPUSome), s(p.MemSome), s(p.MemFull), s(p.IOSome), s(p.IOFull), p.MajorFaults, p.MachineMaj, plural.Counted(p.Reclaimed, "page", "pages"))
 }
 
 // Stall is the longest time that a context of a process did not go on, with what the machine waited for around it.

@@ -12,8 +12,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/internal/kernel"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Result is one line of the results.
@@ -93,7 +93,7 @@ func (run *Run) print(w io.Writer) {
 	}{{"P", run.P}, {"D", run.D}} {
 		more := ""
 		if side.p.Handshakes > 0 {
-			more = ", " + text.Counted(int(side.p.Handshakes), "time", "times") + " met an engine anew"
+			more = ", " + plural.Counted(side.p.Handshakes, "time", "times") + " met an engine anew"
 		}
 		if c := side.p.Contexts; len(c) > 0 && c[0].Priority != "" && c[0].Priority != "none" {
 			more += ", pump priority " + c[0].Priority

@@ -133,19 +133,6 @@ func Span(d time.Duration) string {
 	return fmt.Sprintf("%.0fd", s/86400)
 }
 
-// Counted is a number with what it counts.
-func Counted(n int, one, many string) string {
-	return fmt.Sprintf("%d %s", n, Plural(uint64(n), one, many))
-}
-
-// Plural is what so many are called.
-func Plural(n uint64, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
-}
-
 // Column is one of a table: its heading and on which side its cells have their room.
 type Column struct {
 	Head  string

@@ -122,7 +122,7 @@ func TestAListOfNothingIsAList(t *testing.T) {
 	}
 }
 
-// plurals are words for things of which a tool may have found one: behind a number that is not a constant they come from Counted or Plural.
+// plurals are words for things of which a tool may have found one: behind a number that is not a constant they come from package plural.
 var plurals = regexp.MustCompile(`%d (more )?(leases|hits|heartbeats|lines|pages|contexts|runs|reads|handshakes|ranks (are|is|lost)|transfers|times|things|notifications|requests?\))\b`)
 
 func TestNoToolSaysOneLeases(t *testing.T) {
@@ -135,7 +135,7 @@ func TestNoToolSaysOneLeases(t *testing.T) {
 		files++
 		for i, line := range strings.Split(string(src), "\n") {
 			if m := plurals.FindString(line); m != "" && !strings.Contains(line, "allowed:") && !strings.Contains(line, "more than %d") && !constantsOf.MatchString(line) {
-				t.Errorf("%s:%d: %q of a number that may be 1: text.Counted", path, i+1, m)
+				t.Errorf("%s:%d: %q of a number that may be 1: plural.Counted", path, i+1, m)
 			}
 		}
 		return err

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // judge finds how everything of a context stands, once its numbers are there.
@@ -42,17 +42,17 @@ func (e *Engine) judge() {
 		{e.State == Still, Alarm, fmt.Sprintf("no step for %s", spanText(e.Age))},
 		{e.State == Still && e.Untaken > 0, Note, pages.Untaken(e.Role, e.Untaken)},
 		{e.State == Cut, Alarm, "no engine that it knows could be reached for one lease duration"},
-		{e.RanksLost > 0 && !e.gone(), Alarm, text.Counted(int(e.RanksLost), "rank is lost", "ranks are lost") + ": the engine has to be started again"},
+		{e.RanksLost > 0 && !e.gone(), Alarm, plural.Counted(e.RanksLost, "rank is lost", "ranks are lost") + ": the engine has to be started again"},
 		{e.misfit && !e.gone(), Alarm, "its host has another kv_lease_duration: this rank takes nothing"},
 		{e.bare && !e.asleep() && e.Age <= e.stillAfter() && e.Leases+e.Tracked > 0 && !e.gone(), Warn, "no memory is registered: nobody can read from it, and it reads nothing"},
 		{e.asleep() && e.Leases > 0 && !e.gone(), Warn, "it was put to sleep, and has been given leases since: nobody can read them"},
 		{e.State == Drains, Note, "it takes nothing new"},
-		{e.Abandoned > 0, Warn, text.Counted(int(e.Abandoned), "transfer", "transfers") + " may never end, and the blocks stay aside"},
-		{e.Quarantine > 0, Warn, text.Counted(int(e.Quarantine), "read is over whose blocks stay aside", "reads are over whose blocks stay aside")},
-		{e.Late > 0, Note, text.Counted(int(e.Late), "late stock read", "late stock reads") + ": it may have read blocks of another request"},
-		{e.Stale > 0, Note, text.Counted(int(e.Stale), "stale read was", "stale reads were") + " kept out"},
-		{e.LogLost > 0, Note, text.Counted(int(e.LogLost), "record of its log is", "records of its log are") + " lost: nobody takes them, or too seldom"},
-		{e.Unproven > 0, Note, text.Counted(int(e.Unproven), "read", "reads") + " could not be proven"},
+		{e.Abandoned > 0, Warn, plural.Counted(e.Abandoned, "transfer", "transfers") + " may never end, and the blocks stay aside"},
+		{e.Quarantine > 0, Warn, plural.Counted(e.Quarantine, "read is over whose blocks stay aside", "reads are over whose blocks stay aside")},
+		{e.Late > 0, Note, plural.Counted(e.Late, "late stock read", "late stock reads") + ": it may have read blocks of another request"},
+		{e.Stale > 0, Note, plural.Counted(e.Stale, "stale read was", "stale reads were") + " kept out"},
+		{e.LogLost > 0, Note, plural.Counted(e.LogLost, "record of its log is", "records of its log are") + " lost: nobody takes them, or too seldom"},
+		{e.Unproven > 0, Note, plural.Counted(e.Unproven, "read", "reads") + " could not be proven"},
 	} {
 		if t.is {
 			e.Level, e.Trouble = max(e.Level, t.level), append(e.Trouble, t.text)
@@ -229,7 +229,7 @@ func (p *Peer) judgeOwner(e *Engine) {
 
 // words say what is wrong with a peer.
 func (p *Peer) words() string {
-	leases, tracked := text.Counted(int(p.Leases), "lease", "leases"), text.Counted(int(p.Leases), "tracked request", "tracked requests")
+	leases, tracked := plural.Counted(p.Leases, "lease", "leases"), plural.Counted(p.Leases, "tracked request", "tracked requests")
 	switch {
 	case p.Kind == Reads && p.State == unfit:
 		return fmt.Sprintf("%s, which has blocks of %s, does not fit this engine: handshake_misfit in its log", p.Name, tracked)
@@ -259,7 +259,7 @@ func (p *Peer) words() string {
 
 // asked says how often asking an engine for its maps has failed, and why.
 func (p *Peer) asked() string {
-	s := text.Counted(int(p.AskFails), "handshake has failed", "handshakes have failed")
+	s := plural.Counted(p.AskFails, "handshake has failed", "handshakes have failed")
 	if p.AskSince != nil {
 		s += " in " + spanText(*p.AskSince)
 	}

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // pagesMax bounds the pages that are read: names of files cost others nothing.
@@ -76,7 +76,7 @@ func (m *machine) read() (list []*Engine, notes []string, err error) {
 	}
 	refused, unreadable, why := 0, 0, ""
 	if len(paths) > pagesMax {
-		notes = append(notes, fmt.Sprintf("%s left out, this shows %d", text.Counted(len(paths)-pagesMax, "page is", "pages are"), pagesMax))
+		notes = append(notes, fmt.Sprintf("%s left out, this shows %d", plural.Counted(len(paths)-pagesMax, "page is", "pages are"), pagesMax))
 		paths = paths[:pagesMax]
 	}
 	m.remains.Begin()

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Limits of an answer.
@@ -81,7 +81,7 @@ func (r *remote) read(ctx context.Context) (list []*Engine, notes []string) {
 		return []*Engine{{Source: r.url, Name: r.url, key: r.url, why: "it answers, and has no metrics of kvlease"}}, nil
 	}
 	if left > 0 {
-		notes = []string{fmt.Sprintf("%s: %s left out, this shows %d", r.url, text.Counted(left, "context is", "contexts are"), r.engines)}
+		notes = []string{fmt.Sprintf("%s: %s left out, this shows %d", r.url, plural.Counted(left, "context is", "contexts are"), r.engines)}
 	}
 	return list, notes
 }

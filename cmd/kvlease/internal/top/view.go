@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // view is what is on the screen: the model of the terminal's program, and all that its tests look at.
@@ -161,10 +162,10 @@ func (v *view) title() line {
 	if t.Troubled > 0 {
 		pieces = append(pieces, piece{fmt.Sprintf("  %d of %d in trouble", t.Troubled, t.Contexts), red})
 	} else {
-		pieces = append(pieces, piece{text: "  " + text.Counted(t.Contexts, "context", "contexts")})
+		pieces = append(pieces, piece{text: "  " + plural.Counted(t.Contexts, "context", "contexts")})
 	}
 	pieces = append(pieces, piece{text: fmt.Sprintf("  %s %s  %s %s %sB  %s GB/s",
-		count(t.Leases), text.Plural(t.Leases, "lease", "leases"), count(t.Blocks), text.Plural(t.Blocks, "block", "blocks"), text.Bytes(float64(t.Bytes)), gigabytes(t.Rate))})
+		count(t.Leases), plural.Of(t.Leases, "lease", "leases"), count(t.Blocks), plural.Of(t.Blocks, "block", "blocks"), text.Bytes(float64(t.Bytes)), gigabytes(t.Rate))})
 	return of(pieces...)
 }
 

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/probe"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // outliers are the latest ones, collected beside the rest.
@@ -88,15 +88,15 @@ func (o *outliers) take(n *names, engines []string) (list []Outlier, seen uint64
 func what(o *probe.Outlier) string {
 	switch o.Stage {
 	case probe.Posted, probe.Seen, probe.Extended, probe.Renewed:
-		return fmt.Sprintf("message %d of %s", o.What>>32, text.Counted(int(uint32(o.What)), "request", "requests"))
+		return fmt.Sprintf("message %d of %s", o.What>>32, plural.Counted(uint32(o.What), "request", "requests"))
 	case probe.Arrived, probe.Fenced, probe.Reported, probe.Read, probe.ReadFailed:
 		return fmt.Sprintf("track %#x", o.What)
 	case probe.Drained:
 		return fmt.Sprintf("ring position %d", o.What)
 	case probe.Step:
-		return text.Counted(int(o.What), "thing", "things") + " done"
+		return plural.Counted(o.What, "thing", "things") + " done"
 	case probe.Stall:
-		return text.Counted(int(o.What), "notification", "notifications") + " waited"
+		return plural.Counted(o.What, "notification", "notifications") + " waited"
 	}
 	return ""
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/probe"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Report is what was counted since the probe was attached.
@@ -135,7 +136,7 @@ func boolInt(b bool) int {
 
 // lines are the report for people, none of them longer than 80 characters but for names and notes.
 func (r *Report) lines() (head, body, foot []string) {
-	head = append(head, fmt.Sprintf("kvlease trace: %.1f s, %s in %s, %s", r.Seconds, text.Counted(int(r.Counters.Hits), "hit", "hits"), text.Counted(r.Processes, "process", "processes"), text.Counted(len(r.Files), "file", "files")))
+	head = append(head, fmt.Sprintf("kvlease trace: %.1f s, %s in %s, %s", r.Seconds, plural.Counted(r.Counters.Hits, "hit", "hits"), plural.Counted(r.Processes, "process", "processes"), plural.Counted(len(r.Files), "file", "files")))
 	if len(r.Groups) > 0 {
 		head = append(head, "", fmt.Sprintf("%-24s %9s %9s %9s %9s %9s", "", "n", "p50", "p90", "p99", "max"))
 	}
@@ -199,7 +200,7 @@ func (r *Report) troubles() []string {
 		{c.Misses, "hit", "hits", "left out by the kernel"},
 	} {
 		if v.n > 0 {
-			list = append(list, text.Counted(int(v.n), v.one, v.many)+" "+v.text)
+			list = append(list, plural.Counted(v.n, v.one, v.many)+" "+v.text)
 		}
 	}
 	return list
@@ -243,7 +244,7 @@ func (r *Report) writeScreen(w io.Writer, rows, cols int) error {
 	}
 	if room := rows - 1 - len(head) - len(foot); rows > 0 && len(body) > room {
 		room = max(room-1, 1)
-		body = append(slices.Clone(body[:room]), fmt.Sprintf("  and %s: --engine shows fewer", text.Counted(len(body)-room, "more line", "more lines")))
+		body = append(slices.Clone(body[:room]), fmt.Sprintf("  and %s: --engine shows fewer", plural.Counted(len(body)-room, "more line", "more lines")))
 	}
 	all := slices.Concat(head, body, foot)
 	if rows > 0 {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/probe"
+	"github.com/kvlease/kvlease/internal/plural"
 	"github.com/kvlease/kvlease/internal/svg"
 )
 
@@ -88,7 +88,7 @@ func (s scale) x(ns float64) float64 {
 func (r *Report) WriteSVG(w io.Writer) error {
 	p := &svg.Pen{}
 	sub := fmt.Sprintf("%.1f s, %s of trace sites in %s. Each row is a stage: how often it took how long, on a logarithmic axis.",
-		r.Seconds, text.Counted(int(r.Counters.Hits), "hit", "hits"), text.Counted(r.Processes, "process", "processes"))
+		r.Seconds, plural.Counted(r.Counters.Hits, "hit", "hits"), plural.Counted(r.Processes, "process", "processes"))
 	p.Text("title", 20, 34, "start", "kvlease trace")
 	p.Text("story", 20, 54, "start", sub)
 	y := r.legend(p, 66)

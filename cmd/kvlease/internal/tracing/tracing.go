@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/probe"
 	"github.com/kvlease/kvlease/internal/output"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Config of a trace.
@@ -174,7 +174,7 @@ func (t *tracer) scan() error {
 		return err
 	}
 	if hidden > hiddenUsual && len(all) == 0 && len(t.attached) == 0 {
-		t.note(text.Counted(hidden, "process", "processes") + " could not be looked at, among them perhaps the engines: run as root, or add cap_sys_ptrace to the program's capabilities")
+		t.note(plural.Counted(hidden, "process", "processes") + " could not be looked at, among them perhaps the engines: run as root, or add cap_sys_ptrace to the program's capabilities")
 	}
 	for _, p := range all {
 		for _, f := range p.Files {
