@@ -246,14 +246,18 @@ void kvl_nudge(kvl_producer_t *p, uint32_t who, uint32_t sleep);
 /* Runs through the site hook__submit. */
 void kvl_trace_submit(const kvl_producer_t *p, uint32_t tag) KVL_COLD;
 
-/* New work: 0 if it may go on. Poisoned and draining are neighbours: one load. */
-static inline int32_t kvl_gate(kvl_producer_t *p)
+/* Whether the context takes new work no more: it is poisoned, or drains. The two words are neighbours: one load. */
+static inline int kvl_shut(const kvl_ctx_t *ctx)
 {
-	uint64_t closed;
 	_Static_assert(offsetof(kvl_control_t, poisoned) % 8 == 0, "");
 	_Static_assert(offsetof(kvl_control_t, draining) == offsetof(kvl_control_t, poisoned) + 4, "");
-	closed = KVL_LOAD((uint64_t *)(void *)&p->ctx->control->poisoned, ACQUIRE);
-	if (KVL_UNLIKELY(closed != 0 || (p->overflowing && kvl_overflowing(p))))
+	return KVL_LOAD((const uint64_t *)(const void *)&ctx->control->poisoned, ACQUIRE) != 0;
+}
+
+/* New work of a producer: 0 if it may go on. */
+static inline int32_t kvl_gate(kvl_producer_t *p)
+{
+	if (KVL_UNLIKELY(kvl_shut(p->ctx) || (p->overflowing && kvl_overflowing(p))))
 		return kvl_fail_gate(p->ctx);
 	return KVL_OK;
 }

@@ -71,7 +71,7 @@ static int32_t register_all(kvl_ctx_t *ctx, const uint8_t *said, size_t size, ui
 	if (st != KVL_OK)
 		return st;
 	KVL_BEGIN(ctx, KVL_CALL_REGISTER); /* from here on no kvl_close takes the control page away */
-	if (KVL_LOAD(&ctx->control->poisoned, ACQUIRE) || KVL_LOAD(&ctx->control->draining, ACQUIRE)) {
+	if (kvl_shut(ctx)) {
 		st = kvl_fail_gate(ctx);
 		kvl_call_end(ctx, KVL_CALL_REGISTER);
 		return st;

@@ -35,7 +35,7 @@ KVL_API int32_t kvl_engine_add(kvl_ctx_t *ctx, const kvl_engine_desc_t *desc, kv
 	if (engine_out == NULL)
 		return kvl_fail(KVL_ERR_INVALID, "engine_out: is NULL");
 	KVL_BEGIN(ctx, KVL_CALL_ENGINE_ADD);
-	if (KVL_LOAD(&ctx->control->poisoned, ACQUIRE) || KVL_LOAD(&ctx->control->draining, ACQUIRE))
+	if (kvl_shut(ctx))
 		st = kvl_fail_gate(ctx);
 	else
 		st = kvl_core_said("engine_add", kvl_core.engine_add(ctx->core, desc, &engine, kvl_error_text(), KVL_ERR_TEXT));
