@@ -1,4 +1,4 @@
-/* Submission: order, refusal, the overflow ring, who may say what, and how slots are chosen. */
+/* Submission: order, refusal, who may say what, and how slots are chosen. */
 #include <unistd.h>
 
 #include "check.h"
@@ -155,119 +155,6 @@ static void a_full_table_refuses_and_changes_nothing(void)
 	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
 }
 
-static void what_may_not_be_lost_overflows_and_keeps_its_order(void)
-{
-	kvl_ctx_t *ctx = open_ctx("{\"leases\":4096,\"tracks\":4096,\"ring_bytes\":4096}");
-	kvl_producer_t *p = open_producer(ctx);
-	fake_core_t *f = fake_last();
-	kvl_remote_t r = remote_of("remote");
-	kvl_grant_t g = grant_of("r", &blocks, 1, 1);
-	static kvl_track_t tracks[4096];
-	uint32_t n = 0, at = 0;
-	kvl_lease_t lease;
-	int32_t st;
-	f->deaf = 1;
-	CHECK_STATUS(kvl_grant(p, &g, &lease), KVL_OK);
-	while ((st = kvl_track(p, 1, &r, str("l"), 0, &tracks[n])) == KVL_OK)
-		n++;
-	CHECK_STATUS(st, KVL_ERR_FULL);
-	CHECK_ERROR("ring is full");
-	CHECK_EQ(f->args.control->refused_ring, 1);
-	CHECK(n > 10);
-	for (uint32_t i = 0; i < n; i++) {
-		CHECK_STATUS(kvl_untrack(p, tracks[i]), KVL_OK);
-		CHECK_STATUS(kvl_untrack(p, tracks[i]), KVL_OK);
-	}
-	/* the first entry waits for all that stands in the main ring */
-	CHECK(((const kvl_rec_overflow_t *)(const void *)(f->overflows[0].records + 8))->after == f->rings[0].ring->head);
-	CHECK_STATUS(kvl_revoke(p, lease), KVL_OK);
-	CHECK_STATUS(kvl_cancel(p, lease), KVL_OK);
-	CHECK_STATUS(kvl_reject(p, 1, &r), KVL_OK);
-	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &tracks[n]), KVL_ERR_FULL);
-	f->deaf = 0;
-	CHECK_STATUS(kvl_step(ctx), KVL_OK);
-	/* grant, tracks, untracks, revoke, cancel, reject: as said */
-	CHECK_EQ(f->log_n, 1 + 2 * n + 3);
-	CHECK_EQ(f->log[at++].tag, KVL_REC_GRANT);
-	for (uint32_t i = 0; i < n; i++, at++)
-		CHECK(f->log[at].tag == KVL_REC_TRACK && f->log[at].handle == tracks[i]);
-	for (uint32_t i = 0; i < n; i++, at++)
-		CHECK(f->log[at].tag == KVL_REC_UNTRACK && f->log[at].handle == tracks[i]);
-	CHECK_EQ(f->log[at++].tag, KVL_REC_REVOKE);
-	CHECK_EQ(f->log[at++].tag, KVL_REC_CANCEL);
-	CHECK_EQ(f->log[at++].tag, KVL_REC_REJECT);
-	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &tracks[0]), KVL_OK); /* the list is empty: new work again */
-	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
-}
-
-/* The main ring has room again, but an entry is still waiting: whatever is said now must queue behind it. */
-static void nothing_overtakes_an_entry_that_waits(void)
-{
-	kvl_ctx_t *ctx = open_ctx("{\"tracks\":1024,\"ring_bytes\":4096}");
-	kvl_producer_t *p = open_producer(ctx);
-	fake_core_t *f = fake_last();
-	kvl_remote_t r = remote_of("remote");
-	static kvl_track_t tracks[1024], more;
-	uint32_t n = 0, k;
-	f->deaf = 1;
-	while (kvl_track(p, 1, &r, str("l"), 0, &tracks[n]) == KVL_OK)
-		n++;
-	/* an untrack is shorter than a track: the last gap takes some */
-	for (k = 0; f->overflows[0].ring->head == 0; k++)
-		CHECK_STATUS(kvl_untrack(p, tracks[k]), KVL_OK);
-	k--; /* this one waits */
-	f->deaf = 0;
-	f->take_max = n / 2;
-	CHECK_STATUS(kvl_step(ctx), KVL_OK);
-	CHECK_EQ(f->log_n, n / 2);
-	CHECK_STATUS(kvl_untrack(p, tracks[k + 1]), KVL_OK);
-	CHECK_STATUS(kvl_reject(p, 1, &r), KVL_OK);
-	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &more), KVL_ERR_FULL);
-	CHECK_ERROR("overflow");
-	while (f->log_n < n + k + 3)
-		CHECK_STATUS(kvl_step(ctx), KVL_OK);
-	n += k;
-	CHECK(f->log[n].tag == KVL_REC_UNTRACK && f->log[n].handle == tracks[k]);
-	CHECK(f->log[n + 1].tag == KVL_REC_UNTRACK && f->log[n + 1].handle == tracks[k + 1]);
-	CHECK(f->log[n + 2].tag == KVL_REC_REJECT);
-	CHECK_STATUS(kvl_track(p, 1, &r, str("l"), 0, &more), KVL_OK);
-	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
-}
-
-static void only_rejects_can_run_out_of_overflow(void)
-{
-	kvl_ctx_t *ctx = open_ctx("{\"leases\":8,\"tracks\":1024,\"ring_bytes\":4096}");
-	kvl_producer_t *p = open_producer(ctx);
-	fake_core_t *f = fake_last();
-	char id[1025];
-	static kvl_track_t tracks[1024];
-	kvl_remote_t r;
-	uint32_t n = 0, rejects = 0;
-	memset(id, 'x', sizeof id - 1);
-	id[1024] = 0;
-	r = remote_of("small");
-	f->deaf = 1;
-	while (kvl_track(p, 1, &r, str("l"), 0, &tracks[n]) == KVL_OK)
-		n++;
-	r = remote_of(id);
-	while (kvl_reject(p, 1, &r) == KVL_OK)
-		rejects++;
-	CHECK_ERROR("rejects");
-	CHECK(rejects > 900 && rejects < 1024); /* 1 MiB of them */
-	for (uint32_t i = 0; i < n; i++)
-		CHECK_STATUS(kvl_untrack(p, tracks[i]), KVL_OK);
-	f->deaf = 0;
-	CHECK_STATUS(kvl_step(ctx), KVL_OK);
-	CHECK_EQ(f->log_n, 2 * n + rejects);
-	f->deaf = 1; /* and as many again */
-	for (uint32_t i = 0; i < rejects; i++)
-		CHECK_STATUS(kvl_reject(p, 1, &r), KVL_OK);
-	f->deaf = 0;
-	CHECK_STATUS(kvl_step(ctx), KVL_OK);
-	CHECK_EQ(f->log_n, 2 * n + 2 * rejects);
-	CHECK_STATUS(kvl_close(ctx, 0), KVL_OK);
-}
-
 static void a_slot_whose_uses_are_used_up_is_left_out(void)
 {
 	const uint64_t used_up = 0xFFFFFFFFull << 32 | KVL_S_FREE;
@@ -420,10 +307,7 @@ int main(void)
 	RUN(tracks_that_wait_together_carry_the_time_of_the_first);
 	RUN(an_expectation_becomes_the_grant_and_a_lapsed_one_is_replaced);
 	RUN(a_full_table_refuses_and_changes_nothing);
-	RUN(what_may_not_be_lost_overflows_and_keeps_its_order);
-	RUN(nothing_overtakes_an_entry_that_waits);
 	RUN(a_slot_whose_uses_are_used_up_is_left_out);
-	RUN(only_rejects_can_run_out_of_overflow);
 	RUN(records_of_a_request_go_through_its_first_producer);
 	RUN(a_producer_does_not_sit_on_all_free_slots);
 	RUN(two_contexts_share_nothing);
