@@ -101,7 +101,8 @@ const (
 )
 
 // Def says of a kind how bad it is, what its numbers are, and what a line says. In What {text} and the names of the numbers in
-// braces are put in. A name that ends in _ns is a span.
+// braces are put in, and of [one|many] what fits the last number before it: "{reads} [read is|reads are] open". A name that ends in _ns is
+// a span.
 type Def struct {
 	Name   string
 	Level  Level

@@ -4,7 +4,7 @@ package log
 var contextDefs = map[Kind]Def{
 	RecordsLost: {
 		"records_lost", Warning, [2]string{"records"},
-		"{records} records found no place in the log",
+		"{records} [record|records] found no place in the log",
 		"drain it more often (kvl_log_take), or look at the counters of kvl_stats for what is missing",
 	},
 	Poisoned: {
@@ -19,7 +19,7 @@ var contextDefs = map[Kind]Def{
 	},
 	Draining: {
 		"draining", Info, [2]string{"held"},
-		"it drains: {held} leases are held, and nothing new is taken",
+		"it drains: {held} [lease is|leases are] held, and nothing new is taken",
 		"none",
 	},
 	PageMissing: {
@@ -34,7 +34,7 @@ var contextDefs = map[Kind]Def{
 	},
 	DeviceRegistered: {
 		"device_registered", Info, [2]string{"bytes", "pieces"},
-		"{bytes} bytes of device memory are registered in {pieces} pieces; both ends of each were read through the driver",
+		"{bytes} [byte|bytes] of device memory [is|are] registered in {pieces} [piece|pieces]; both ends of each were read through the driver",
 		"none; memory_proven or memory_unproven says whether peers can read it",
 	},
 	DeviceUnchecked: {
@@ -44,22 +44,22 @@ var contextDefs = map[Kind]Def{
 	},
 	MemoryProven: {
 		"memory_proven", Info, [2]string{"regions", "took_ns"},
-		"a second agent of this process read the last page of each of {regions} regions over {text}, as a peer would, in {took_ns}",
+		"a second agent of this process read the last page of each of {regions} [region|regions] over {text}, as a peer would, in {took_ns}",
 		"none",
 	},
 	MemoryUnproven: {
 		"memory_unproven", Warning, [2]string{"regions"},
-		"{regions} regions are registered, and it was not shown that peers can read them: {text}",
+		"{regions} [region is|regions are] registered, and it was not shown that peers can read [it|them]: {text}",
 		"the first read of a peer shows it; to have it shown at the start leave self_read on and shared memory out of UCX_TLS, and give the process 32 descriptors more",
 	},
 	Registering: {
 		"registering", Info, [2]string{"done_bytes", "bytes"},
-		"{done_bytes} of {bytes} bytes are registered",
+		"{done_bytes} of {bytes} [byte is|bytes are] registered",
 		"none: steps go on; kvl_close cuts it off after the piece that the transport is at",
 	},
 	RegisteringSlow: {
 		"registering_slow", Warning, [2]string{"since_ns", "bytes"},
-		"registering {bytes} bytes has taken {since_ns} so far: devices look at the memory, then each page is pinned, by each NIC",
+		"it has taken {since_ns} so far to register {bytes} [byte|bytes]: devices look at the memory, then each page is pinned, by each NIC",
 		"host memory: huge pages, which are fewer, and fewer NICs (UCX_NET_DEVICES); device memory: see dmesg for NVRM lines, and whether other processes of the machine pin, too",
 	},
 	PriorityOff: {
@@ -69,7 +69,7 @@ var contextDefs = map[Kind]Def{
 	},
 	PumpOverslept: {
 		"pump_overslept", Warning, [2]string{"times"},
-		"the pump woke more than 20 ms late {times} times: the machine's processors are busy",
+		"the pump woke more than 20 ms late {times} [time|times]: the machine's processors are busy",
 		"leave it a processor (cpus), or run fewer threads beside it",
 	},
 	CollectionLong: {

@@ -4,7 +4,7 @@ package log
 var leaseDefs = map[Kind]Def{
 	LeaseUnread: {
 		"lease_unread", Warning, [2]string{"held_ns", "blocks"},
-		"the lease expired after {held_ns}, {blocks} blocks: no heartbeat has ever come for it",
+		"the lease expired after {held_ns}, {blocks} [block|blocks]: no heartbeat has ever come for it",
 		"see whether the request reached a reader: the router, its queue before kvl_track, or a reader without kvlease and without heartbeats",
 	},
 	LeaseExpired: {
@@ -24,7 +24,7 @@ var leaseDefs = map[Kind]Def{
 	},
 	LeasesFull: {
 		"leases_full", Warning, [2]string{"leases"},
-		"all {leases} leases are taken: kvl_grant answers KVL_ERR_FULL, and those blocks are not kept",
+		"all leases ({leases}) are taken: kvl_grant answers KVL_ERR_FULL, and those blocks are not kept",
 		"raise requests_max, or see why readers do not come for what is held (kvlease top)",
 	},
 	LeaseIDsFull: {
@@ -39,7 +39,7 @@ var leaseDefs = map[Kind]Def{
 	},
 	DuplicateGrant: {
 		"duplicate_grant", Warning, [2]string{"blocks"},
-		"a second lease was asked for under an id that holds one: it has ended at once, and its {blocks} blocks are not kept",
+		"a second lease was asked for under an id that holds one: it has ended at once, and its {blocks} [block is|blocks are] not kept",
 		"give each request an id of its own, also when it comes again",
 	},
 	ExpectLapsed: {
@@ -64,7 +64,7 @@ var leaseDefs = map[Kind]Def{
 	},
 	MessageMalformed: {
 		"message_malformed", Warning, [2]string{"bytes"},
-		"it has sent a message of {bytes} bytes that is none",
+		"it has sent a message of {bytes} [byte|bytes] that is none",
 		"see what runs under that name: it is no peer of this version, or broken",
 	},
 	MessageUnknown: {
@@ -74,7 +74,7 @@ var leaseDefs = map[Kind]Def{
 	},
 	MessagesTooLong: {
 		"messages_too_long", Warning, [2]string{"messages"},
-		"{messages} messages were longer than parse_max, and were dropped unread",
+		"{messages} [message was|messages were] longer than parse_max, and dropped unread",
 		"raise parse_max, or see who sends them",
 	},
 	StockIgnored: {
@@ -89,7 +89,7 @@ var leaseDefs = map[Kind]Def{
 	},
 	SubmissionsBad: {
 		"submissions_bad", Error, [2]string{"submissions"},
-		"{submissions} submissions of the host fit no slot, or were of no kind that is known: a fault of the host's side",
+		"{submissions} [submission|submissions] of the host fit no slot, or [was|were] of no kind that is known: a fault of the host's side",
 		"report it with kvlease dump; libkvlease.so and the core must be of one build",
 	},
 	EventsWait: {

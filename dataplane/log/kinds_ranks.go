@@ -34,7 +34,7 @@ var rankDefs = map[Kind]Def{
 	},
 	RankUntold: {
 		"rank_untold", Warning, [2]string{"words"},
-		"{words} rejects or deaths of readers were not told to a rank that stands still: those leases end by themselves",
+		"{words} [reject or death of a reader was|rejects or deaths of readers were] not told to a rank that stands still: those leases end by themselves",
 		"see which rank's loop does not step",
 	},
 	RankMisfit: {

@@ -9,27 +9,27 @@ var remoteDefs = map[Kind]Def{
 	},
 	EngineDown: {
 		"engine_down", Warning, [2]string{"requests"},
-		"the connection to it broke; {requests} requests are tracked there, and their heartbeats wait until it is made anew",
+		"the connection to it broke; {requests} [request is|requests are] tracked there, and heartbeats wait until it is made anew",
 		"none if engine_up follows within seconds; else see whether the engine lives and the network between the two",
 	},
 	EngineDead: {
 		"engine_dead", Warning, [2]string{"requests"},
-		"its process is gone; {requests} requests that were tracked there are lost, and are to be computed",
+		"its process is gone; {requests} [request that was tracked there is|requests that were tracked there are] lost, and [is|are] to be computed",
 		"see why it died, or was killed; one that is closed or sleeps is engine_withdrawn, unless it is of a release that says no farewell",
 	},
 	EngineWithdrawn: {
 		"engine_withdrawn", Info, [2]string{"requests"},
-		"it has given its memory up on purpose: it sleeps (kvl_unregister), or was closed; {requests} requests that were tracked there are lost, and are to be computed",
+		"it has given its memory up on purpose: it sleeps (kvl_unregister), or was closed; {requests} [request that was tracked there is|requests that were tracked there are] lost, and [is|are] to be computed",
 		"none; that it answers no handshake is said again when requests name it",
 	},
 	EngineUnusable: {
 		"engine_unusable", Warning, [2]string{"requests"},
-		"it {text}; {requests} requests that were tracked there are lost, and are to be computed",
+		"it {text}; {requests} [request that was tracked there is|requests that were tracked there are] lost, and [is|are] to be computed",
 		"see handshake_misfit or wrong_engine of the context that has asked it, which is the host's where there are ranks",
 	},
 	EngineReplaced: {
 		"engine_replaced", Warning, [2]string{"requests"},
-		"it has come back as another boot; {requests} requests of the boot before are lost, and are to be computed",
+		"it has come back as another boot; {requests} [request|requests] of the boot before [is|are] lost, and [is|are] to be computed",
 		"none if it was restarted, or its memory was registered anew; else see why it died",
 	},
 	EngineTwice: {
@@ -44,7 +44,7 @@ var remoteDefs = map[Kind]Def{
 	},
 	LoadFailed: {
 		"load_failed", Warning, [2]string{"failures"},
-		"the transport does not take its metadata ({failures} failures in a row): {text}",
+		"the transport does not take its metadata ({failures} [failure|failures] in a row): {text}",
 		"see that both engines have the same transport and version of NIXL, and that the engine lives; it is tried again",
 	},
 	AgentAbandoned: {
@@ -54,12 +54,12 @@ var remoteDefs = map[Kind]Def{
 	},
 	HeartbeatsDropped: {
 		"heartbeats_dropped", Warning, [2]string{"unheard_bytes"},
-		"heartbeats to it are dropped: it has not been heard since {unheard_bytes} bytes were sent; leases there will expire",
+		"heartbeats to it are dropped: it has not been heard since {unheard_bytes} [byte was|bytes were] sent; leases there will expire",
 		"see whether the engine's loop steps and the network between the two; unheard_bytes_max is the bound",
 	},
 	SendFailed: {
 		"send_failed", Warning, [2]string{"bytes"},
-		"the transport refused a message of {bytes} bytes to it",
+		"the transport refused a message of {bytes} [byte|bytes] to it",
 		"none if it stays alone: heartbeats say the same again; else see whether the engine lives",
 	},
 	HeartbeatsLate: {
@@ -119,7 +119,7 @@ var remoteDefs = map[Kind]Def{
 	},
 	BlocksStuck: {
 		"blocks_stuck", Error, [2]string{"reads"},
-		"{reads} reads have ended neither well nor badly for long: nobody can say when their local blocks are free",
+		"{reads} [read has|reads have] ended neither well nor badly for long: nobody can say when [its|their] local blocks are free",
 		"look at the network; if they do not come back (reads_held), restart this engine when it is convenient",
 	},
 	LeaseGone: {
@@ -144,7 +144,7 @@ var remoteDefs = map[Kind]Def{
 	},
 	IDUnsendable: {
 		"id_unsendable", Warning, [2]string{"bytes"},
-		"its id of {bytes} bytes cannot be carried by the stock format: no heartbeats, and it can be read for its first term only",
+		"its id of {bytes} [byte|bytes] cannot be carried by the stock format: no heartbeats, and it can be read for its first term only",
 		"use ids of up to 1,024 bytes without the separators of the format, or run kvlease on the owner, too",
 	},
 	RequestIDsFull: {
@@ -159,12 +159,12 @@ var remoteDefs = map[Kind]Def{
 	},
 	TracksFull: {
 		"tracks_full", Warning, [2]string{"tracked"},
-		"all {tracked} tracking slots are taken: kvl_track answers KVL_ERR_FULL, and those requests are to be computed",
+		"all tracking slots ({tracked}) are taken: kvl_track answers KVL_ERR_FULL, and those requests are to be computed",
 		"raise tracked_max",
 	},
 	RunsFull: {
 		"runs_full", Warning, [2]string{"reads"},
-		"{reads} reads failed for want of room for their runs of blocks",
+		"{reads} [read|reads] failed for want of room for [its|their] runs of blocks",
 		"raise read_runs_max",
 	},
 	HeartbeatsMuted: {

@@ -9,7 +9,7 @@ var sideDefs = map[Kind]Def{
 	},
 	HandshakeFailing: {
 		"handshake_failing", Warning, [2]string{"failures"},
-		"it cannot be asked for its handshake ({failures} failures in a row): {text}",
+		"it cannot be asked for its handshake ({failures} [failure|failures] in a row): {text}",
 		"see that the engine lives and has registered its memory (kvl_register), and that host and port in kv_transfer_params can be reached from here; it is tried again",
 	},
 	HandshakeMisfit: {
@@ -39,37 +39,37 @@ var sideDefs = map[Kind]Def{
 	},
 	WireDisputed: {
 		"wire_disputed", Warning, [2]string{"readers"},
-		"{readers} readers were named by two nonces: nothing their wires say is believed, and their deadlines decide",
+		"{readers} [reader was|readers were] named by two nonces: nothing that [its|their] wires say is believed, and deadlines decide",
 		"see that no two engines have one engine_id; else somebody makes names up",
 	},
 	ReaderWiresFull: {
 		"reader_wires_full", Warning, [2]string{"wires"},
-		"{wires} readers found no place for their wires: their deaths are seen by their leases alone",
+		"{wires} [reader|readers] found no place for [its wire|their wires]: [its death is|their deaths are] seen by leases alone",
 		"raise death_wires_max and the number of descriptors (ulimit -n)",
 	},
 	SideMalformed: {
 		"side_malformed", Warning, [2]string{"connections"},
-		"{connections} connections at the side channel sent what is no message",
+		"{connections} [connection|connections] at the side channel sent what is no message",
 		"see who connects to side_channel_port: a probe, or a peer of another version",
 	},
 	SideUnregistered: {
 		"side_unregistered", Info, [2]string{"requests"},
-		"{requests} handshakes were asked for of ranks without registered memory, and got no answer: peers ask again",
+		"{requests} [handshake was|handshakes were] asked for of ranks without registered memory, and got no answer: peers ask again",
 		"none before kvl_register and while the engine sleeps; else a peer names more ranks than this engine has (tp_size, pp_size of kvl_engine_add)",
 	},
 	SideRefused: {
 		"side_refused", Warning, [2]string{"connections"},
-		"{connections} connections at the side channel found no place, and peers wait",
+		"{connections} [connection|connections] at the side channel found no place, and peers wait",
 		"see who connects to side_channel_port; peers try again",
 	},
 	SideNoDescriptors: {
 		"side_no_descriptors", Error, [2]string{"accepts"},
-		"{accepts} connections could not be accepted, mostly for want of descriptors",
+		"{accepts} [connection|connections] could not be accepted, mostly for want of descriptors",
 		"raise the number of descriptors (ulimit -n)",
 	},
 	SidePanic: {
 		"side_panic", Error, [2]string{"connections"},
-		"{connections} connections at the side channel were closed for a fault of ours",
+		"{connections} [connection|connections] at the side channel [was|were] closed for a fault of ours",
 		"report it",
 	},
 }

@@ -17,7 +17,6 @@ import (
 
 func TestEveryKindHasANameALevelASentenceAndARemedy(t *testing.T) {
 	named := map[string]bool{}
-	place := regexp.MustCompile(`\{[a-z_]*\}`)
 	for k := range kinds {
 		d := &Defs[k]
 		if !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(d.Name) || named[d.Name] {
@@ -27,10 +26,94 @@ func TestEveryKindHasANameALevelASentenceAndARemedy(t *testing.T) {
 		if d.What == "" || d.Remedy == "" || d.Level != Info && d.Remedy == "none" {
 			t.Errorf("%s: what %q, remedy %q", d.Name, d.What, d.Remedy)
 		}
-		for _, p := range place.FindAllString(d.What, -1) {
-			if name := strings.Trim(p, "{}"); name != "text" && name != d.Values[0] && name != d.Values[1] {
-				t.Errorf("%s: %s is no value of it", d.Name, p)
+		number := false
+		for _, p := range place.FindAllStringSubmatch(d.What, -1) {
+			switch name := p[1]; {
+			case name == "" && !number:
+				t.Errorf("%s: no number stands before %s", d.Name, p[0])
+			case name != "" && name != "text" && name != d.Values[0] && name != d.Values[1]:
+				t.Errorf("%s: %s is no value of it", d.Name, p[0])
+			case name != "" && name != "text":
+				number = true
 			}
+		}
+		if rest := place.ReplaceAllString(d.What, ""); strings.ContainsAny(rest, "{}[]|") {
+			t.Errorf("%s: %q has parts that are put in for nothing", d.Name, rest)
+		}
+	}
+}
+
+// ordinals are the numbers that count nothing: what follows them is a verb.
+var ordinals = map[string]bool{"rank": true, "slot": true}
+
+// behind are a number and up to four words of what it counts and does.
+var behind = regexp.MustCompile(`\b([12])((?: [a-z]+){1,4})`)
+
+// misnumbered says whether in a text 1 is followed by many, or 2 by one.
+func misnumbered(text string) bool {
+	for _, m := range behind.FindAllStringSubmatch(text, -1) {
+		noun := true // words up to a verb or a preposition
+		for i, w := range strings.Fields(m[2]) {
+			switch w {
+			case "is", "was", "has":
+				if m[1] == "2" {
+					return true
+				}
+			case "are", "were", "have":
+				if m[1] == "1" {
+					return true
+				}
+			case "that", "of", "to", "here":
+			default:
+				if noun && i < 2 && strings.HasSuffix(w, "s") && m[1] == "1" {
+					return true
+				}
+				continue
+			}
+			if noun = false; w == "that" {
+				break
+			}
+		}
+	}
+	return false
+}
+
+func TestNoKindSaysOneRequestsOrTwoRequest(t *testing.T) {
+	forms := 0
+	for k := range kinds {
+		d := &Defs[k]
+		for _, n := range []uint64{1, 2} {
+			values, whole := map[string]uint64{}, []string{d.What}
+			for _, name := range d.Values {
+				if name != "" {
+					values[name] = n
+				}
+				if ordinals[name] {
+					whole = append(whole, "{"+name+"}", "#")
+				}
+			}
+			say := Def{What: strings.NewReplacer(whole[1:]...).Replace(whole[0])}
+			if got := say.say(values, "x"); misnumbered(got) {
+				t.Errorf("%s: %q", d.Name, got)
+			}
+		}
+		forms += strings.Count(d.What, "|")
+	}
+	if forms < 25 {
+		t.Errorf("%d choices between one and many in all kinds: this test looks at nothing", forms)
+	}
+	for text, want := range map[string]bool{
+		"1 requests": true, "1 tracked requests": true, "1 request are": true, "1 request was": false, "2 requests was": true, "2 requests are": false,
+		"1 request that was tracked there is lost, and leases": false,
+	} {
+		if misnumbered(text) != want {
+			t.Errorf("%q: %v", text, !want)
+		}
+	}
+	two := Def{What: "{reads} [read is|reads are] open of {rank}, [it|they] {text}", Values: [2]string{"reads", "rank"}}
+	for reads, want := range map[uint64]string{0: "0 reads are open of 1, it [a|b]{reads}", 1: "1 read is open of 1, it [a|b]{reads}"} {
+		if got := two.say(map[string]uint64{"reads": reads, "rank": 1}, "[a|b]{reads}"); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }
@@ -107,14 +190,23 @@ func kindNames(t *testing.T) (names []string) {
 
 const tableHead, tableEnd = "<!-- kinds: made by go generate -->\n", "<!-- end of kinds -->"
 
+// shown is What as the docs have it: the names of its values, and many of each.
+func shown(what string) string {
+	return place.ReplaceAllStringFunc(what, func(p string) string {
+		if m := place.FindStringSubmatch(p); m[1] == "" {
+			return m[3]
+		}
+		return "*" + strings.Trim(p, "{}") + "*"
+	})
+}
+
 func TestTheTableOfKindsInTheDocsIsTrue(t *testing.T) {
 	const file = "../../docs/logging.md"
 	var b strings.Builder
 	b.WriteString("| kind | level | it says | do |\n|---|---|---|---|\n")
-	value := regexp.MustCompile(`\{([a-z_]*)\}`)
 	for k := range kinds {
 		d := &Defs[k]
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, d.Level, value.ReplaceAllString(d.What, "*$1*"), d.Remedy)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, d.Level, shown(d.What), d.Remedy)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {

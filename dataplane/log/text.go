@@ -3,12 +3,14 @@ package log
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Line is a record as it is told. JSON has these keys, those that are empty left out; Format gives the same as key=value.
@@ -87,7 +89,6 @@ func (l *Log) line(r *record) Line {
 		}
 	}
 	values := [2]uint64{r.a, r.b}
-	pairs := []string{"{text}", clean(r.text[:r.textLen], r.cut&cutText != 0)}
 	for i, name := range d.Values {
 		if name == "" {
 			continue
@@ -96,10 +97,35 @@ func (l *Log) line(r *record) Line {
 			n.Values = map[string]uint64{}
 		}
 		n.Values[name] = values[i]
-		pairs = append(pairs, "{"+name+"}", show(name, values[i]))
 	}
-	n.What = strings.NewReplacer(pairs...).Replace(d.What)
+	n.What = d.say(n.Values, clean(r.text[:r.textLen], r.cut&cutText != 0))
 	return n
+}
+
+// place is what Def.What leaves open.
+var place = regexp.MustCompile(`\{([a-z_]+)\}|\[([^|\]]*)\|([^\]]*)\]`)
+
+// say is What of these numbers and this text, which is put in as it is.
+func (d *Def) say(values map[string]uint64, text string) string {
+	var out strings.Builder
+	var last uint64
+	at := 0
+	for _, m := range place.FindAllStringSubmatchIndex(d.What, -1) {
+		out.WriteString(d.What[at:m[0]])
+		at = m[1]
+		switch {
+		case m[2] < 0:
+			out.WriteString(plural.Of(last, d.What[m[4]:m[5]], d.What[m[6]:m[7]]))
+		case d.What[m[2]:m[3]] == "text":
+			out.WriteString(text)
+		default:
+			name := d.What[m[2]:m[3]]
+			last = values[name]
+			out.WriteString(show(name, last))
+		}
+	}
+	out.WriteString(d.What[at:])
+	return out.String()
 }
 
 // show writes a value as people read it; the end of its name says what it is.
