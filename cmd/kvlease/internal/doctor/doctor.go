@@ -56,8 +56,9 @@ type System struct {
 	LoadNIXL func(cnixl.Library) error // opens an agent in this process; nil: it is not tried
 	Trace    func() error              // what kvlease trace lacks
 	Caveats  func() []string
-	Room     func(dir string) (free, total uint64, err error)
-	Clock    func() time.Duration // what one reading of the clock costs
+	Room     func(dir string) (free, total uint64, err error) // total 0: its file system has no limit
+	TryFile  func(dir string, bytes int64) error              // makes a file of that size without a name, and leaves none
+	Clock    func() time.Duration                             // what one reading of the clock costs
 
 	Peers []string
 	Ask   func(ctx context.Context, addr string) (*attach.Report, error)

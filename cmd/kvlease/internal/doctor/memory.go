@@ -66,9 +66,11 @@ func memoryLimit(_ context.Context, s *System) []Result {
 const (
 	shmGood  = 1 << 30
 	shmLeast = 256 << 20
+	shmTried = 16 << 20 // of a file: more than one stats page, stream or segment
 )
 
 func sharedMemory(_ context.Context, s *System) []Result {
+	const why = "UCX's segments, stats pages and the streams between host and ranks live here"
 	name := s.Shm
 	dir := s.Shm
 	if !s.self() {
@@ -79,18 +81,44 @@ func sharedMemory(_ context.Context, s *System) []Result {
 		return unread(name, err) // of a process of another user
 	}
 	if err != nil {
-		return ill(name, Fail, "not seen: "+err.Error(), "UCX, the stats pages and the streams between host and ranks use it", "mount -t tmpfs -o size=8g tmpfs %s", s.Shm)
+		return ill(name, Fail, "not seen: "+err.Error(), why, "mount -t tmpfs -o size=8g tmpfs %s", s.Shm)
 	}
 	value := fmt.Sprintf("%s free of %s", size(free), size(total))
-	if free >= shmGood {
+	switch {
+	case total == 0:
+		value = "no limit of its own"
+	case free < shmGood:
+		state := Warn
+		if free < shmLeast {
+			state = Fail
+		}
+		return ill(name, state, value, why+"; memory that is not there is a bus error at its first touch",
+			"mount -o remount,size=8g %s; in a container --shm-size=8g; in Kubernetes an emptyDir with medium: Memory", s.Shm)
+	}
+	err = s.TryFile(dir, shmTried)
+	if err == nil {
 		return one(name, Pass, value)
 	}
-	state := Warn
-	if free < shmLeast {
-		state = Fail
+	remedy, ofAll := shmRemedy(err)
+	if !ofAll && !s.self() {
+		return unread(name, fmt.Errorf("whether files can be made: %w; %s", err, value))
 	}
-	return ill(name, state, value, "UCX's segments, stats pages and the streams between host and ranks live here; memory that is not there is a bus error at its first touch",
-		"mount -o remount,size=8g %s; in a container --shm-size=8g; in Kubernetes an emptyDir with medium: Memory", s.Shm)
+	return ill(name, Fail, fmt.Sprintf("%s, and no file of %s can be made: %v", value, size(shmTried), err), why+", as files", remedy, s.Shm)
+}
+
+// shmRemedy is for a folder in which no file could be made. ofAll: that is so for every process, and not of this one's rights and limits.
+func shmRemedy(err error) (remedy string, ofAll bool) {
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return "mount -o remount,rw %s; a volume of a container without :ro", true
+	case errors.Is(err, unix.ENOSPC):
+		return "df -i %s: remove files, or a remount with size=8g,nr_inodes=1m", true
+	case errors.Is(err, unix.EFBIG):
+		return "ulimit -f unlimited; in a unit LimitFSIZE=infinity; %s itself has the room", false
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return "chmod 1777 %s; in a unit neither InaccessiblePaths= nor ReadOnlyPaths= of it", false
+	}
+	return "mount -t tmpfs -o size=8g tmpfs %s: a file system with unnamed files (O_TMPFILE), as tmpfs is", false
 }
 
 // numa looks at where the process may run and where its GPUs are.

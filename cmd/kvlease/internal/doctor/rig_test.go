@@ -60,9 +60,10 @@ func newRig(t *testing.T, name string) *rig {
 			}}, nil
 		},
 		Trace: func() error { return nil }, Caveats: func() []string { return nil },
-		Room:  func(string) (uint64, uint64, error) { return 8 << 30, 16 << 30, nil },
-		Clock: func() time.Duration { return 25 * time.Nanosecond },
-		Ask:   func(context.Context, string) (*attach.Report, error) { return nil, errors.New("nobody is asked") },
+		Room:    func(string) (uint64, uint64, error) { return 8 << 30, 16 << 30, nil },
+		TryFile: func(string, int64) error { return nil },
+		Clock:   func() time.Duration { return 25 * time.Nanosecond },
+		Ask:     func(context.Context, string) (*attach.Report, error) { return nil, errors.New("nobody is asked") },
 	}
 	r.Env = func(name string) (string, bool) { return r.lookup(name) }
 	for _, line := range m.Script() {
@@ -112,6 +113,11 @@ func (r *rig) limits(locked, files, filesHard, core string) {
 	r.t.Helper()
 	r.put("proc/self/limits", fmt.Sprintf("%-25s %-20s %-20s %s\n%-25s %-20s %-20s %s\n%-25s %-20s %-20s %s\n%-25s %-20s %-20s %s", "Limit", "Soft Limit", "Hard Limit", "Units",
 		"Max core file size", core, "unlimited", "bytes", "Max open files", files, filesHard, "files", "Max locked memory", locked, locked, "bytes"))
+}
+
+// tryFails lets no file be made in shared memory.
+func (r *rig) tryFails(err error) {
+	r.TryFile = func(dir string, _ int64) error { return &os.PathError{Op: "open", Path: dir, Err: err} }
 }
 
 func (r *rig) status(caps, cpus string) {

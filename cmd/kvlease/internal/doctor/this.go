@@ -20,7 +20,7 @@ func This(pid int, nixl func() (cnixl.Library, error)) (*System, error) {
 	s := &System{
 		Proc: "/proc", Sys: "/sys", Dev: "/dev", Shm: "/dev/shm", Root: "/", Arch: runtime.GOARCH, PID: "self", Watch: 100 * time.Millisecond,
 		Env: os.LookupEnv, Environ: func() ([]string, error) { return os.Environ(), nil },
-		Kernel: kernel.Release(), FindNIXL: nixl, LoadNIXL: loadNIXL, CUDA: askCUDA, Trace: probe.Check, Caveats: probe.Caveats, Room: room, Clock: clockCost,
+		Kernel: kernel.Release(), FindNIXL: nixl, LoadNIXL: loadNIXL, CUDA: askCUDA, Trace: probe.Check, Caveats: probe.Caveats, Room: room, TryFile: tryFile, Clock: clockCost,
 	}
 	if pid != 0 {
 		s.PID = strconv.Itoa(pid)
@@ -67,6 +67,24 @@ func room(dir string) (free, total uint64, err error) {
 		return 0, 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	return st.Bavail * uint64(st.Bsize), st.Blocks * uint64(st.Bsize), nil
+}
+
+// tryFile makes a file and has the file system give it its bytes, as what maps shared memory does. It has no name (open(2), O_TMPFILE), so
+// nobody sees it and nothing of it stays.
+func tryFile(dir string, bytes int64) error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err == nil && limit.Cur < uint64(bytes) { // to go past it ends a process
+		return &os.PathError{Op: "RLIMIT_FSIZE", Path: dir, Err: unix.EFBIG}
+	}
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	if err := unix.Fallocate(fd, 0, 0, bytes); err != nil {
+		return &os.PathError{Op: "fallocate", Path: dir, Err: err}
+	}
+	return nil
 }
 
 // clockCost is what a reading of the monotonic clock takes: the least of some rounds, since others use the processor, too.
