@@ -14,10 +14,9 @@ type Consumer struct {
 	limit    uint64 // up to here records are published and do not wrap, by the head last seen
 	head     uint64 // last seen
 	released uint64
-	headWord *uint64
-	tailWord *uint64
+	ring     view
 	corrupt  bool
-	_        [56]byte // own cache lines
+	_        [64]byte // own cache lines
 }
 
 // NewConsumer attaches to a formatted ring and goes on at the first record not given back.
@@ -33,8 +32,7 @@ func NewConsumer(mem []byte) (*Consumer, error) {
 	}
 	return &Consumer{
 		records: m.records(), mask: capacity - 1,
-		pos: tail, limit: tail, head: tail, released: tail,
-		headWord: m.word(offHead), tailWord: m.word(offTail),
+		pos: tail, limit: tail, head: tail, released: tail, ring: m,
 	}, nil
 }
 
@@ -100,7 +98,7 @@ func (c *Consumer) nextSlow() (tag uint32, rec []byte, ok bool) {
 // look takes a new head if there is one and it can be true.
 func (c *Consumer) look() bool {
 	// C1: acquire; pairs with P1 in Producer.Publish.
-	head := atomic.LoadUint64(c.headWord)
+	head := atomic.LoadUint64(c.ring.word(offHead))
 	if head == c.head {
 		return false
 	}
@@ -118,15 +116,15 @@ func (c *Consumer) Release() {
 	if c.pos != c.released {
 		c.released = c.pos
 		// C2: release; pairs with P2 in Producer.Reserve. Records below tail are read before tail is seen.
-		atomic.StoreUint64(c.tailWord, c.pos)
+		atomic.StoreUint64(c.ring.word(offTail), c.pos)
 	}
 }
 
 // Untaken is how many bytes of records, and of padding between them, have been published and not given back. Unlike the rest it may be
 // asked by any thread, whatever the consumer does meanwhile.
 func (c *Consumer) Untaken() uint64 {
-	tail := atomic.LoadUint64(c.tailWord) // before the head: it never passes it
-	return min(atomic.LoadUint64(c.headWord)-tail, c.mask+1)
+	tail := atomic.LoadUint64(c.ring.word(offTail)) // before the head: it never passes it
+	return min(atomic.LoadUint64(c.ring.word(offHead))-tail, c.mask+1)
 }
 
 // Position is where Next goes on: everything before it has been handed out.
@@ -136,8 +134,11 @@ func (c *Consumer) Position() uint64 { return c.pos }
 // Next has skipped it.
 func (c *Consumer) Empty() bool {
 	// C1: acquire; see look.
-	return c.corrupt || c.pos == c.head && c.pos == atomic.LoadUint64(c.headWord)
+	return c.corrupt || c.pos == c.head && c.pos == atomic.LoadUint64(c.ring.word(offHead))
 }
+
+// Overflowed reports that the producer was ever refused room, and stays true; the word is in the line that Empty looks at.
+func (c *Consumer) Overflowed() bool { return atomic.LoadUint64(c.ring.word(offRefused)) != 0 }
 
 // Corrupt reports that the ring's words or a record contradicted the layout.
 func (c *Consumer) Corrupt() bool { return c.corrupt }

@@ -27,7 +27,8 @@
 //	P1  head, Producer.Publish       C1  head, Consumer.Next, Empty    records are written before they are seen
 //	C2  tail, Consumer.Release       P2  tail, Producer.Reserve        records are read before they are overwritten
 //
-// Refused is a relaxed counter: it orders nothing. The copy of the other side's index that each end keeps is in the
+// Refused is a relaxed counter: it orders nothing. That it is not 0 tells the consumer to look where the producer puts what found no room; it
+// is counted before anything is put there, so whoever is sure to see that publish is sure to see the count. The copy of the other side's index that each end keeps is in the
 // Producer or Consumer, never in the shared memory, so an end that is not out of room or records touches no cache line
 // of the other.
 //

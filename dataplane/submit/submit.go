@@ -110,6 +110,12 @@ type source struct {
 	corrupt    bool
 }
 
+// silent says that a drain would find nothing. There may be hundreds of producers and most have nothing to say, so of each it reads one
+// line of shared memory: nothing overflows before the ring has refused room, which stands beside its head.
+func (src *source) silent() bool {
+	return src.ring.Empty() && (!src.ring.Overflowed() || src.over.Empty())
+}
+
 // New attaches to every producer's rings, which are formatted.
 func New(mem *record.Memory, sites *trace.Sites) (*Sources, error) {
 	s := &Sources{sites: sites}
@@ -131,8 +137,13 @@ func New(mem *record.Memory, sites *trace.Sites) (*Sources, error) {
 // to where it stood when the entry was made. So no untrack overtakes its track.
 func (s *Sources) Drain(most int, sink Sink, now clock.Instant) {
 	n := len(s.all)
-	for i := range n {
-		producer := (s.first + i) % n
+	for i, producer := 0, s.first-1; i < n; i++ {
+		if producer++; producer == n {
+			producer = 0
+		}
+		if s.all[producer].silent() {
+			continue
+		}
 		before, from := most, s.all[producer].ring.Position()
 		most = s.drain(&s.all[producer], most, sink, now)
 		if taken := s.all[producer].ring.Position() - from; taken > 0 {
@@ -202,7 +213,7 @@ func (s *Sources) Untaken() (bytes uint64) {
 // Pending reports that a Drain now would find records.
 func (s *Sources) Pending() bool {
 	for i := range s.all {
-		if src := &s.all[i]; !src.corrupt && !(src.ring.Empty() && src.over.Empty()) {
+		if src := &s.all[i]; !src.corrupt && !src.silent() {
 			return true
 		}
 	}

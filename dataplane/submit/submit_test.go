@@ -77,7 +77,11 @@ func say(p *ringbuf.Producer, tag, slot uint32) {
 	p.Publish()
 }
 
+// overflow is what a producer does that its ring has refused room.
 func overflow(ring, over *ringbuf.Producer, tag, slot uint32) {
+	if ring.Refused() == 0 {
+		ring.Reserve(tag, ringbuf.PayloadBytesMax+1)
+	}
 	rec := over.Reserve(tag, 16)
 	*(*uint64)(unsafe.Pointer(&rec[0])) = ring.Position()
 	record.PutHandle(rec[8:], record.NewHandle(slot, 0))
@@ -115,6 +119,27 @@ func TestAnOverflowEntryWaitsForWhatTheRingShowsOnlyLater(t *testing.T) {
 	rings[0].Publish()
 	s.Drain(8, &got, 0)
 	if diff := cmp.Diff(log{"cancel 1", "untrack 1"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The rings that nobody looks at are those of producers that were never refused room.
+func TestWhatOverflowsIsTakenAlsoLongAfterTheRefusal(t *testing.T) {
+	s, rings, overs, _ := producers(t, 3)
+	var got log
+	for slot := range uint32(4) { // first what was refused leaves nothing, then it overflows again and again
+		rings[1].Reserve(record.TagCancel, ringbuf.PayloadBytesMax+1)
+		s.Drain(8, &got, 0)
+		if s.Pending() {
+			t.Error("pending with nothing said")
+		}
+		overflow(rings[1], overs[1], record.TagUntrack, slot)
+		if !s.Pending() {
+			t.Errorf("entry %d is not pending", slot)
+		}
+		s.Drain(8, &got, 0)
+	}
+	if diff := cmp.Diff(log{"untrack 0", "untrack 1", "untrack 2", "untrack 3"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -205,6 +230,19 @@ func TestADrainAllocatesNothing(t *testing.T) {
 	}
 	if got.n < 200 {
 		t.Fatalf("%d records", got.n)
+	}
+}
+
+// BenchmarkDrainNothing is a step's look at 256 producers that say nothing.
+func BenchmarkDrainNothing(b *testing.B) {
+	s, _, _, _ := producers(b, 256)
+	var got counting
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Drain(65536, &got, 0)
+	}
+	if s.Counters.Records != 0 || s.Pending() {
+		b.Fatalf("%d records, pending %v", s.Counters.Records, s.Pending())
 	}
 }
 

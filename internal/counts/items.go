@@ -52,6 +52,7 @@ var items = []Item{
 	bench("step with a heartbeat of 100 stock ids", "id", "bench/plane", "Heartbeat/^ids=100$", 100, 100, step, 1, prepares),
 	bench("step with a heartbeat of 10,000 stock ids", "id", "bench/plane", "Heartbeat10000/^leases=10000$", 5, 10000, step, 1, prepares),
 	bench("step, 10,000 held and tracked, nothing due", "step", "bench/plane", "IdleStep", 2000, 1, step, 1, prepares),
+	bench("step's look at 256 producers that say nothing", "step", "dataplane/submit", "DrainNothing", 2000, 1, "submit.(*Sources).Drain", 1),
 	bench("handshake map of 61 layers, read", "map", "dataplane/wire", "Handshake/^read$", 100, 1, "wire.ParseHandshake", 1),
 	bench("step with a hostile message of 4 MiB", "byte", "bench/plane", "Hostile4MiB/^ids_of_one_byte$", 1, 4<<20, step, 130, prepares),
 }

@@ -61,7 +61,7 @@ func wakeScenes() []Scene {
 				pump(b, 2, 3, lost),
 			}}
 		},
-	}, inboxWake(), loopScene(1), loopScene(2), {
+	}, overflowWake(lost), inboxWake(), loopScene(1), loopScene(2), {
 		Name:      "events and a loop that sleeps on their descriptor",
 		What:      "no event waits once it is published",
 		Shortcuts: []Shortcut{{"the ring not looked at once the descriptor is empty", ""}, {"the descriptor emptied behind the ring", ""}},
@@ -88,6 +88,60 @@ func pump(b *build, stored, looked int, lost string) wm.Thread {
 			}
 		}
 	}}
+}
+
+// overflowWake is the pump beside a producer whose ring is full: it looks into the overflow ring only of who was ever refused room.
+func overflowWake(lost string) Scene {
+	const late = "the refusal counted behind the publish"
+	return Scene{
+		Name: "producer in C whose ring is full, and the pump",
+		What: "no entry of the overflow ring waits for the pump's period, though only that of a refused producer is looked at",
+		Sites: []Site{
+			{"W1", "kvl_nudge: fence", wm.SeqCst, wm.AcqRel},
+			{"W2", "pump.lieDown: asleep stored", wm.SeqCst, wm.Release},
+			{"W2", "submit source.silent: refused looked at", wm.SeqCst, wm.Acquire},
+			{"W2", "submit source.silent: overflow ring looked at", wm.SeqCst, wm.Acquire},
+		},
+		Shortcuts: []Shortcut{{late, "the pump sleeps past it"}},
+		build: func(b *build) wm.Program {
+			return wm.Program{Threads: []wm.Thread{
+				{Name: "producer", Body: func(t *wm.T) {
+					if !b.takes(late) {
+						t.Store("refused", 1, wm.Relaxed)
+					}
+					for n := range uint64(2) {
+						t.Store("over", n+1, wm.Release)
+						fence(t, b.at(0))
+						if t.Load("asleep", wm.Relaxed) != 0 && t.Swap("asleep", 0, wm.AcqRel) != 0 {
+							t.Add("fd", 1, wm.AcqRel)
+						}
+					}
+					t.Store("refused", 1, wm.Relaxed)
+				}},
+				{Name: "pump", Body: func(t *wm.T) {
+					over := func(refused, head wm.Order) uint64 {
+						if t.Load("refused", refused) == 0 {
+							return 0
+						}
+						return t.Load("over", head)
+					}
+					for at := uint64(0); ; {
+						if at = max(at, over(wm.Relaxed, wm.Acquire)); at == 2 { // a step
+							return
+						}
+						t.Store("asleep", 1, b.at(1))
+						if over(b.at(2), b.at(3)) <= at {
+							t.Sleep("fd", wm.Acquire, nonzero, lost)
+						}
+						t.Store("asleep", 0, wm.SeqCst)
+						if t.Load("fd", wm.Acquire) != 0 {
+							t.Swap("fd", 0, wm.AcqRel)
+						}
+					}
+				}},
+			}}
+		},
+	}
 }
 
 // inboxWake is the channel behind the inbox of the death wire. What a send that finds it full has seen orders nothing.
