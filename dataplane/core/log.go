@@ -26,8 +26,8 @@ type logs struct {
 
 	now    clock.Instant // of the last look at what steps count; the step's
 	grown  []growth
-	full   bool // leases; the step's, as are the rest
-	tracks bool
+	leases fullness // the step's, as are the rest
+	tracks fullness
 	muted  bool
 	stuck  stuck
 
@@ -39,17 +39,11 @@ type logs struct {
 	err      *errWriter // nil: the host alone takes them
 }
 
-// growth is a counter that means trouble and whose place knows neither engine nor request.
-type growth struct {
-	at   *uint64
-	last uint64
-	kind log.Kind
-}
-
 // stuck watches reads that have neither failed nor come to an end.
 type stuck struct {
 	since clock.Instant
 	least int // since then
+	pace  log.Pace
 }
 
 // lookEvery is how often counters are looked at: of step time, and beside it.
@@ -65,6 +59,7 @@ func (c *Core) makeLog() {
 	if c.cfg.Role == "rank" {
 		self = fmt.Sprintf("%s rank %d", self, c.cfg.Rank())
 	}
+	l.leases.kind, l.tracks.kind = log.LeasesFull, log.TracksFull
 	l.log = log.New(log.Config{Least: log.LevelOf(c.cfg.LogLevel), Context: c.number, Self: self, Name: c.engineName, Wall: log.Wall(c.clock)})
 	c.log = l
 }
@@ -93,11 +88,7 @@ func (l *logs) watchCounters() {
 	c := l.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	add := func(kind log.Kind, at ...*uint64) {
-		for _, a := range at {
-			l.grown = append(l.grown, growth{a, *a, kind})
-		}
-	}
+	add := func(kind log.Kind, at ...*uint64) { l.grown = append(l.grown, grows(kind, at...)) }
 	if c.hosted != nil {
 		n := &c.hosted.group.Counters
 		add(log.SubmissionsBad, &n.BadHandle)
@@ -112,6 +103,7 @@ func (l *logs) watchCounters() {
 	}
 	if c.pump != nil {
 		add(log.PumpOverslept, &c.pump.counters.Overslept)
+		l.grown[len(l.grown)-1].most = &c.pump.lateMost
 	}
 }
 
@@ -137,32 +129,18 @@ func (l *logs) stepped(now clock.Instant) {
 	}
 	c := l.core
 	if c.leases != nil {
-		if full := c.leases.Held()+c.leases.Expected()+c.leases.Ending() >= len(c.mem.Slots); full != l.full {
-			l.fullness(&l.full, log.LeasesFull, len(c.mem.Slots), now)
-		}
-		if full := c.tracker.Tracked() >= len(c.mem.Tracks); full != l.tracks {
-			l.fullness(&l.tracks, log.TracksFull, len(c.mem.Tracks), now)
-		}
+		l.leases.look(l.log.Step, c.leases.Held()+c.leases.Expected()+c.leases.Ending(), len(c.mem.Slots), now)
+		l.tracks.look(l.log.Step, c.tracker.Tracked(), len(c.mem.Tracks), now)
 	}
 	if now < l.now.Add(lookEvery) {
 		return
 	}
 	l.now = now
 	for i := range l.grown {
-		if g := &l.grown[i]; *g.at != g.last {
-			l.log.Step.Put(g.kind, now, log.Entry{A: *g.at - g.last})
-			g.last = *g.at
-		}
+		l.grown[i].look(l.log.Step, now)
 	}
 	if c.reads != nil {
 		l.stuck.look(l, c.reads.Gauges().Held, now)
-	}
-}
-
-// fullness turns what is known of a table, and says that it is full.
-func (l *logs) fullness(full *bool, kind log.Kind, most int, now clock.Instant) {
-	if *full = !*full; *full {
-		l.log.Step.Put(kind, now, log.Entry{A: uint64(most)})
 	}
 }
 
@@ -173,7 +151,7 @@ func (s *stuck) look(l *logs, held int, now clock.Instant) {
 		return
 	}
 	s.least = min(s.least, held)
-	if now.Sub(s.since) < 2*l.core.cfg.QuarantineWait {
+	if now.Sub(s.since) < 2*l.core.cfg.QuarantineWait || !s.pace.Due(now) {
 		return
 	}
 	l.log.Step.Put(log.BlocksStuck, now, log.Entry{A: uint64(s.least)})
@@ -243,20 +221,18 @@ var collectionLong = 10 * time.Millisecond
 var collections struct {
 	sync.Mutex
 	told []uint64
+	pace log.Pace // of Now
 }
 
 // begin takes the counters as they are: what was before is not news.
 func (b *beside) begin() {
 	v := &b.stats
-	for _, g := range [...]growth{
-		{at: &v.readers.Disputed, kind: log.WireDisputed}, {at: &v.readers.Full, kind: log.ReaderWiresFull},
-		{at: &v.readers.Malformed, kind: log.SideMalformed}, {at: &v.wire.Malformed, kind: log.SideMalformed},
-		{at: &v.server.Unknown, kind: log.SideUnregistered},
-		{at: &v.wire.Refused, kind: log.SideRefused}, {at: &v.wire.Evicted, kind: log.SideRefused},
-		{at: &v.readers.Crowded, kind: log.SideRefused},
-		{at: &v.wire.AcceptErrors, kind: log.SideNoDescriptors}, {at: &v.wire.Panics, kind: log.SidePanic},
-	} {
-		b.grown = append(b.grown, g)
+	b.grown = []growth{
+		grows(log.WireDisputed, &v.readers.Disputed), grows(log.ReaderWiresFull, &v.readers.Full),
+		grows(log.SideMalformed, &v.readers.Malformed, &v.wire.Malformed),
+		grows(log.SideUnregistered, &v.server.Unknown),
+		grows(log.SideRefused, &v.wire.Refused, &v.wire.Evicted, &v.readers.Crowded),
+		grows(log.SideNoDescriptors, &v.wire.AcceptErrors), grows(log.SidePanic, &v.wire.Panics),
 	}
 	b.pause = []metrics.Sample{{Name: "/sched/pauses/total/gc:seconds"}}
 	b.stops(nil)
@@ -282,10 +258,7 @@ func (b *beside) look(l *logs) {
 	}
 	b.stats.read(c.side)
 	for i := range b.grown {
-		if g := &b.grown[i]; *g.at != g.last {
-			l.log.Side.Put(g.kind, c.clock(), log.Entry{A: *g.at - g.last})
-			g.last = *g.at
-		}
+		b.grown[i].look(l.log.Side, c.clock())
 	}
 }
 
@@ -306,11 +279,14 @@ func (b *beside) stops(l *logs) {
 			}
 		}
 	}
-	b.slow = append(b.slow[:0], h.Counts...)
 	if longest > 0 && longest >= collectionLong && log.LevelOf(l.core.cfg.LogLevel) >= log.Warning { // else another context may tell it
+		if !collections.pace.Due(Now()) { // the next line has it
+			return
+		}
 		collections.told = append(collections.told[:0], h.Counts...)
 		l.log.Side.Put(log.CollectionLong, l.core.clock(), log.Entry{A: uint64(longest)})
 	}
+	b.slow = append(b.slow[:0], h.Counts...)
 }
 
 // mute says once that heartbeats have stopped since the forward loop is not heard of. Under the core's lock.

@@ -114,8 +114,12 @@ func TestRecordsThatNobodyHearsOfAreCounted(t *testing.T) {
 			l.stepOne(l.p)
 		}
 	}
+	a, peer := third(t, l)
 	for range 30 { // more than one in ten seconds
-		stall(6 * time.Second)
+		if err := a.Send(peer, []byte("req-1")); err != nil {
+			t.Fatal(err)
+		}
+		l.step(time.Millisecond)
 	}
 	for range 300 { // each let through, none taken
 		stall(time.Hour)

@@ -88,9 +88,7 @@ func TestWhatGoesWrongInAContextIsSaid(t *testing.T) {
 			c.cover(l.now.Add(c.cfg.StallCover + time.Second))
 		}},
 		{kind: log.CollectionLong, do: func(t *testing.T, l *lab) {
-			before := collectionLong
-			t.Cleanup(func() { collectionLong = before })
-			collectionLong = 1
+			everyCollectionIsLong(t)
 			runtime.GC()
 		}},
 	} {
@@ -108,17 +106,31 @@ func TestWhatGoesWrongInAContextIsSaid(t *testing.T) {
 	}
 }
 
-func TestACollectionIsSaidByOneContextOfTheProcess(t *testing.T) {
+// everyCollectionIsLong makes each collection worth a line, the first one from here on at once.
+func everyCollectionIsLong(t *testing.T) {
 	before := collectionLong
 	t.Cleanup(func() { collectionLong = before })
+	collectionLong = 1
+	paceCollections(log.Pace{})
+}
+
+// paceCollections says how lines about collections stand: those of the process before a test count, too.
+func paceCollections(p log.Pace) {
+	collections.Lock()
+	defer collections.Unlock()
+	collections.pace = p
+}
+
+func TestACollectionIsSaidByOneContextOfTheProcess(t *testing.T) {
 	percent := debug.SetGCPercent(-1) // none but ours
 	t.Cleanup(func() { debug.SetGCPercent(percent) })
 	l := newLab(t, `{}`)
 	errors := l.node("E", `{}`)
 	errors.core.cfg.LogLevel = "error" // it would not show it
-	collectionLong = 1
+	everyCollectionIsLong(t)
 	for n := 1; n <= 2; n++ {
 		runtime.GC()
+		paceCollections(log.Pace{})
 		lines := map[*node]int{}
 		for _, c := range []*node{errors, l.p, l.d} {
 			c.core.log.beside.at = time.Time{} // look at once
@@ -127,6 +139,24 @@ func TestACollectionIsSaidByOneContextOfTheProcess(t *testing.T) {
 		if lines[errors] != 0 || lines[l.p]+lines[l.d] != n {
 			t.Errorf("%d and %d lines after %d collections, %d where only errors are shown", lines[l.p], lines[l.d], n, lines[errors])
 		}
+	}
+	said := func() int {
+		for _, c := range []*node{l.p, l.d} {
+			c.core.log.beside.at = time.Time{}
+			c.said(t, log.CollectionLong)
+		}
+		return len(l.p.said(t, log.CollectionLong)) + len(l.d.said(t, log.CollectionLong))
+	}
+	var soon log.Pace
+	soon.Due(Now()) // as if a line had come just now
+	paceCollections(soon)
+	runtime.GC()
+	if n := said(); n != 2 {
+		t.Errorf("%d lines: another one comes at once", n)
+	}
+	paceCollections(log.Pace{})
+	if n := said(); n != 3 {
+		t.Errorf("%d lines, want one more for what had to wait", n)
 	}
 }
 
@@ -195,6 +225,9 @@ func TestWhatGoesWrongWithAPumpIsSaid(t *testing.T) {
 	c.pump.slept(Now().Add(time.Second), time.Millisecond, false)
 	c.mu.Unlock()
 	until(t, "that it overslept is said", func() bool { return len(l.p.said(t, log.PumpOverslept)) > 0 })
+	if first := l.p.said(t, log.PumpOverslept)[0]; first.Values["times"] == 0 || first.Values["late_ns"] < uint64(900*time.Millisecond) {
+		t.Errorf("said: %+v", first)
+	}
 
 	done := make(chan error)
 	go func() { // a thread that may not: it ends with the goroutine

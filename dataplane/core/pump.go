@@ -44,6 +44,7 @@ type pump struct {
 type pumpState struct {
 	counters  PumpCounters
 	class     priority
+	lateMost  uint64        // of what Overslept counts the longest since the log has said it, in ns
 	ended     clock.Instant // when the turn before ended
 	traffic   uint64
 	trafficAt clock.Instant
@@ -166,6 +167,7 @@ func (p *pump) slept(now clock.Instant, asked time.Duration, woken bool) {
 	p.counters.PauseMaxNs = max(p.counters.PauseMaxNs, uint64(max(over, 0)))
 	if over > pumpLate {
 		p.counters.Overslept++
+		p.lateMost = max(p.lateMost, uint64(over))
 	}
 }
 

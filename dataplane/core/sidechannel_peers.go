@@ -40,6 +40,7 @@ type sidePeer struct {
 	offset  bool      // the sink has one
 	fresh   time.Time // of the last refresh that was asked for
 	moves   []time.Time
+	failing log.Pace // of lines that it cannot be asked; the results' goroutine
 }
 
 // An engine that has moved to another address more often than this within that time is two.
@@ -203,7 +204,10 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 		case handshake.Incompatible:
 			s.misfit(p, r.Err)
 		default:
-			if !s.parted(p) || s.watch.of(p.engine)&seenTracked != 0 { // else nobody waits for its answer
+			switch missed := !s.parted(p) || s.watch.of(p.engine)&seenTracked != 0; {
+			case !missed: // nobody waits for its answer; who does later hears of it at once
+				p.failing = log.Pace{}
+			case p.failing.Due(s.now()):
 				s.say(log.HandshakeFailing, p, uint64(r.Failures), r.Err.Error())
 			}
 		}
@@ -211,6 +215,7 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 	case r.Maps != nil && !s.takeMaps(p, r):
 		return
 	}
+	p.failing = log.Pace{}
 	s.mu.Lock()
 	news := r.Offset.Known() || p.offset
 	p.offset = r.Offset.Known()

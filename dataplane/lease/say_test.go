@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/log/logtest"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -80,5 +82,21 @@ func TestTheLineOfAnExpiredLeaseHasItsTimes(t *testing.T) {
 	held, silent := time.Duration(said[0].Values["held_ns"]), time.Duration(said[0].Values["silent_ns"])
 	if held < 40*time.Second || held > 41*time.Second || silent < 20*time.Second || silent > 21*time.Second {
 		t.Errorf("held %v, silent %v; want 40 s and 20 s", held, silent)
+	}
+}
+
+// A machine that is busy for long makes one gap after the other: the next line has the longest of those that were not said.
+func TestGapsBetweenStepsAreSaidAtGrowingDistances(t *testing.T) {
+	book := logtest.New()
+	r := newRig(t, 8, func(c *Config) { c.Log = book.Log.Step })
+	for i := range 12 { // one each 6 s
+		r.t.SayGap(at(float64(6*i)), r.t.cfg.StallGap+time.Duration(1+i%5)*time.Second, 0)
+	}
+	var longest []int
+	for _, n := range book.Of(t, log.Stall) {
+		longest = append(longest, int((n.Values["gap_ns"]-uint64(r.t.cfg.StallGap))/1e9))
+	}
+	if diff := cmp.Diff([]int{1, 3, 5}, longest); diff != "" {
+		t.Errorf("beyond what is allowed, in s (-want +got):\n%s", diff)
 	}
 }

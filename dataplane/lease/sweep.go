@@ -42,6 +42,12 @@ func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uin
 	return t.ended - before
 }
 
+// stalls space the lines about gaps on a machine that is busy for long; each has the longest since the one before.
+type stalls struct {
+	pace log.Pace
+	most time.Duration
+}
+
 // SayGap counts and tells a gap between two steps that is longer than is allowed. backlog is how many notifications are known of and not
 // applied. Of a context that had nothing to do it is not called: an engine that is driven inline rests for as long as no request comes.
 func (t *Table) SayGap(now clock.Instant, gap time.Duration, backlog uint64) {
@@ -49,7 +55,10 @@ func (t *Table) SayGap(now clock.Instant, gap time.Duration, backlog uint64) {
 		return
 	}
 	t.Times.StallGap.Observe(gap)
-	t.cfg.Log.Put(log.Stall, now, log.Entry{A: uint64(gap), B: uint64(t.cfg.StallGap)})
+	if t.stalls.most = max(t.stalls.most, gap); t.stalls.pace.Due(now) {
+		t.cfg.Log.Put(log.Stall, now, log.Entry{A: uint64(t.stalls.most), B: uint64(t.cfg.StallGap)})
+		t.stalls.most = 0
+	}
 	t.traceStall(gap, backlog)
 }
 

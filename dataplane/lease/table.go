@@ -86,6 +86,7 @@ type Table struct {
 	ripens    uint64 // units: when what wanted waits for may be taken; 0: it does not wait
 	looks     looks
 	stalled   uint64 // units: when the last stall ended
+	stalls    stalls
 	endCursor int
 	closed    bool
 	touched   uint64 // keeps the loads of RenewIDs

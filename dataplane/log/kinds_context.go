@@ -68,8 +68,8 @@ var contextDefs = map[Kind]Def{
 		"give the process CAP_SYS_NICE or an RLIMIT_RTPRIO, or set pump_priority to off",
 	},
 	PumpOverslept: {
-		"pump_overslept", Warning, [2]string{"times"},
-		"the pump woke more than 20 ms late {times} [time|times]: the machine's processors are busy",
+		"pump_overslept", Warning, [2]string{"times", "late_ns"},
+		"the pump woke more than 20 ms late {times} [time|times], by up to {late_ns}: the machine's processors are busy",
 		"leave it a processor (cpus), or run fewer threads beside it",
 	},
 	CollectionLong: {

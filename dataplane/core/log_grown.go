@@ -1,0 +1,62 @@
+package core
+
+import (
+	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/log"
+)
+
+// growth is trouble that only counters show, whose places know neither engine nor request. Each line has what has come since the one before
+// of its kind, and they come at log.Pace.
+//
+// Threads: that of its look.
+type growth struct {
+	kind log.Kind
+	pace log.Pace
+	at   []*uint64
+	told uint64  // of their sum
+	most *uint64 // the worst since the line before, which takes it; nil: the kind has none
+}
+
+// grows makes one that begins with what the counters are: what was before is not news.
+func grows(kind log.Kind, at ...*uint64) growth {
+	g := growth{kind: kind, at: at}
+	g.told = g.sum()
+	return g
+}
+
+func (g *growth) sum() (n uint64) {
+	for _, at := range g.at {
+		n += *at
+	}
+	return n
+}
+
+// look says what has come.
+func (g *growth) look(to *log.Writer, now clock.Instant) {
+	n := g.sum()
+	if n == g.told || !g.pace.Due(now) {
+		return
+	}
+	e := log.Entry{A: n - g.told}
+	if g.most != nil {
+		e.B, *g.most = *g.most, 0
+	}
+	g.told = n
+	to.Put(g.kind, now, e)
+}
+
+// fullness is a table without room, which is said when it comes to that: it may be so again with each place that becomes free.
+type fullness struct {
+	kind log.Kind
+	pace log.Pace
+	full bool
+}
+
+// look takes how many of the places are used.
+func (f *fullness) look(to *log.Writer, used, most int, now clock.Instant) {
+	if full := used >= most; full != f.full {
+		if f.full = full; full && f.pace.Due(now) {
+			to.Put(f.kind, now, log.Entry{A: uint64(most)})
+		}
+	}
+}

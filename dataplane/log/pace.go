@@ -1,0 +1,38 @@
+package log
+
+import (
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/clock"
+)
+
+// Distances between lines about one trouble that goes on.
+const (
+	paceFirst = every            // after the first line
+	paceMost  = 10 * time.Minute // each one is twice the one before, up to this
+	paceQuiet = 2 * time.Minute  // what was not there for so long is news: longer than anybody waits before he tries again
+)
+
+// Pace spaces the lines about one trouble that goes on, or comes again and again, and of which the next one would say nothing new: the first
+// is due at once, another one 10 s later, then 20, and so on up to 10 minutes. The zero value is trouble that has not been yet.
+//
+// Threads: one.
+// Memory: none.
+type Pace struct {
+	seen, next clock.Instant
+	wait       time.Duration
+}
+
+// Due is asked when there is something to say, and reports that it is to be said now. What is not, who asks keeps for the next line.
+func (p *Pace) Due(now clock.Instant) bool {
+	if p.wait == 0 || now.Sub(p.seen) > paceQuiet {
+		*p = Pace{next: now}
+	}
+	p.seen = now
+	if now < p.next {
+		return false
+	}
+	p.wait = min(max(2*p.wait, paceFirst), paceMost)
+	p.next = now.Add(p.wait)
+	return true
+}
