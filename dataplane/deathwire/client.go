@@ -79,9 +79,11 @@ type link struct {
 	engine uint64
 	w      Wire
 	cancel context.CancelFunc
-	state  State    // under the client's lock
-	conn   net.Conn // while it is Up; under the client's lock
-	flags  uint16   // of the welcome on conn; likewise
+	state  State       // under the client's lock
+	conn   net.Conn    // from our hello on until its end; under the client's lock
+	flags  uint16      // of the welcome on conn; likewise. Before it Farewells: an owner of ours is told, another one passes over it or hangs up
+	left   bool        // leaving was said on conn; likewise
+	fallen atomic.Bool // it fell, and whether that was the end of its owner is not known yet
 }
 
 // NewClient makes a client without a wire.
@@ -138,11 +140,20 @@ func (c *Client) Drop(engine uint64) {
 func (c *Client) drop(l *link) {
 	delete(c.wires, l.engine)
 	if l.conn != nil {
-		c.say(l, Leaving)
+		c.leave(l)
 		l.conn.Close()
 		l.conn = nil
 	}
 	l.cancel()
+}
+
+// InGrace reports that the wire to an owner fell, and that it is not known yet whether its owner has died, has withdrawn or lives: a word
+// of Dead or Withdrawn has been told when it is false again. Any goroutine.
+func (c *Client) InGrace(engine uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.wires[engine]
+	return l != nil && l.fallen.Load()
 }
 
 // Leave tells all owners, now and when they are met later, once each that we go on purpose.
@@ -154,18 +165,29 @@ func (c *Client) Leave() {
 	}
 	c.leaving = true
 	for _, l := range c.wires {
-		if l.conn != nil {
-			c.say(l, Leaving)
+		if l.conn != nil && l.state == Up { // else when it is up
+			c.leave(l)
 		}
 	}
 }
 
-// say tells an owner something on its wire, which is up.
-func (c *Client) say(l *link, k Kind) {
+// leave says on a wire, once, that we go on purpose.
+func (c *Client) leave(l *link) {
+	if !l.left {
+		l.left = true
+		c.say(l, Leaving)
+	}
+}
+
+// say tells an owner something on its wire. Under the lock, so that nothing is said before the hello: 40 bytes into an empty buffer.
+func (c *Client) say(l *link, k Kind) error {
 	f := l.w.Self
-	f.Kind = k
+	if f.Kind = k; k == Hello {
+		f.Flags = Farewells
+	}
 	l.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-	l.conn.Write(f.Append(nil))
+	_, err := l.conn.Write(f.Append(nil))
+	return err
 }
 
 // Reset ends all wires with a farewell: this life of our engine is over, and nothing will be read for it any more. Owners do what
@@ -214,7 +236,7 @@ type ClientStats struct {
 	Fallen   uint64 // wires that the owner's end closed
 	Returned uint64 // of these, those that were up again in time
 	Dead     uint64 // owners found dead
-	Others   uint64 // attempts that another life of the owner, or another engine, answered
+	Others   uint64 // attempts that another life of the owner, or another engine, answered, or the owner with a farewell
 	Left     uint64 // wires whose owner said that it goes on purpose
 
 	Withdrawn uint64 // owners whose life has ended on purpose: they said farewell

@@ -110,6 +110,21 @@ func (s *shore) hangUp(context.Context) (net.Conn, error) {
 	return ours, nil
 }
 
+// parts answers as an owner whose life is over.
+func (s *shore) parts(who who) func(context.Context) (net.Conn, error) {
+	return func(context.Context) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		s.running.Go(func() {
+			defer theirs.Close()
+			if hello := readFrame(theirs); hello != nil {
+				f := Frame{Kind: Farewell, Engine: who.engine, Epoch: who.epoch, Nonce: hello.Nonce}
+				theirs.Write(f.Append(nil))
+			}
+		})
+		return ours, nil
+	}
+}
+
 // stands takes the connection and says nothing: a process that is stopped.
 func (s *shore) stands(context.Context) (net.Conn, error) {
 	ours, theirs := net.Pipe()

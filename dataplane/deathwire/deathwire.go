@@ -24,10 +24,15 @@ const (
 	Welcome Kind = 2 // owner to reader: who I am, and that the wire is kept; with the hello's nonce
 	Leaving Kind = 3 // either: this process goes on purpose: the end of a reader's wire ends nothing then, an owner's serves until its end
 
-	// Farewell is the last word of either before it closes its end on purpose: the life of its engine that the wire is of is over,
-	// and all that is held by it or for it ends as at its death. It is said to who has Farewells in its flags.
+	// Farewell is the last word of either on a wire whose end will be no death: the life of its engine that the wire is of is over, or
+	// an owner that drains holds nothing any more. At the end of the wire all that is held by it or for it ends as at its death. It
+	// is said to who has Farewells in its flags, and by an owner whose life is over in place of the welcome.
 	Farewell Kind = 4
 )
+
+// framesMax is how many frames an end takes after hello and welcome: who goes on purpose says so when it drains, and when it lets a wire
+// go. Who says more is none of ours, and costs us no more than its connection.
+const framesMax = 4
 
 // Farewells in the flags of a hello or a welcome says that its sender understands a farewell. Others see the wire fall without a word,
 // and take it for a death. Who knows no flags passes over them.

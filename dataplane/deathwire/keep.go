@@ -25,6 +25,7 @@ type answer uint8
 const (
 	met         answer = iota // by the owner that it is for
 	another                   // by another life, or another engine
+	withdrew                  // by the owner that it is for, with a farewell: that life is over
 	refused                   // nobody listens there
 	hungUp                    // by somebody who closed: full, not an owner, or dying
 	silent                    // connected, and no answer: a process that stands still
@@ -48,12 +49,14 @@ func (c *Client) run(ctx context.Context, l *link) {
 				c.n.returned.Add(1)
 			}
 			known, fails, fell = true, 0, time.Time{}
+			l.fallen.Store(false)
 			up := time.Now()
 			ended := c.hold(ctx, l, conn, flags)
 			parted = ended == endParted
 			switch ended {
 			case endClosed, endParted:
 				c.n.fallen.Add(1)
+				l.fallen.Store(true)
 				if fell = time.Now(); fell.Sub(up) > flapSpan {
 					flaps = 0
 				} else {
@@ -70,9 +73,9 @@ func (c *Client) run(ctx context.Context, l *link) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case got == another && known:
+		case (got == another || got == withdrew) && known:
 			c.n.others.Add(1)
-			c.end(ctx, l, parted)
+			c.end(ctx, l, parted || got == withdrew)
 			return
 		case got == refused && known, over && (got == hungUp || got == unreachable):
 			c.end(ctx, l, parted)
@@ -86,11 +89,12 @@ func (c *Client) run(ctx context.Context, l *link) {
 			c.n.full.Add(1)
 		case refused:
 			c.n.refused.Add(1)
-		case another:
+		case another, withdrew:
 			c.n.others.Add(1)
 			c.tell(ctx, c.cfg.Changed, l.engine)
 		}
 		fell = time.Time{}
+		l.fallen.Store(false)
 		c.set(l, Down, nil, 0)
 		c.sleep(ctx, min(retryMin<<min(fails, 10), retryMax))
 		fails++
@@ -115,6 +119,7 @@ func (c *Client) connect(ctx context.Context, l *link, fell time.Time) (net.Conn
 		got = local // it was let go meanwhile: the connection is closed
 	}
 	if got != met {
+		c.unmeet(l, conn)
 		conn.Close()
 		return nil, 0, got
 	}
@@ -135,11 +140,9 @@ func whyNot(err error) answer {
 // greet says hello and reads the welcome, of which it gives the flags.
 func (c *Client) greet(conn net.Conn, l *link) (uint16, answer) {
 	steady(conn)
-	conn.SetDeadline(time.Now().Add(c.cfg.HelloAnswer))
-	f := l.w.Self
-	f.Kind, f.Flags = Hello, Farewells
+	conn.SetReadDeadline(time.Now().Add(c.cfg.HelloAnswer))
 	var b [FrameLen]byte
-	_, err := conn.Write(f.Append(nil))
+	err := c.hello(l, conn)
 	if err == nil {
 		_, err = io.ReadFull(conn, b[:])
 	}
@@ -149,15 +152,37 @@ func (c *Client) greet(conn net.Conn, l *link) (uint16, answer) {
 		}
 		return 0, silent
 	}
-	conn.SetDeadline(time.Time{})
+	conn.SetReadDeadline(time.Time{})
 	w, err := Parse(b[:])
 	switch {
-	case err != nil || w.Kind != Welcome:
+	case err != nil || w.Kind != Welcome && w.Kind != Farewell:
 		return 0, another
 	case w.Engine != l.w.Owner || w.Epoch != l.w.OwnersEpoch || w.Nonce != l.w.Self.Nonce:
 		return 0, another
+	case w.Kind == Farewell:
+		return 0, withdrew
 	}
 	return w.Flags, met
+}
+
+// unmeet forgets a connection that came to nothing.
+func (c *Client) unmeet(l *link, conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.conn == conn {
+		l.conn = nil
+	}
+}
+
+// hello says who we are. From then on the owner may keep the wire, so whoever lets go of it says so, whether there was an answer or not.
+func (c *Client) hello(l *link, conn net.Conn) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wires[l.engine] != l {
+		return net.ErrClosed
+	}
+	l.conn, l.flags, l.left = conn, Farewells, false
+	return c.say(l, Hello)
 }
 
 // end is how a wire that was up ended.
@@ -179,7 +204,8 @@ func (c *Client) hold(ctx context.Context, l *link, conn net.Conn, flags uint16)
 	}
 	defer c.set(l, Connecting, nil, 0)
 	closed := endClosed
-	for left := false; ; {
+	var said [Farewell + 1]bool
+	for n := 0; ; n++ {
 		var b [FrameLen]byte
 		_, err := io.ReadFull(conn, b[:])
 		switch {
@@ -190,14 +216,14 @@ func (c *Client) hold(ctx context.Context, l *link, conn net.Conn, flags uint16)
 		}
 		f, err := Parse(b[:])
 		switch {
-		case err != nil || f.Kind < Leaving || f.Engine != l.w.Owner || f.Epoch != l.w.OwnersEpoch:
+		case err != nil || n == framesMax || f.Kind < Leaving || f.Engine != l.w.Owner || f.Epoch != l.w.OwnersEpoch:
 			return endOther
 		case f.Kind == Farewell:
 			closed = endParted
-		case !left:
+		case !said[f.Kind]:
 			c.n.left.Add(1)
-			left = true
 		}
+		said[f.Kind] = true
 	}
 }
 
@@ -213,7 +239,7 @@ func (c *Client) set(l *link, s State, conn net.Conn, flags uint16) bool {
 	}
 	l.conn, l.flags = conn, flags
 	if conn != nil && c.leaving {
-		c.say(l, Leaving)
+		c.leave(l)
 	}
 	return true
 }
@@ -231,6 +257,7 @@ func (c *Client) end(ctx context.Context, l *link, parted bool) {
 	if over != nil && ctx.Err() == nil {
 		over(l.engine, l.w)
 	}
+	l.fallen.Store(false)
 	c.tell(ctx, c.cfg.Changed, l.engine)
 }
 

@@ -44,6 +44,8 @@ type Server struct {
 	open    map[*wire]struct{}
 	pending []*wire // oldest first
 	leaving bool
+	parting bool  // behind leaving: a farewell is said on every wire
+	was     Frame // who we were when a wire was kept last; epoch 0: none was
 	closed  bool
 	telling sync.WaitGroup // Dead that is told just now
 
@@ -189,8 +191,13 @@ func (s *Server) keep(w *wire, hello Frame) bool {
 		return false
 	case epoch == 0:
 		s.n.unwanted.Add(1)
+		if w.flags, w.self = hello.Flags, s.was; w.self.Epoch != 0 { // it may have had a wire to that life, and may not have heard
+			w.self.Nonce = hello.Nonce
+			w.part()
+		}
 		return false
 	}
+	s.was = Frame{Engine: engine, Epoch: epoch}
 	n := name{who{hello.Engine, hello.Epoch}, hello.Nonce}
 	p, back := s.table.open(n)
 	if p == nil && s.evict() {
@@ -204,7 +211,7 @@ func (s *Server) keep(w *wire, hello Frame) bool {
 		s.n.returned.Add(1)
 	}
 	s.n.kept.Add(1)
-	w.peer, w.flags = p, hello.Flags
+	w.peer, w.flags, p.latest = p, hello.Flags, w
 	w.self = Frame{Engine: engine, Epoch: epoch, Nonce: hello.Nonce}
 	s.open[w] = struct{}{}
 	steady(w.c)
@@ -212,6 +219,9 @@ func (s *Server) keep(w *wire, hello Frame) bool {
 	w.say(Welcome, Farewells)
 	if s.leaving {
 		w.say(Leaving, 0)
+	}
+	if s.parting {
+		w.part()
 	}
 	return true
 }
@@ -222,6 +232,13 @@ func (w *wire) say(k Kind, flags uint16) {
 	f.Kind, f.Flags = k, flags
 	w.c.SetWriteDeadline(time.Now().Add(writeTimeout))
 	w.c.Write(f.Append(nil))
+}
+
+// part says farewell to a reader that understands it.
+func (w *wire) part() {
+	if w.flags&Farewells != 0 {
+		w.say(Farewell, 0)
+	}
 }
 
 // evict makes a place: the wires of the peer that nobody has heard for the longest go. A reader says its hello within moments
@@ -242,24 +259,30 @@ func (s *Server) evict() bool {
 	return true
 }
 
-// hold waits for the end of a wire and tells whether the peer closed it.
+// hold waits for the end of a wire and tells whether the peer closed it. A word that is said again is no news, and waits for nobody.
 func (s *Server) hold(w *wire, hello Frame) (byPeer bool) {
 	var b [FrameLen]byte
-	for {
+	var said [Farewell + 1]bool
+	for n := 0; ; n++ {
 		if _, err := io.ReadFull(w.c, b[:]); err != nil {
 			return closedByPeer(err)
 		}
 		f, err := Parse(b[:])
-		if err != nil || f.Kind < Leaving || f.Engine != hello.Engine || f.Epoch != hello.Epoch || f.Nonce != hello.Nonce {
+		if err != nil || n == framesMax || f.Kind < Leaving || f.Engine != hello.Engine || f.Epoch != hello.Epoch || f.Nonce != hello.Nonce {
 			s.n.malformed.Add(1)
 			return false
 		}
+		if said[f.Kind] {
+			continue
+		}
+		said[f.Kind] = true
 		s.mu.Lock()
-		if f.Kind == Farewell {
-			w.peer.parted = true
-		} else {
-			w.peer.left = true
+		switch latest := w.peer.latest == w; {
+		case f.Kind == Leaving:
+			w.peer.left = w.peer.left || latest
 			s.n.left.Add(1)
+		case latest:
+			w.peer.parted = true
 		}
 		s.mu.Unlock()
 	}
@@ -279,6 +302,9 @@ func (s *Server) close(w *wire, byPeer bool) {
 		return
 	}
 	delete(s.open, w)
+	if w.peer.latest == w {
+		w.peer.latest = nil
+	}
 	if byPeer && !w.ours {
 		s.n.fallen.Add(1)
 	} else {
@@ -344,18 +370,32 @@ func (s *Server) Leave() {
 	}
 }
 
+// Part tells all readers, once and behind Leave, that nothing is held here any more and nothing will be: the end of their wires, which stay
+// up, is no death then.
+func (s *Server) Part() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.parting {
+		return
+	}
+	s.parting = true
+	for w := range s.open {
+		w.part()
+	}
+}
+
 // EndEra closes all wires with a farewell and forgets all readers: there is nothing of them here any more. Who comes back is asked
 // anew. Self has said epoch 0 before it, or that of the next era.
 func (s *Server) EndEra() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for w := range s.open {
-		if w.flags&Farewells != 0 {
-			w.say(Farewell, 0)
+	if !s.parting { // else it was said
+		for w := range s.open {
+			w.part()
 		}
 	}
 	s.endEra()
-	s.leaving = false
+	s.leaving, s.parting = false, false
 }
 
 func (s *Server) endEra() {

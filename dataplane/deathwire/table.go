@@ -22,11 +22,12 @@ type name struct {
 type peer struct {
 	name
 	wires    int
-	heard    bool // a rank has heard the nonce from (engine, epoch)
-	left     bool // it goes on purpose
-	parted   bool // it has said farewell on its wire: the end of its life is no death
-	disputed bool // a rank has heard another nonce as well: somebody lies, and the lease decides
-	fell     bool // its last wire was closed by the peer
+	latest   *wire // opened last: it alone says how this ends; what is read from an older one may come late
+	heard    bool  // a rank has heard the nonce from (engine, epoch)
+	left     bool  // it goes on purpose
+	parted   bool  // it has said farewell on its wire: the end of its life is no death
+	disputed bool  // a rank has heard another nonce as well: somebody lies, and the lease decides
+	fell     bool  // its last wire was closed by the peer
 	grace    *time.Timer
 	line     *list.List // mute, quiet or fallen, in which it stands; nil: none
 	elem     *list.Element
