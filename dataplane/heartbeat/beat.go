@@ -87,7 +87,7 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 	if e.beatList == roundNone {
 		if e.native.n+e.stock.n+e.fixed.n == 0 {
 			t.beats.Set(i, clock.Never) // wake starts it again
-			if !e.up && !t.awaitLife(i, now) && e.state == Connected {
+			if (!e.up || e.silentSince() != 0) && !t.awaitLife(i, now) && e.state == Connected {
 				t.beats.Set(i, now.Add(t.healStep(e)))
 			}
 			return budget
@@ -162,7 +162,7 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 	e.beatCut = roundNone
 	if t.reach != ReachAll {
 		for k := range e.links {
-			e.links[k].rowAt = now // nothing can be asked
+			e.links[k].rowAt, e.links[k].askedAt = now, 0 // nothing can be asked
 		}
 		return
 	}
@@ -185,13 +185,13 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 	}
 }
 
-// awaitLife asks for a sign of life of the links that were loaded after a failure, though nothing is tracked. It reports
-// whether all have been asked.
+// awaitLife asks for a sign of life of the links that were loaded after a failure or answer nothing, though nothing is tracked. It
+// reports whether all have been asked.
 func (t *Tracker) awaitLife(i uint32, now clock.Instant) bool {
 	e := &t.engines[i]
 	all := true
 	for k := range e.links {
-		if e.state == Connected && e.links[k].downAt != 0 {
+		if e.state == Connected && (e.links[k].downAt != 0 || e.links[k].askedAt != 0) {
 			all = t.probe(i, uint32(k), now) && all
 		}
 	}

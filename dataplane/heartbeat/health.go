@@ -55,16 +55,24 @@ func (t *Tracker) parted(e *engine, n int, missed bool, now clock.Instant) {
 	}
 }
 
+// trouble is when an engine's trouble began: it is not connected, has failed since it was heard, or is silent. 0: it has none.
+func (e *engine) trouble() clock.Instant {
+	since := clock.Instant(0)
+	for _, at := range [...]clock.Instant{e.downAt(), e.offAt, e.silentSince()} { // downAt stays while a dead agent is loaded again and again
+		if at != 0 && (since == 0 || at < since) {
+			since = at
+		}
+	}
+	return since
+}
+
 // failingSince is when an engine's trouble began; false: it has none that lasts. An engine that is not connected, or not heard, has
 // an interval to mend it. While we sleep none has: it is we who reach nobody.
 func (t *Tracker) failingSince(e *engine) (since clock.Instant, failing bool) {
 	if t.asleep || e.state == Absent || e.state == Removing {
 		return 0, false
 	}
-	since = e.downAt() // it stays while the agent of a dead engine is loaded again and again
-	if off := e.offAt; off != 0 && (since == 0 || off < since) {
-		since = off
-	}
+	since = e.trouble()
 	if failing = since != 0 && t.now.Sub(since) >= t.interval(e); !failing {
 		since = t.now
 	}

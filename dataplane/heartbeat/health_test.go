@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
@@ -17,6 +18,11 @@ func (r *rig) wantFailing(failing, long int, oldest time.Duration) {
 	if g := r.k.Gauges(); g.Failing != failing || g.FailingLong != long || time.Duration(g.FailingMs)*time.Millisecond != oldest {
 		r.t.Errorf("at %v: %d failing, %d of them long, the oldest for %d ms; want %d, %d, %v", r.now.Sub(sec(0)), g.Failing, g.FailingLong, g.FailingMs, failing, long, oldest)
 	}
+}
+
+// lastRound is when the last round of heartbeats to an engine began.
+func (r *rig) lastRound(e uint64) clock.Instant {
+	return r.k.engines[record.Handle(e).Slot()].lastRound
 }
 
 func TestADeadEngineCountsAsFailingFromItsFirstErrorOn(t *testing.T) {
@@ -298,5 +304,77 @@ func TestNoEngineCountsAsFailingForASleepOfOurs(t *testing.T) {
 	r.run(r.now.Add(40*time.Second), time.Second)
 	if g := r.k.Gauges(); g.Failing != 1 || g.FailingLong != 1 {
 		t.Errorf("after the sleep a dead engine: %d failing, %d of them long", g.Failing, g.FailingLong)
+	}
+}
+
+// A network that swallows what is sent breaks no connection for minutes: only what does not answer says it.
+func TestAnEngineThatAnswersNothingFailsThoughItsConnectionStands(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		stock  bool
+		breaks bool // its connection breaks in the end, else it answers again
+	}{
+		{name: "ours"}, {name: "stock", stock: true},
+		{name: "ours, and then its connection breaks", breaks: true}, {name: "stock, and then its connection breaks", stock: true, breaks: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, nil)
+			o, live := r.owner("P", tc.stock), r.owner("Q", false)
+			e := r.connect(o)
+			h := r.trackOf(e, o)
+			r.track(r.connect(live), live, 1, 0)
+			r.run(sec(20), time.Second)
+			r.wantFailing(0, 0, 0)
+			r.hub.Stop("P")
+			asked := r.lastRound(e) // the one after it is the first that is not answered
+			for r.step(r.now.Add(time.Second)); r.lastRound(e) == asked; r.step(r.now.Add(time.Second)) {
+			}
+			asked = r.lastRound(e)
+			r.run(asked.Add(4*time.Second), time.Second)
+			r.wantFailing(0, 0, 0) // it may answer late
+			r.run(asked.Add(10*time.Second), time.Second)
+			r.wantFailing(1, 0, 10*time.Second) // shows C50.2
+			r.run(asked.Add(29*time.Second), time.Second)
+			r.wantFailing(1, 0, 29*time.Second)
+			r.run(asked.Add(100*time.Second), time.Second)
+			r.wantFailing(1, 1, 100*time.Second) // shows C50.2
+			if g := r.k.Gauges(); g.Connected != 2 {
+				t.Errorf("%d engines are connected, and the transport has said nothing", g.Connected)
+			}
+			r.k.Untrack(h, r.now) // given up in its trouble: it is missed for a while
+			r.run(asked.Add(110*time.Second), time.Second)
+			r.wantFailing(1, 1, 110*time.Second)
+			if tc.breaks { // the transport, or read_timeout, ends what was asked
+				r.run(asked.Add(200*time.Second), time.Second)
+				r.wantFailing(1, 1, 200*time.Second)
+				r.run(asked.Add(300*time.Second), time.Second)
+				r.wantFailing(1, 0, 300*time.Second)
+				return
+			}
+			r.hub.Resume("P")
+			r.run(r.now.Add(10*time.Second), time.Second)
+			r.wantFailing(0, 0, 0) // without a request, too
+		})
+	}
+}
+
+// What an engine answers to a request that has ended meanwhile is a sign of its life all the same.
+func TestAnAnswerThatNobodyWaitsForIsASignOfLife(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	h := r.track(e, o, 1, 0)
+	place := &r.k.engines[record.Handle(e).Slot()]
+	for (len(place.links) == 0 || place.links[0].askedAt == 0) && r.now < sec(30) {
+		r.step(r.now.Add(time.Second))
+	}
+	if len(place.links) == 0 || place.links[0].askedAt == 0 {
+		t.Fatal("its row is not read")
+	}
+	m := r.k.requests[h.Slot()].remote
+	r.k.remotes.all[m].serial++ // as if its place had been given to another request of that engine
+	r.step(r.now.Add(time.Second))
+	if place.links[0].askedAt != 0 {
+		t.Error("an engine that has answered counts as silent")
 	}
 }

@@ -24,6 +24,7 @@ type link struct {
 	probeAt   clock.Instant // when the last probe was posted
 	rowAt     clock.Instant // when a row read of it last ended well, or none had been asked for
 	rowsOff   bool          // it does not answer its rows: no more of them in this round
+	askedAt   clock.Instant // when the first one-sided read since it was last heard was posted; 0: none has been
 
 	fails    uint32        // loads, sends and reads that failed since it was last heard
 	downAt   clock.Instant // first failure since it was last heard; 0: none
@@ -44,6 +45,25 @@ func (e *engine) downAt() clock.Instant {
 	first := clock.Instant(0)
 	for k := range e.links {
 		if at := e.links[k].downAt; at != 0 && (first == 0 || at < first) {
+			first = at
+		}
+	}
+	return first
+}
+
+// ask notes that a one-sided read of a link has been posted.
+func (l *link) ask(now clock.Instant) {
+	if l.askedAt == 0 {
+		l.askedAt = now
+	}
+}
+
+// silentSince is when the first link was asked that answers nothing and says nothing of it either, as when the network swallows what is
+// sent: the transport goes on trying for minutes. A round that began since then has asked it again. 0: there is none.
+func (e *engine) silentSince() clock.Instant {
+	first := clock.Instant(0)
+	for k := range e.links {
+		if at := e.links[k].askedAt; at != 0 && at < e.lastRound && (first == 0 || at < first) {
 			first = at
 		}
 	}
@@ -103,7 +123,11 @@ func (t *Tracker) heard(i, k uint32, mark uint64) {
 	}
 	l := &e.links[k]
 	l.heard = max(l.heard, min(mark, e.sent))
-	l.fails, l.downAt, e.heardAt = 0, 0, t.now
+	silent := e.silentSince() != 0
+	l.fails, l.downAt, l.askedAt, e.heardAt = 0, 0, 0, t.now
+	if silent && e.trouble() == 0 && e.badReads < badReadsMax {
+		e.missedAt = 0 // the trouble that it was missed in is over
+	}
 	if !e.up && e.downAt() == 0 {
 		t.engineUp(i)
 	}

@@ -216,7 +216,7 @@ func (t *Tracker) leave(u uint32, now clock.Instant) {
 	q.nextUser, q.prevUser = none, none
 	if !r.lost {
 		e := &t.engines[r.engine]
-		t.parted(e, 1, Missed(q.state == reqEnded, q.status, e.offAt != 0 || e.downAt() != 0), now)
+		t.parted(e, 1, Missed(q.state == reqEnded, q.status, e.trouble() != 0), now)
 	}
 	if r.users--; r.users == 0 {
 		t.last(m, now)

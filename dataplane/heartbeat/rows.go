@@ -107,6 +107,7 @@ func (t *Tracker) postRowsOf(i, m uint32, now clock.Instant) bool {
 			row.rowSent = r.sent
 			row.mark = e.sent
 			l.seen = true
+			l.ask(now)
 			l.rowsOff = l.downAt != 0 // one is enough for a sign of life: it may never end
 			t.rowsLeft--
 			t.counters.Rows++
@@ -143,6 +144,7 @@ func (t *Tracker) probe(i, k uint32, now clock.Instant) bool {
 	case read.OK:
 		l.probing = true
 		l.probes++
+		l.ask(now)
 		l.probeSent, l.probeAt = e.sent, now
 		t.counters.Probes++
 	case read.Refused:
@@ -178,7 +180,8 @@ func (t *Tracker) takeRows(now clock.Instant) {
 			m = uint32(res.Token)
 			r := &t.remotes.all[m]
 			if r.serial != uint32(res.Token>>rowSerial) {
-				continue // its tracking has ended
+				t.engines[r.engine].answered(k, &res) // its tracking has ended, and its place mostly names its engine still
+				continue
 			}
 			if row = t.remotes.rowOf(r, k); row == nil {
 				continue
@@ -217,6 +220,13 @@ func (t *Tracker) takeRows(now clock.Instant) {
 		if p := t.remotes.all[m].place; p == inNative || p == inFixed {
 			t.shown(m, l, row, &res, now)
 		}
+	}
+}
+
+// answered takes that a link has answered, though nobody waits for what it says.
+func (e *engine) answered(k uint32, res *read.RowResult) {
+	if res.OK && e.state == Connected && int(k) < len(e.links) && e.links[k].peer == res.Peer {
+		e.links[k].askedAt = 0
 	}
 }
 
