@@ -177,6 +177,9 @@ func TestAContextNoneOfWhoseEnginesAnswersIsNotHealthy(t *testing.T) {
 		if s["healthy"] != healthy || s["tracker_failing"] != failing { // shows C50.3
 			t.Errorf("healthy %v, %v engines failing for up to %v ms; want %d, %d", s["healthy"], s["tracker_failing"], s["tracker_failing_ms"], healthy, failing)
 		}
+		if h, n := valueOn(t, l.d.core, "healthy"), valueOn(t, l.d.core, "tracker_failing"); int(h) != healthy || int(n) != failing {
+			t.Errorf("on the page healthy is %d, %d engines fail; want %d, %d", h, n, healthy, failing)
+		}
 	}
 	step(9*time.Second, l.p, l.d, q)
 	want(1, 0)
@@ -211,6 +214,9 @@ func TestAHostNoneOfWhoseEnginesAnswersIsNotHealthy(t *testing.T) {
 		s := d.core.counters()
 		if s["healthy"] != healthy || s["group_failing"] != failing || s["group_engines"] != 1 { // shows C50.3
 			t.Errorf("healthy %v, %v of %v engines failing for up to %v ms; want %d, %d", s["healthy"], s["group_failing"], s["group_engines"], s["group_failing_ms"], healthy, failing)
+		}
+		if h, n := valueOn(t, d.core, "healthy"), valueOn(t, d.core, "group_failing"); int(h) != healthy || int(n) != failing {
+			t.Errorf("on the page healthy is %d, %d engines fail; want %d, %d", h, n, healthy, failing)
 		}
 	}
 	want(1, 0)

@@ -137,7 +137,7 @@ type engineWalk struct {
 	naming   bool // this walk names such readers
 }
 
-// walked are the gauges for which engines are walked; of each half some.
+// walked are the gauges for which engines are walked: the group's of a host, the tracker's of all others.
 type walked struct {
 	tracker heartbeat.Gauges
 	group   group.Gauges
@@ -180,8 +180,11 @@ func (w *engineWalk) into(g *gauges) {
 
 func (w *engineWalk) put() {
 	v, r := &w.shown, &w.row
-	w.found.tracker.Add(v, w.c.cfg.Duration)
-	w.found.group.Add(v, w.c.cfg.Duration)
+	if w.c.hosted != nil {
+		w.found.group.Add(v, w.c.cfg.Duration)
+	} else {
+		w.found.tracker.Add(v, w.c.cfg.Duration)
+	}
 	if w.naming {
 		w.name(v)
 	}
