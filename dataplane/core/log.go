@@ -230,7 +230,7 @@ func (b *beside) begin() {
 	b.grown = []growth{
 		grows(log.WireDisputed, &v.readers.Disputed), grows(log.ReaderWiresFull, &v.readers.Full),
 		grows(log.SideMalformed, &v.readers.Malformed, &v.wire.Malformed),
-		grows(log.SideUnregistered, &v.server.Unknown),
+		grows(log.SideUnregistered, &v.server.Unregistered), grows(log.SideUnknownRank, &v.server.Unknown),
 		grows(log.SideRefused, &v.wire.Refused, &v.wire.Evicted, &v.readers.Crowded),
 		grows(log.SideNoDescriptors, &v.wire.AcceptErrors), grows(log.SidePanic, &v.wire.Panics),
 	}

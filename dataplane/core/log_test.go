@@ -21,6 +21,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/dataplane/zmtp"
 )
 
 // Each kind that a context says of itself, or of messages, comes from its cause.
@@ -285,13 +286,22 @@ func TestWhatGoesWrongAtTheSideChannelIsSaid(t *testing.T) {
 			}
 			d := l.node("D", `{}`)
 			l.name(d, p)
-			eventually(t, "it is asked", func() bool { return p.stat("side_server_unknown") > 0 })
+			eventually(t, "it is asked", func() bool { return p.stat("side_server_unregistered") > 0 })
 			eventually(t, "who asks says what is missing", func() bool {
 				failing := d.said(t, log.HandshakeFailing)
 				return len(failing) > 0 && strings.Contains(failing[0].What, handshake.Unregistered)
 			})
-			if said := p.said(t, log.SideMalformed); len(said) != 0 {
-				t.Errorf("malformed: %+v", said)
+			if said := append(p.said(t, log.SideMalformed), p.said(t, log.SideUnknownRank)...); len(said) != 0 || p.stat("side_server_unknown") != 0 {
+				t.Errorf("malformed or unknown: %+v", said)
+			}
+		}},
+		{kind: log.SideUnknownRank, do: func(t *testing.T, _ *sideLab, p *node) {
+			addr, _ := sideAddr("127.0.0.1", p.port())
+			if _, _, err := (zmtp.Client{}).Request(t.Context(), addr, wire.AppendRequest(nil, 0, 1)); err == nil {
+				t.Error("rank 1 of 1 has a map")
+			}
+			if n := p.stat("side_server_unregistered"); n != 0 {
+				t.Errorf("%d count as not registered yet", n)
 			}
 		}},
 		{kind: log.SideRefused, do: func(t *testing.T, _ *sideLab, p *node) {

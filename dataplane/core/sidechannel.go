@@ -118,7 +118,7 @@ func (s *sideChannel) listen() error {
 		return fmt.Errorf("%w: key %q: %q is no place that a peer could connect to, and the transfer parameters name it: give a name or an address of this machine",
 			ErrConfig, "side_channel_host", s.cfg.SideChannelHost)
 	}
-	config := handshake.ServerConfig{Monotonic: serverClock}
+	config := handshake.ServerConfig{Monotonic: serverClock, TP: uint32(s.cfg.TPSize), PP: uint32(s.cfg.PPSize)}
 	if most := wiresMax(s.cfg.DeathWiresMax); s.cfg.DeathWire && most > 0 {
 		s.readers = deathwire.NewServer(deathwire.ServerConfig{
 			Self:      func() (uint64, uint64) { return s.hash, s.epoch.Load() },

@@ -40,12 +40,13 @@ type ClientCounters struct {
 
 // ServedCounters are handshake.ServerStats without what lies below.
 type ServedCounters struct {
-	Ranks      int
-	Generation uint64
-	Answered   uint64
-	Unexpected uint64
-	Malformed  uint64
-	Unknown    uint64
+	Ranks        int    // whose maps are served now
+	Generation   uint64 // maps that were set and differed from the one before
+	Answered     uint64 // requests, those with an unexpected first element among them
+	Unexpected   uint64 // requests whose first element is not get_meta_msg; answered, as vLLM does
+	Malformed    uint64 // requests that mean nothing; connection dropped
+	Unregistered uint64 // requests for a rank whose memory is not registered, or not any more; connection dropped
+	Unknown      uint64 // requests for a rank that this engine does not have; connection dropped
 }
 
 // sideStats are all of them at one moment.
@@ -78,7 +79,8 @@ func (v *sideStats) read(s *sideChannel) {
 	if s.server != nil {
 		st := s.server.Stats()
 		v.server = ServedCounters{
-			Ranks: st.Ranks, Generation: st.Generation, Answered: st.Answered, Unexpected: st.Unexpected, Malformed: st.Malformed, Unknown: st.Unknown,
+			Ranks: st.Ranks, Generation: st.Generation, Answered: st.Answered, Unexpected: st.Unexpected, Malformed: st.Malformed,
+			Unregistered: st.Unregistered, Unknown: st.Unknown,
 		}
 		v.wire = st.Wire
 	}

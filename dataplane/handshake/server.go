@@ -18,6 +18,9 @@ import (
 type ServerConfig struct {
 	// Limits bound what peers can cost; zero fields have zmtp's defaults.
 	Limits zmtp.Limits
+	// TP and PP are the engine's sizes: a rank below both that is not set is one whose memory is not registered, all others are none of
+	// its. 0: it has those that are set.
+	TP, PP uint32
 	// Monotonic reads this host's CLOCK_MONOTONIC, the clock that vLLM's stamps show. Required.
 	Monotonic func() clock.RemoteInstant
 	// Other and Report are zmtp.Config's: connections that do not speak ZMTP, and why connections were ended.
@@ -39,20 +42,21 @@ type Payload struct {
 type Server struct {
 	zmtp      *zmtp.Server
 	monotonic func() clock.RemoteInstant
+	tp, pp    uint32
 
 	mu         sync.Mutex                      // held by writers
 	payloads   atomic.Pointer[map[Rank][]byte] // encoded; never changed once stored, so that a reply sees one state
 	generation atomic.Uint64
 
-	answered, unexpected, malformed, unknown atomic.Uint64
+	answered, unexpected, malformed, unregistered, unknown atomic.Uint64
 }
 
-// Serve opens addr (host:port, IPv6 in brackets, port 0 for any) and serves until Close. Until Set every rank is unknown.
+// Serve opens addr (host:port, IPv6 in brackets, port 0 for any) and serves until Close. Until Set no rank has an answer.
 func Serve(addr string, cfg ServerConfig) (*Server, error) {
 	if cfg.Monotonic == nil {
 		return nil, fmt.Errorf("%w: server without a clock", ErrInvalid)
 	}
-	s := &Server{monotonic: cfg.Monotonic}
+	s := &Server{monotonic: cfg.Monotonic, tp: cfg.TP, pp: cfg.PP}
 	s.payloads.Store(&map[Rank][]byte{})
 	z, err := zmtp.Listen(addr, zmtp.Config{Limits: cfg.Limits, Handle: s.handle, Other: cfg.Other, Report: cfg.Report})
 	if err != nil {
@@ -87,7 +91,7 @@ func (s *Server) Set(r Rank, p Payload) error {
 	return nil
 }
 
-// Withdraw takes all payloads back: from here on every rank is unknown, until it is set again.
+// Withdraw takes all payloads back: from here on no rank has an answer, until it is set again.
 func (s *Server) Withdraw() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,9 +122,14 @@ func (s *Server) handle(_ context.Context, request [][]byte) (zmtp.Reply, error)
 		s.unexpected.Add(1)
 	}
 	payload, ok := (*s.payloads.Load())[r]
-	if !ok {
-		s.unknown.Add(1)
+	switch {
+	case ok:
+	case r.Transfer < s.tp && r.PP < s.pp:
+		s.unregistered.Add(1)
 		return zmtp.Reply{}, fmt.Errorf("handshake request for %s, which has no memory registered: %w", r, zmtp.ErrDeclined)
+	default:
+		s.unknown.Add(1)
+		return zmtp.Reply{}, fmt.Errorf("handshake request for %s, which this engine does not have: %w", r, zmtp.ErrDeclined)
 	}
 	s.answered.Add(1)
 	return zmtp.Reply{Frames: [][]byte{payload}, Stamp: func(dst []byte) []byte {
@@ -130,19 +139,21 @@ func (s *Server) handle(_ context.Context, request [][]byte) (zmtp.Reply, error)
 
 // ServerStats counts since Serve what became of requests.
 type ServerStats struct {
-	Ranks      int    // served now
-	Generation uint64 // as Generation
-	Answered   uint64 // requests, those with an unexpected first element among them
-	Unexpected uint64 // requests whose first element is not get_meta_msg; answered, as vLLM does
-	Malformed  uint64 // requests that mean nothing; connection dropped
-	Unknown    uint64 // requests for a rank without registered memory; connection dropped
-	Wire       zmtp.Stats
+	Ranks        int    // served now
+	Generation   uint64 // as Generation
+	Answered     uint64 // requests, those with an unexpected first element among them
+	Unexpected   uint64 // requests whose first element is not get_meta_msg; answered, as vLLM does
+	Malformed    uint64 // requests that mean nothing; connection dropped
+	Unregistered uint64 // requests for a rank whose memory is not registered, or not any more; connection dropped
+	Unknown      uint64 // requests for a rank that the engine does not have; connection dropped
+	Wire         zmtp.Stats
 }
 
 // Stats reads the counters, each by itself.
 func (s *Server) Stats() ServerStats {
 	return ServerStats{
 		Ranks: len(*s.payloads.Load()), Generation: s.generation.Load(), Answered: s.answered.Load(),
-		Unexpected: s.unexpected.Load(), Malformed: s.malformed.Load(), Unknown: s.unknown.Load(), Wire: s.zmtp.Stats(),
+		Unexpected: s.unexpected.Load(), Malformed: s.malformed.Load(), Unregistered: s.unregistered.Load(),
+		Unknown: s.unknown.Load(), Wire: s.zmtp.Stats(),
 	}
 }

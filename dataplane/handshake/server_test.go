@@ -78,7 +78,7 @@ func TestTheServerAnswersWithVllmsBytes(t *testing.T) { // vectors of vllm-wire 
 func TestNoRequestEndsTheServer(t *testing.T) { // S19
 	good := wire.AppendRequest(nil, 0, 1)
 	tail := func(first string) []byte { return append(append([]byte{0x93}, unhex(t, first)...), 0, 1) }
-	type outcome struct{ Answered, Unexpected, Malformed, Unknown uint64 }
+	type outcome struct{ Answered, Unexpected, Malformed, Unregistered, Unknown uint64 }
 	for _, tc := range []struct {
 		name   string
 		frames [][]byte
@@ -89,8 +89,10 @@ func TestNoRequestEndsTheServer(t *testing.T) { // S19
 		{"get_meta_msg as text", [][]byte{tail("ac6765745f6d6574615f6d7367")}, outcome{Answered: 1, Unexpected: 1}},
 		{"a first element that is a map of a list", [][]byte{tail("81a16193c0c3cb0000000000000000")}, outcome{Answered: 1, Unexpected: 1}},
 		{"integers in a longer form", [][]byte{append(good[:len(good)-2:len(good)-2], 0xcd, 0, 0, 0xcf, 0, 0, 0, 0, 0, 0, 0, 1)}, outcome{Answered: 1}},
-		{"a rank that is not served", [][]byte{wire.AppendRequest(nil, 0, 2)}, outcome{Unknown: 1}},
-		{"a pp rank that is not served", [][]byte{wire.AppendRequest(nil, 1, 1)}, outcome{Unknown: 1}},
+		{"a rank that there is not", [][]byte{wire.AppendRequest(nil, 0, 2)}, outcome{Unknown: 1}},
+		{"a rank whose memory is not registered", [][]byte{wire.AppendRequest(nil, 0, 0)}, outcome{Unregistered: 1}},
+		{"a pp rank whose memory is not registered", [][]byte{wire.AppendRequest(nil, 1, 1)}, outcome{Unregistered: 1}},
+		{"a pp rank that there is not", [][]byte{wire.AppendRequest(nil, 2, 1)}, outcome{Unknown: 1}},
 		{"the largest rank", [][]byte{wire.AppendRequest(nil, 1<<32-1, 1<<32-1)}, outcome{Unknown: 1}},
 		{"a negative rank", [][]byte{append(good[:len(good)-1:len(good)-1], 0xff)}, outcome{Malformed: 1}},
 		{"a rank of 64 bits", [][]byte{append(good[:len(good)-1:len(good)-1], 0xcf, 1, 0, 0, 0, 0, 0, 0, 0)}, outcome{Malformed: 1}},
@@ -108,17 +110,17 @@ func TestNoRequestEndsTheServer(t *testing.T) { // S19
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			await.NoLeaks(t)
-			s := serve(t, ServerConfig{})
+			s := serve(t, ServerConfig{TP: 2, PP: 2})
 			mustSet(t, s, Rank{0, 1}, Payload{hashA, stockMap("P", "blob")})
 			reply := ask(t, s, tc.frames...)
 			if answered := len(reply) == 2 && bytes.Equal(reply[0], payload("P", "blob")); answered != (tc.want.Answered == 1) {
 				t.Errorf("reply %q", reply)
 			}
 			st := s.Stats()
-			if diff := cmp.Diff(tc.want, outcome{st.Answered, st.Unexpected, st.Malformed, st.Unknown}); diff != "" {
+			if diff := cmp.Diff(tc.want, outcome{st.Answered, st.Unexpected, st.Malformed, st.Unregistered, st.Unknown}); diff != "" {
 				t.Errorf("counted (-want +got):\n%s", diff)
 			}
-			if st.Wire.Malformed != tc.want.Malformed || st.Wire.Declined != tc.want.Unknown { // a rank without memory is a peer's right to ask for
+			if st.Wire.Malformed != tc.want.Malformed || st.Wire.Declined != tc.want.Unknown+tc.want.Unregistered { // a rank without memory is a peer's right to ask for
 				t.Errorf("below: %+v", st.Wire)
 			}
 			if ask(t, s, good) == nil { // shows S19.1

@@ -94,6 +94,7 @@ const (
 	ReaderWiresFull
 	SideMalformed
 	SideUnregistered
+	SideUnknownRank
 	SideRefused
 	SideNoDescriptors
 	SidePanic

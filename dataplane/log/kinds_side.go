@@ -55,7 +55,12 @@ var sideDefs = map[Kind]Def{
 	SideUnregistered: {
 		"side_unregistered", Info, [2]string{"requests"},
 		"{requests} [handshake was|handshakes were] asked for of ranks without registered memory, and got no answer: peers ask again",
-		"none before kvl_register and while the engine sleeps; else a peer names more ranks than this engine has (tp_size, pp_size of kvl_engine_add)",
+		"none before kvl_register and while the engine sleeps",
+	},
+	SideUnknownRank: {
+		"side_unknown_rank", Warning, [2]string{"requests"},
+		"{requests} [handshake was|handshakes were] asked for of ranks that this engine does not have, and got no answer",
+		"see which peer names more ranks than there are: tp_size and pp_size of its kvl_engine_add, or of the kv_transfer_params that the router passes",
 	},
 	SideRefused: {
 		"side_refused", Warning, [2]string{"connections"},
