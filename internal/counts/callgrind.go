@@ -26,17 +26,20 @@ type Calls struct {
 type Profile struct {
 	Total uint64              // instructions of the whole process
 	calls map[[2]string]Calls // by caller and called
+	own   map[string]uint64   // instructions of each function without what it calls
 }
 
-// Callgrind numbers names where they first occur, and marks a function that is on the stack already by '2, '3 and so on.
+// Callgrind numbers names where they first occur, and marks a function that is on the stack already by '2, '3 and so on. A line of costs begins with
+// a position, which may be told by how far it is from the last one.
 var (
+	cost      = regexp.MustCompile(`^[+-]?\d|^\* `)
 	numbered  = regexp.MustCompile(`^\((\d+)\)(?: (.*))?$`)
 	recursion = regexp.MustCompile(`'\d+$`)
 )
 
 // ReadCallgrind reads a profile of one event, the instructions.
 func ReadCallgrind(r io.Reader) (*Profile, error) {
-	p := &Profile{calls: make(map[[2]string]Calls)}
+	p := &Profile{calls: make(map[[2]string]Calls), own: make(map[string]uint64)}
 	names := make(map[string]string)
 	name := func(text string) string {
 		m := numbered.FindStringSubmatch(text)
@@ -69,12 +72,14 @@ func ReadCallgrind(r io.Reader) (*Profile, error) {
 		case key == "calls":
 			count, _, _ := strings.Cut(value, " ")
 			calls, err = strconv.ParseUint(count, 10, 64)
-		case calls > 0:
+		case calls > 0 || cost.MatchString(line):
 			fields := strings.Fields(line)
 			var cost uint64
 			if len(fields) != 2 {
 				err = fmt.Errorf("%q is no position and cost", line)
-			} else if cost, err = strconv.ParseUint(fields[1], 10, 64); err == nil && by != called {
+			} else if cost, err = strconv.ParseUint(fields[1], 10, 64); err == nil && calls == 0 {
+				p.own[by] += cost
+			} else if err == nil && by != called {
 				c := p.calls[[2]string{by, called}]
 				p.calls[[2]string{by, called}] = Calls{c.N + calls, c.Instructions + cost}
 			}
@@ -103,6 +108,16 @@ func (p *Profile) Of(called string, except ...string) (c Calls) {
 		}
 	}
 	return c
+}
+
+// But is what all functions took themselves whose names do not begin so. It does not depend on who called whom.
+func (p *Profile) But(prefix string) (n uint64) {
+	for name, own := range p.own {
+		if !strings.HasPrefix(name, prefix) {
+			n += own
+		}
+	}
+	return n
 }
 
 // short cuts the path of a Go function's package.
