@@ -110,14 +110,21 @@ func (m *management) parts(g *gpu) nvml.Return {
 		if r != nvml.SUCCESS {
 			break
 		}
-		name, _ := part.GetName()
-		uuid, _ := part.GetUUID()
-		memory, told := part.GetMemoryInfo()
-		g.Parts = append(g.Parts, fabric.Instance{Name: name, UUID: uuid, Memory: fabric.Room{
-			Total: memory.Total, Free: min(memory.Free, memory.Total), Used: memory.Used, Told: told == nvml.SUCCESS,
-		}})
+		g.Parts = append(g.Parts, m.part(part))
 	}
 	return r
+}
+
+// part asks for an instance. What it does not tell stays empty.
+func (m *management) part(d nvml.Device) (p fabric.Instance) {
+	_ = m.ask("nvmlDeviceGetName", func() (r nvml.Return) { p.Name, r = d.GetName(); return r })
+	_ = m.ask("nvmlDeviceGetUUID", func() (r nvml.Return) { p.UUID, r = d.GetUUID(); return r })
+	_ = m.ask("nvmlDeviceGetMemoryInfo", func() nvml.Return {
+		v, r := d.GetMemoryInfo()
+		p.Memory = fabric.Room{Total: v.Total, Free: min(v.Free, v.Total), Used: v.Used, Told: r == nvml.SUCCESS}
+		return r
+	})
+	return p
 }
 
 // watch waits so long for Xid errors of the GPUs, and notes those that come. NVML tells no older ones.

@@ -83,11 +83,14 @@ func TestASymbolThatTheLibraryLacksEndsNoProcess(t *testing.T) {
 		{"nvmlDeviceGetRemappedRows", "gpu: 0 <nil> [nvmlDeviceGetRemappedRows]"},
 		{"nvmlDeviceGetFieldValues", "gpu: 0 <nil> [nvmlDeviceGetFieldValues]"},
 		{"nvmlDeviceGetMigMode", "gpu: 0 <nil> [nvmlDeviceGetMigMode]"},
+		{"nvmlDeviceGetName", "gpu: 0 <nil> [nvmlDeviceGetName]"}, // which instances are asked for, too, as for the next two
+		{"nvmlDeviceGetUUID", "gpu: 0 <nil> [nvmlDeviceGetUUID]"},
+		{"nvmlDeviceGetMemoryInfo", "gpu: 0 <nil> [nvmlDeviceGetMemoryInfo]"},
 	} {
 		t.Run(tc.symbol, func(t *testing.T) {
 			script := gpus
 			if tc.symbol != "nvmlDeviceGetMigMode" {
-				script += ";mig 0 0 0"
+				script += ";mig 0 1 1;instance 0 0 X 1"
 			}
 			contains(t, "said", lookElsewhere(t, script, tc.symbol), tc.want)
 		})
