@@ -72,7 +72,7 @@ func (c *doctorCmd) Run(w *world) error {
 		s.LoadNIXL = nil
 	}
 	if c.Env >= 0 {
-		set, err := doctor.SettingsOf(s, c.Env)
+		set, err := doctor.SettingsOf(w.ctx, s, c.Env)
 		if err != nil {
 			return err
 		}
@@ -86,8 +86,13 @@ func (c *doctorCmd) Run(w *world) error {
 	} else {
 		err = r.Write(w.stdout)
 	}
-	if err == nil && r.Counts[doctor.Fail] > 0 {
+	switch {
+	case err != nil:
+		return err
+	case w.ctx.Err() != nil:
+		return errors.New("interrupted: what it says was not seen was not waited for")
+	case r.Counts[doctor.Fail] > 0:
 		return errBroken
 	}
-	return err
+	return nil
 }

@@ -56,7 +56,7 @@ func TestAScriptNamesCallsThatThereAre(t *testing.T) {
 		case "KVL_FAKE_NIXL":
 			commands = commands[:3]
 		case "KVL_FAKE_NVML":
-			commands = commands[:2]
+			commands = append(commands[:2], commands[3])
 		}
 		for _, command := range commands {
 			for _, slip := range []bool{false, true} {

@@ -13,11 +13,14 @@
  *   counts GPUS PARTS        the numbers that it tells of GPUs and of a GPU's MIG devices, whatever is there; PARTS 0: the right one
  *   lost I 1|0               GPU I has fallen off the bus
  *   fail CALL N STATUS       the N-th call of CALL from now answers STATUS and does nothing; CALL is the symbol without nvml
+ *   slow CALL MS             CALL takes MS longer
  *   count CALL               returns how often CALL was entered
  *   reset                    forgets every command and counter
  */
 #include "../../../internal/fakelib/script.h"
 #include "fake.h"
+
+#include <time.h>
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 gpu_t gpus[GPUS];
@@ -135,6 +138,10 @@ static int command(const char *line)
 	int answer;
 	if (script_common(word, a, b, c, &answer))
 		return answer;
+	if (strcmp(word, "slow") == 0) {
+		script_call(a)->slow_ms = atoi(b);
+		return 0;
+	}
 	if (strcmp(word, "reset") == 0) {
 		forget();
 		return 0;
@@ -171,7 +178,9 @@ int enter(const char *call)
 {
 	pthread_mutex_lock(&lock);
 	read_environment();
-	int st = script_enter(call);
+	int st = script_enter(call), slow = script_call(call)->slow_ms;
 	pthread_mutex_unlock(&lock);
+	if (slow > 0)
+		nanosleep(&(struct timespec){.tv_sec = slow / 1000, .tv_nsec = slow % 1000 * 1000000l}, NULL);
 	return st;
 }

@@ -6,6 +6,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -47,6 +48,7 @@ type System struct {
 	Kernel, Arch        string // its release, and the processors as Go names them
 	NVML                string // NVIDIA's management library; searched for if empty
 	Watch               time.Duration
+	Patience            time.Duration // with a library
 
 	Env     func(name string) (string, bool) // of the process that is looked at
 	Environ func() ([]string, error)
@@ -75,13 +77,43 @@ func (s *System) proc(name string) (string, error) {
 	return string(text), err
 }
 
-// fabric is the machine's GPUs and NICs, looked at once.
-func (s *System) fabric() *fabric.Host {
-	if s.host == nil {
-		s.host = fabric.Look(fabric.Config{Sys: s.Sys, Proc: s.Proc, Dev: s.Dev, Release: s.Kernel,
-			Ask: func() (fabric.Answer, error) { return nvml.Look(s.NVML, s.Watch) }})
+// look looks at the machine's GPUs and NICs, before all checks.
+func (s *System) look(ctx context.Context) {
+	s.host = fabric.Look(fabric.Config{Sys: s.Sys, Proc: s.Proc, Dev: s.Dev, Release: s.Kernel,
+		Ask: func() (fabric.Answer, error) {
+			return within(ctx, s.Patience, func() (fabric.Answer, error) { return nvml.Look(s.NVML, s.Watch) })
+		}})
+}
+
+// fabric is what look has seen.
+func (s *System) fabric() *fabric.Host { return s.host }
+
+// errSilent says that a library has been asked and stands still.
+var errSilent = errors.New("no answer")
+
+// within waits for the answer of a library, which stands still for ever where its driver or device does: whoever looks at such a machine is to be told that,
+// and all the rest. The call stays where it is until the process ends.
+func within[T any](ctx context.Context, patience time.Duration, ask func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
 	}
-	return s.host
+	answers := make(chan answer, 1)
+	go func() {
+		value, err := ask()
+		answers <- answer{value, err}
+	}()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	var none T
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-ctx.Done():
+		return none, fmt.Errorf("interrupted before its library had answered: %w", ctx.Err())
+	case <-late.C:
+		return none, fmt.Errorf("%w in %v: a call of the library stands still", errSilent, patience)
+	}
 }
 
 // sysfs says why no device can be seen at all, as where /sys is not mounted: then that there is none is not known.
@@ -133,6 +165,7 @@ type Settings struct {
 
 // Look makes all checks.
 func Look(ctx context.Context, s *System) *Report {
+	s.look(ctx)
 	r := &Report{Kernel: s.Kernel, PID: s.PID, Counts: map[State]int{Pass: 0, Warn: 0, Fail: 0, Skip: 0}}
 	for _, g := range groups {
 		for _, check := range g.checks {
@@ -162,7 +195,8 @@ func settings(s *System) []Settings {
 }
 
 // SettingsOf are those of one GPU.
-func SettingsOf(s *System, gpu int) (*Settings, error) {
+func SettingsOf(ctx context.Context, s *System, gpu int) (*Settings, error) {
+	s.look(ctx)
 	all := settings(s)
 	if gpu < len(all) {
 		return &all[gpu], nil

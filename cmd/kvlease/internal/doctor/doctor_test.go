@@ -368,6 +368,35 @@ func (r *rig) peer(addr string, report *attach.Report, err error) {
 // unixRename moves a file of the rig.
 func unixRename(r *rig, from, to string) error { return unix.Rename(r.dir+"/"+from, r.dir+"/"+to) }
 
+// TestALibraryThatStandsStillIsSaidAndTheRestIsLookedAt: a driver that waits for its GPU waits for ever, and that is when its machine is looked at.
+func TestALibraryThatStandsStillIsSaidAndTheRestIsLookedAt(t *testing.T) {
+	r := newRig(t, "eight-by-eight")
+	never := t.Context().Done()
+	r.CUDA = func() (*CUDA, error) { <-never; return nil, nil }
+	r.LoadNIXL = func(cnixl.Library) error { <-never; return nil }
+	r.look(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tc := range []struct {
+		ctx      context.Context
+		patience time.Duration
+		state    State
+		value    string
+	}{{t.Context(), time.Nanosecond, Fail, "no answer in 1ns"}, {cancelled, time.Hour, Skip, "interrupted"}} {
+		r.Patience = tc.patience
+		for fix, check := range map[string]check{"gpu-reset": driverAPI, "UCX_LOG_LEVEL": nixlLoads} {
+			l := check(tc.ctx, r.System)[0]
+			if l.State != tc.state || !strings.Contains(l.Value, tc.value) || tc.state == Fail && !strings.Contains(l.Fix, fix) {
+				t.Errorf("%+v, want %s with %q", l, tc.state, tc.value)
+			}
+		}
+	}
+	r.host.GPUErr = fmt.Errorf("%w in 1ns", errSilent)
+	if l := gpuDriver(t.Context(), r.System)[0]; l.State != Fail || !strings.Contains(l.Value, "no answer in 1ns; 8 NVIDIA GPUs on the bus") || !strings.Contains(l.Fix, "gpu-reset") {
+		t.Errorf("%+v", l)
+	}
+}
+
 func TestTheReportIsForPeopleAndPrograms(t *testing.T) {
 	r := newRig(t, "eight-by-eight")
 	r.limits("8388608", "65536", "65536", "0")
@@ -397,7 +426,7 @@ func TestTheReportIsForPeopleAndPrograms(t *testing.T) {
 
 func TestSettingsOfOneGPUAreLinesForAShell(t *testing.T) {
 	r := newRig(t, "eight-by-eight")
-	set, err := SettingsOf(r.System, 3)
+	set, err := SettingsOf(t.Context(), r.System, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -413,7 +442,7 @@ func TestSettingsOfOneGPUAreLinesForAShell(t *testing.T) {
 	if !strings.Contains(text.String(), "export UCX_NET_DEVICES=mlx5_3:1\n") {
 		t.Errorf("%s", text.String())
 	}
-	if _, err := SettingsOf(r.System, 8); err == nil || !strings.Contains(err.Error(), "no GPU 8") {
+	if _, err := SettingsOf(t.Context(), r.System, 8); err == nil || !strings.Contains(err.Error(), "no GPU 8") {
 		t.Errorf("%v", err)
 	}
 	for value, want := range map[string]string{"mlx5_0:1,mlx5_1:1": "mlx5_0:1,mlx5_1:1", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'", "a\nb": `'"a\nb"'`} {

@@ -32,18 +32,24 @@ func askCUDA() (*CUDA, error) {
 	return c, err
 }
 
-func driverAPI(_ context.Context, s *System) []Result {
+func driverAPI(ctx context.Context, s *System) []Result {
 	const name = "CUDA"
 	h := s.fabric()
 	if _, named := s.Env("KVLEASE_CUDA"); len(h.GPUs)+len(h.OnBus) == 0 && !named {
 		return nil
 	}
-	c, err := s.CUDA()
+	c, err := within(ctx, s.Patience, s.CUDA)
+	if errors.Is(err, context.Canceled) {
+		return unread(name, err)
+	}
 	if err != nil {
 		value, fix := err.Error(), "nvidia-smi, and dmesg | grep NVRM, say more"
 		var refusal *cuda.Error
 		if errors.As(err, &refusal) {
 			value, fix = strings.TrimSuffix(value, ". Remedy: "+refusal.Fix), refusal.Fix
+		}
+		if errors.Is(err, errSilent) {
+			fix = silentFix
 		}
 		return ill(name, Fail, value, "an engine's kvl_register of GPU memory fails in the same way", "%s", fix)
 	}

@@ -32,11 +32,18 @@ var driverFixes = []struct {
 	{fabric.ErrOldDriver, "install a driver of 525.60.13 or later"},
 	{fabric.ErrSymbol, "install a driver of 525.60.13 or later, with the library that belongs to it"},
 	{fabric.ErrOther, "name one library only"},
+	{errSilent, silentFix},
 }
+
+// silentFix is what to do where the driver's library stands still: the driver waits for a GPU, or holds a lock that it will not give back.
+const silentFix = "dmesg | grep -e NVRM -e Xid names the GPU, as a rule; nvidia-smi will stand still, too. nvidia-smi --gpu-reset, or a reboot"
 
 func gpuDriver(_ context.Context, s *System) []Result {
 	const name = "driver"
 	h := s.fabric()
+	if errors.Is(h.GPUErr, context.Canceled) {
+		return unread(name, h.GPUErr)
+	}
 	if h.GPUErr == nil {
 		kind := ""
 		switch module := rdma.Text(s.Proc, "driver/nvidia/version"); {

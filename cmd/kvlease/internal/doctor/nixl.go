@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,7 +33,7 @@ func nixlLibrary(_ context.Context, s *System) []Result {
 }
 
 // nixlLoads opens an agent in this process and says which UCX came with it, and with which of its modules.
-func nixlLoads(_ context.Context, s *System) []Result {
+func nixlLoads(ctx context.Context, s *System) []Result {
 	const name = "UCX"
 	if s.LoadNIXL == nil {
 		return one(name, Skip, "not loaded: --no-load")
@@ -42,11 +43,18 @@ func nixlLoads(_ context.Context, s *System) []Result {
 		return one(name, Skip, "there is no NIXL to load")
 	}
 	began := time.Now()
-	if err := s.LoadNIXL(lib); err != nil {
+	_, err = within(ctx, s.Patience, func() (struct{}, error) { return struct{}{}, s.LoadNIXL(lib) })
+	if errors.Is(err, context.Canceled) {
+		return unread(name, err)
+	}
+	if err != nil {
 		fix := "LD_DEBUG=libs kvlease doctor shows what the loader misses; " + nixlFix
 		if slices.ContainsFunc(mapped(filepath.Join(s.Proc, "self")), func(f string) bool { return strings.HasPrefix(filepath.Base(f), "libucp") }) {
 			fix = "all of it was loaded, and what UCX writes on stderr says what it lacks here (UCX_LOG_LEVEL=info says more): often /dev/shm or /sys, " +
 				"or what UCX_TLS and UCX_NET_DEVICES leave"
+		}
+		if errors.Is(err, errSilent) {
+			fix = "UCX_LOG_LEVEL=info kvlease doctor says where it stands; where a GPU or a NIC does not answer its own lines above say so, and dmesg"
 		}
 		return ill(name, Fail, err.Error(), "an engine fails in the same way when it opens", "%s", fix)
 	}

@@ -49,7 +49,7 @@ func newRig(t *testing.T, name string) *rig {
 	}
 	r := &rig{t: t, dir: dir}
 	r.System = &System{
-		Proc: dir + "/proc", Sys: dir + "/sys", Dev: dir + "/dev", Shm: "/dev/shm", Root: dir, PID: "self", Kernel: "6.8.0", Arch: cmp.Or(m.Arch, "amd64"), NVML: library, Watch: time.Nanosecond,
+		Proc: dir + "/proc", Sys: dir + "/sys", Dev: dir + "/dev", Shm: "/dev/shm", Root: dir, PID: "self", Kernel: "6.8.0", Arch: cmp.Or(m.Arch, "amd64"), NVML: library, Watch: time.Nanosecond, Patience: time.Hour,
 		Environ: func() ([]string, error) { return []string{"HOME=/root"}, nil },
 		FindNIXL: func() (cnixl.Library, error) {
 			return cnixl.Library{File: "/w/libnixl_capi.so", Plugins: "/w/plugins", Version: "1.5.1", How: "wheel"}, nil

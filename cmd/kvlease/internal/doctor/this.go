@@ -15,10 +15,13 @@ import (
 	"github.com/kvlease/kvlease/internal/kernel"
 )
 
+// patience is what the libraries may take. A driver begins each GPU anew where nothing keeps it (nvidia-persistenced), which takes seconds a GPU.
+const patience = time.Minute
+
 // This is this machine. pid 0 is this process, which has the limits of an engine that is started in the same way.
 func This(pid int, nixl func() (cnixl.Library, error)) (*System, error) {
 	s := &System{
-		Proc: "/proc", Sys: "/sys", Dev: "/dev", Shm: "/dev/shm", Root: "/", Arch: runtime.GOARCH, PID: "self", Watch: 100 * time.Millisecond,
+		Proc: "/proc", Sys: "/sys", Dev: "/dev", Shm: "/dev/shm", Root: "/", Arch: runtime.GOARCH, PID: "self", Watch: 100 * time.Millisecond, Patience: patience,
 		Env: os.LookupEnv, Environ: func() ([]string, error) { return os.Environ(), nil },
 		Kernel: kernel.Release(), FindNIXL: nixl, LoadNIXL: loadNIXL, CUDA: askCUDA, Trace: probe.Check, Caveats: probe.Caveats, Room: room, TryFile: tryFile, Clock: clockCost,
 	}
