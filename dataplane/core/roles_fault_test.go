@@ -191,6 +191,11 @@ func TestRanksOutliveTheirHost(t *testing.T) {
 				d.track(e, remote, 1)
 				f.until("both hold it", func() bool { return p.ranks[0].core.Held()+p.ranks[1].core.Held() == 2 })
 				f.turns(50)
+				for n, r := range d.ranks {
+					if r.core.stat("host_lost") != 0 {
+						t.Errorf("rank %d has lost its host, which lives", n)
+					}
+				}
 				d.stopped = true // D's host dies; its ranks tell the owners
 				if d.core.pump != nil {
 					d.core.pump.halt()
@@ -199,6 +204,9 @@ func TestRanksOutliveTheirHost(t *testing.T) {
 				for n, r := range d.ranks {
 					f.until("a rank is told", func() bool { return kinds(r.evs, record.EvHostDown) == 1 })
 					wantLine(t, r.core, log.HostLost, "")
+					if r.core.stat("host_lost") != 1 {
+						t.Errorf("rank %d does not say that its host is lost", n)
+					}
 					f.until(fmt.Sprint("rank ", n, " has let go"), func() bool { return r.core.stat("tracker_tracked") == 0 })
 				}
 				if freed := p.event(record.EvFreed, lease); freed.Status != record.FreedReleased {

@@ -109,6 +109,7 @@ type planeGauges struct {
 type rankGauges struct {
 	StreamState int    // to the host: 0 waiting, 1 attached, 2 lost
 	Misfit      int    // 1: another kv_lease_duration than the host's
+	HostLost    int    // 1: the host, or the stream to it, is gone: nothing new comes, and what is held ends at its deadline
 	MapsLoaded  uint64 // maps and deaths of peers that the loader is done with
 	MapsRefused uint64 // of these, those that could not be used
 }
@@ -146,6 +147,9 @@ func (c *Core) gather(g *gauges, walk *engineWalk) {
 		g.rank = rankGauges{StreamState: int(r.carrier.State()), MapsLoaded: r.loaded.Load(), MapsRefused: r.refused.Load()}
 		if r.told.Era != 0 && !r.fits(c.cfg) {
 			g.rank.Misfit = 1
+		}
+		if r.carrier.State() == stream.Lost {
+			g.rank.HostLost = 1
 		}
 		g.stream = r.carrier.Counters()
 	}

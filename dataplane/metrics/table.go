@@ -270,6 +270,7 @@ var table = []metric{
 	gauge("ranks_behind", roleHost, "Ranks that have still to be told the full state.", "group_behind"),
 	gauge("misfit", roleRank, "1: the host runs with another kv_lease_duration; this rank takes no part.", "misfit"),
 	counter("stream_gaps_total", roleRank, "Losses noticed on the stream between host and rank.", "stream_gaps"),
+	gauge("host_lost", roleRank, "1: the host of this rank, or the stream to it, is gone: the rank is of no use any more, and has to be ended.", "host_lost"),
 
 	// ---- what has no name of its own
 	counter("internal_total", ofAll, "All other counters, by their key in kvl_stats; for bug reports, not for alerts: keys may change.").with("key"),

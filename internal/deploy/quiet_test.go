@@ -38,6 +38,7 @@ var quiet = map[string]operand{
 	"KvleaseEventsHeld":        {`sum by (instance, engine, role, rank, pid, context) (rate(kvlease_events_held_total{role!=""}[2m]))`, want{0, 0, "P", "it polls"}},
 	"KvleaseLogLost":           {`sum by (instance, engine, role, rank, pid, context) (increase(kvlease_log_records_lost_total{role!=""}[10m]))`, want{0, 0, "P", "its stderr takes all"}},
 	"KvleaseRankLost":          {``, want{}}, // there are no ranks here
+	"KvleaseHostLost":          {``, want{}},
 	"KvleaseRankMisfit":        {``, want{}},
 	"KvleaseMemoryMissing":     {`kvlease_registered_bytes{role!=""}`, want{1e5, 1e12, "P", "it is registered"}},
 	"KvleaseMalformed":         {`sum by (instance, engine, role, rank, pid, context) (increase(kvlease_malformed_messages_total{role!=""}[10m]))`, want{0, 0, "P", "D speaks as we do"}},

@@ -73,6 +73,7 @@ var stories = map[string]story{
 	"KvleaseEventsHeld":        {map[string]string{`kvlease_events_held_total{L}`: grow(1)}, began + 150*time.Second, began + 4*time.Minute},
 	"KvleaseLogLost":           {map[string]string{`kvlease_log_records_lost_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
 	"KvleaseRankLost":          {map[string]string{`kvlease_ranks_lost{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
+	"KvleaseHostLost":          {map[string]string{`kvlease_host_lost{L}`: becomes(0, 1)}, began + 45*time.Second, began + 90*time.Second},
 	"KvleaseRankMisfit":        {map[string]string{`kvlease_misfit{L}`: becomes(0, 1)}, began - 15*time.Second, began + 15*time.Second},
 	"KvleaseMemoryMissing":     {steps(map[string]string{`kvlease_registered_bytes{L}`: becomes(1e9, 0), `kvlease_leases_held{L}`: steady(0), `kvlease_requests_tracked{L}`: steady(1)}), began + 105*time.Second, began + 150*time.Second},
 	"KvleaseMalformed":         {map[string]string{`kvlease_malformed_messages_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},

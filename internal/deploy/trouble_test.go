@@ -93,4 +93,6 @@ func TestTroubleOfStepsAndRanksOverARealPrometheus(t *testing.T) {
 		time.Sleep(beatEvery / 2)
 	}, "KvleaseStepsSlow slow", "KvleaseStalls stalls", "KvleaseRankLost ranks", "KvleaseRankMisfit misfit", "KvleaseEngineDown ranks")
 	s.answers("its host is not down, the rank is", `ALERTS{alertname="KvleaseEngineDown",alertstate="firing"}`, want{1, 1, "ranks rank", "its process is gone"}, nil)
+	host.cmd.Process.Signal(syscall.SIGKILL)
+	s.answers("the rank that lives has lost its host", `kvlease_host_lost`, want{1, 1, "ranks rank", "its process is gone"}, nil)
 }

@@ -43,6 +43,7 @@ func (e *Engine) judge() {
 		{e.State == Still && e.Untaken > 0, Note, pages.Untaken(e.Role, e.Untaken)},
 		{e.State == Cut, Alarm, "no engine that it knows could be reached for one lease duration"},
 		{e.RanksLost > 0 && !e.gone(), Alarm, plural.Counted(e.RanksLost, "rank is lost", "ranks are lost") + ": the engine has to be started again"},
+		{e.hostless && !e.gone(), Alarm, "its host is lost: nothing new comes, and this process has to be ended"},
 		{e.misfit && !e.gone(), Alarm, "its host has another kv_lease_duration: this rank takes nothing"},
 		{e.bare && !e.asleep() && e.Age <= e.stillAfter() && e.Leases+e.Tracked > 0 && !e.gone(), Warn, "no memory is registered: nobody can read from it, and it reads nothing"},
 		{e.asleep() && e.Leases > 0 && !e.gone(), Warn, "it was put to sleep, and has been given leases since: nobody can read them"},

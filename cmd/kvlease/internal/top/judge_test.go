@@ -125,6 +125,7 @@ func TestWhatRanksComeToIsInTrouble(t *testing.T) {
 		role, value, words string
 	}{
 		{"host", "group_ranks_lost", "2 ranks are lost: the engine has to be started again"},
+		{"rank", "host_lost", "its host is lost: nothing new comes, and this process has to be ended"},
 		{"rank", "misfit", "its host has another kv_lease_duration: this rank takes nothing"},
 	} {
 		head := watch.Head{Role: tc.role, Engine: "E", TP: 4, PP: 1, Duration: 30 * time.Second, Interval: 5 * time.Second}

@@ -143,7 +143,7 @@ func engineOf(path string, s *watch.Snapshot) *Engine {
 		Stale:      value("beat_outcomes", record.ReadStale) + value("outcomes", record.ReadStale),
 		Unproven:   value("beat_outcomes", record.ReadUnproven) + value("outcomes", record.ReadUnproven),
 		Quarantine: value("reads_blocks_held"), Abandoned: value("reads_abandoned"), Late: value("lease_late_done"),
-		RanksLost: value("group_ranks_lost"), LogLost: value("log_lost"), Untaken: value("untaken_bytes"), misfit: value("misfit") != 0,
+		RanksLost: value("group_ranks_lost"), LogLost: value("log_lost"), Untaken: value("untaken_bytes"), misfit: value("misfit") != 0, hostless: value("host_lost") != 0,
 		key: path + " " + strconv.FormatInt(int64(s.Opened), 10), at: time.Duration(s.Stepped),
 		Beaten: value("beats_received") + value("beat_beats"), bytes: value("read_bytes"),
 		ofRank: s.Role == "rank", poisoned: s.Poisoned, draining: s.Draining, alive: s.Alive,

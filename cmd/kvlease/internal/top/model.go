@@ -81,6 +81,7 @@ type Engine struct {
 	slept    int  // 1: given up on purpose; of a host how many ranks have
 	sick     bool // healthy says 0
 	misfit   bool // a rank whose host has another lease duration
+	hostless bool // a rank whose host is lost
 	calm     bool // a rank whose host holds and wants nothing
 	why      string
 }

@@ -272,6 +272,7 @@ var taken = map[string]taker{
 	"ranks_asleep":               func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.slept = int(number(v)) },
 	"ranks_up":                   func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.bare = v == 0 },
 	"ranks_lost":                 func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.RanksLost = number(v) },
+	"host_lost":                  func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.hostless = v != 0 },
 	"misfit":                     func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.misfit = v != 0 },
 	"reads_aside":                func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Quarantine = number(v) },
 	"transfers_abandoned":        func(_ *parsed, e *Engine, _ map[string]string, v float64) { e.Abandoned = number(v) },
