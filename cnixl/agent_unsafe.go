@@ -25,6 +25,7 @@ var (
 	_ [transport.Pending]byte                              = [C.KVLX_PENDING]byte{}
 	_ [transport.Done]byte                                 = [C.KVLX_DONE]byte{}
 	_ [transport.Failed]byte                               = [C.KVLX_FAILED]byte{}
+	_ [transport.FailedHere]byte                           = [C.KVLX_FAILED_HERE]byte{}
 )
 
 func regionsC(r []transport.Region) *C.kvlx_region_t {

@@ -129,10 +129,13 @@ func TestAPostThatIsRefused(t *testing.T) {
 		descs  int
 		status int
 		want   error
+		ended  transport.Status // if there is a read
 	}{
-		{"of one descriptor has started nothing", 1, -2, transport.ErrPeer},
-		{"before the backend has started nothing", 8, -6, transport.ErrPeer},
-		{"of several may have started some, so it is a failed read", 8, -2, nil},
+		{"of one descriptor has started nothing", 1, -2, transport.ErrPeer, 0},
+		{"before the backend has started nothing", 8, -6, transport.ErrPeer, 0},
+		{"of several may have started some, so it is a failed read", 8, -2, nil, transport.Failed},
+		{"for what it asks, of one", 1, -1, transport.ErrInvalid, 0},
+		{"for what one of several asks", 8, -1, nil, transport.FailedHere},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLinked(t)
@@ -142,15 +145,15 @@ func TestAPostThatIsRefused(t *testing.T) {
 				t.Fatalf("handle %d, %v, want %v", x, err, tc.want)
 			}
 			if tc.want == nil {
-				if got := status(l.a, x, 0); got != transport.Failed {
-					t.Errorf("status %d, want Failed", got)
+				if got := status(l.a, x, 0); got != tc.ended {
+					t.Errorf("status %d, want %d", got, tc.ended)
 				}
 				if err := l.a.Release(x); err != nil {
 					t.Error(err)
 				}
 			}
-			if err := l.a.Send(l.toB, []byte("x")); !errors.Is(err, transport.ErrPeer) {
-				t.Errorf("send after it: %v, want ErrPeer", err)
+			if err := l.a.Send(l.toB, []byte("x")); errors.Is(err, transport.ErrPeer) != (tc.status != -1) {
+				t.Errorf("send after it: %v, want ErrPeer only where the peer may be lost", err)
 			}
 			if err := l.a.Drop(l.toB); err != nil {
 				t.Errorf("drop: %v: the read is still counted as open", err)

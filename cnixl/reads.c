@@ -95,16 +95,19 @@ int32_t kvlx_post(int32_t handle, uint32_t peer, uint32_t local_mem, uint32_t re
 		return st;
 	}
 	int posted = a->api->post_xfer_req(a->agent, request, NULL);
+	/* UCX's "invalid parameter" of any descriptor comes through as NIXL's own: memory of ours, or what we asked, and not the connection. */
+	int ours = posted == NIXL_INVALID_PARAM;
 	if (posted < 0) {
-		a->counters.sends_failed++;
-		if (n == 1 || posted == NIXL_NOT_FOUND || posted == NIXL_INVALID_PARAM) { /* nothing was started */
+		a->counters.sends_failed += !ours;
+		if (n == 1 || posted == NIXL_NOT_FOUND) { /* nothing was started */
 			discard(a, request);
-			kvlx_peer_free(a, index, 1);
-			return KVLX_PEER;
+			kvlx_peer_free(a, index, !ours);
+			return ours ? KVLX_INVALID : KVLX_PEER;
 		}
 		/* Some of the descriptors may be on their way: the read exists and has failed, so that its blocks are set aside. */
 		a->counters.posts_partly++;
-		kvlx_peer_lost(a, index);
+		if (!ours)
+			kvlx_peer_lost(a, index);
 	}
 	uint32_t i = a->reads_free[--a->reads_free_n];
 	read_t *r = &a->reads[i];
@@ -112,7 +115,7 @@ int32_t kvlx_post(int32_t handle, uint32_t peer, uint32_t local_mem, uint32_t re
 	r->generation++;
 	r->peer = index;
 	r->request = request;
-	r->status = posted < 0 ? KVLX_FAILED : posted == NIXL_OK ? KVLX_DONE : KVLX_PENDING;
+	r->status = ours ? KVLX_FAILED_HERE : posted < 0 ? KVLX_FAILED : posted == NIXL_OK ? KVLX_DONE : KVLX_PENDING;
 	*xfer_out = (uint64_t)r->generation << 32 | (i + 1);
 	return KVLX_OK;
 }

@@ -21,7 +21,7 @@ enum {
 };
 
 /* Status of a read, as in package transport. */
-enum { KVLX_PENDING = 0, KVLX_DONE = 1, KVLX_FAILED = 2 };
+enum { KVLX_PENDING = 0, KVLX_DONE = 1, KVLX_FAILED = 2, KVLX_FAILED_HERE = 3 }; /* as transport.Status */
 
 enum {
 	KVLX_NAME_MAX = 255, /* bytes of an agent's name */

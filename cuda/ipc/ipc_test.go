@@ -217,7 +217,7 @@ func TestTheDriversFailuresEndAReadAndLeakNothing(t *testing.T) {
 	for _, script := range []string{"fail cuMemcpyDtoDAsync 2 719", "fail cuEventRecord 1 719", "fail cuEventQuery 1 719"} {
 		r.Do("%s", script)
 		x, err := tr.PostRead(two)
-		if err != nil || ended(t, tr, x) != transport.Failed {
+		if err != nil || ended(t, tr, x) != transport.FailedHere {
 			t.Errorf("%s: %v, want a failed read: a part of it may land", script, err)
 		}
 		if err := tr.Drop(peer); !errors.Is(err, transport.ErrInvalid) {

@@ -76,7 +76,7 @@ func (t *Transport) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	}
 	s.used, s.status, s.landed, s.peer, s.id = true, transport.Pending, false, p, spec.Peer
 	if err != nil { // a part of it is on its way
-		s.status = transport.Failed
+		s.status = transport.FailedHere
 	}
 	s.use++
 	s.notif = append(s.notif[:0], spec.Notif...)
@@ -175,8 +175,8 @@ func (t *Transport) advance(s *slot) transport.Status {
 	if !s.landed {
 		fired, err := t.ctx.Fired(s.event)
 		switch {
-		case err != nil:
-			return transport.Failed
+		case err != nil: // our device's
+			return transport.FailedHere
 		case !fired:
 			return transport.Pending
 		}

@@ -198,7 +198,7 @@ func (c *Core) closeAgent() error {
 }
 
 // PollReads is the transport's. A read that is done has its bytes where the device may not see them yet, if it orders no writes of
-// others; one whose bytes cannot be made seen has failed.
+// others; one whose bytes cannot be made seen has failed here.
 func (a *ownAgent) PollReads(xfers []transport.Xfer, out []transport.Status, spinNs int64) {
 	a.Transport.PollReads(xfers, out, spinNs)
 	if a.held == nil || !a.held.Unordered() {
@@ -213,7 +213,7 @@ func (a *ownAgent) PollReads(xfers []transport.Xfer, out []transport.Status, spi
 	}
 	for i, st := range out[:len(xfers)] {
 		if st == transport.Done {
-			out[i] = transport.Failed
+			out[i] = transport.FailedHere
 		}
 	}
 }

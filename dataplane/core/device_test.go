@@ -343,6 +343,10 @@ func TestWhatAReadBroughtIsFlushedBeforeItIsTold(t *testing.T) {
 	if ok := l.d.take(record.EvReadDone); len(ok) != 0 {
 		t.Errorf("told as read: %+v", ok)
 	}
+	l.d.wantSaid(t, log.ReadFailedHere, "P", "r3")
+	if n := l.d.core.tracker.Counters().Disconnects; n != 0 || l.d.core.reads.Counters.FailedHere == 0 {
+		t.Errorf("%d connections broken by a device of this side, which failed %d transfers", n, l.d.core.reads.Counters.FailedHere)
+	}
 }
 
 func TestStepsWithDeviceMemoryAllocateNothing(t *testing.T) {

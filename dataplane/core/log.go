@@ -100,6 +100,7 @@ func (l *logs) watchCounters() {
 		add(log.SubmissionsBad, &n.RecordsBad, &c.leases.Counters.BadHandle)
 		add(log.EventsWait, &n.EventsHeld)
 		add(log.RunsFull, &beats.RunsFull)
+		add(log.TransfersFailHere, &c.reads.Counters.FailedHere)
 	}
 	if c.pump != nil {
 		add(log.PumpOverslept, &c.pump.counters.Overslept)

@@ -19,6 +19,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/host"
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/wire"
 	"github.com/kvlease/kvlease/dataplane/zmtp"
@@ -185,6 +186,16 @@ func TestWhatGoesWrongForAReadersContextIsSaid(t *testing.T) {
 		}
 		l.run(2*time.Second, 100*time.Millisecond)
 		l.d.wantSaid(t, log.RunsFull, "", "")
+	})
+	t.Run("transfers_fail_here", func(t *testing.T) {
+		l := newLab(t, `{}`)
+		_, remote := l.grant("a", 7, blocks(3, 4))
+		track := l.track(remote, "d", 1)
+		l.run(time.Second, 100*time.Millisecond)
+		agent(t, l.d).FailNext(loopback.OpPostRead, transport.ErrInvalid)
+		l.read(track, blocks(8, 4), blocks(3, 4))
+		l.run(3*time.Second, 100*time.Millisecond)
+		l.d.wantSaid(t, log.TransfersFailHere, "", "")
 	})
 	t.Run("blocks_stuck", func(t *testing.T) {
 		l := newLab(t, `{"read_timeout":5}`)

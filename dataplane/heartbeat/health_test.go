@@ -227,6 +227,32 @@ func TestAnEngineWhoseReadsFailInARowCountsAsFailingAlthoughItAnswers(t *testing
 	r.wantFailing(0, 0, 0)
 }
 
+// A device or memory of ours that fails reads takes no engine down, and no connection is made anew for it.
+func TestReadsThatFailForAReasonOfThisSideSpeakAgainstNoEngine(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	r.run(sec(2), time.Second)
+	breaks := r.k.Counters().Disconnects
+	for n := range uint32(3 * badReadsMax) {
+		h := r.track(e, o, n, 0)
+		r.run(r.now.Add(2*time.Second), time.Second)
+		for range 8 { // rows and probes as well as the data
+			r.d.FailNext(loopback.OpPostRead, transport.ErrInvalid)
+		}
+		r.read(h, record.Run{N: 1})
+		r.run(r.now.Add(30*time.Second), time.Second)
+		r.d.FailNone()
+		if got := r.said(h); got != "failed(3)" {
+			t.Fatalf("events: %q", got)
+		}
+	}
+	if n := r.k.Counters().Disconnects - breaks; n != 0 || r.reads.Counters.FailedHere < 3*badReadsMax {
+		t.Errorf("%d connections broken by %d failures of this side", n, r.reads.Counters.FailedHere)
+	}
+	r.wantFailing(0, 0, 0)
+}
+
 // It answers after each of them: that ends no trouble of reads.
 func TestAnEngineWhoseReadsFailInARowIsMissedAlthoughItAnswers(t *testing.T) {
 	r := newRig(t, nil)

@@ -198,7 +198,11 @@ func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 	m := q.remote
 	r := &t.remotes.all[m]
 	status := o.Status
-	e.judge(status, now)
+	if o.Here { // it says nothing of the engine
+		t.why = log.ReadFailedHere
+	} else {
+		e.judge(status, now)
+	}
 	if status == record.ReadOK {
 		if q.conn == e.conn {
 			for k := range e.links {

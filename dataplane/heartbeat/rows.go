@@ -202,7 +202,9 @@ func (t *Tracker) takeRows(now clock.Instant) {
 		}
 		if !res.OK {
 			t.counters.RowsFailed++
-			t.broken(i, k, now)
+			if !res.Here {
+				t.broken(i, k, now)
+			}
 			continue
 		}
 		if m == none {

@@ -157,6 +157,14 @@ func TestWhatGoesWrongForAReaderIsSaidWithEngineAndRequest(t *testing.T) {
 			r.read(h, one)
 			r.run(sec(8), pass)
 		}},
+		{kind: log.ReadFailedHere, request: "p-1-0", do: func(r *rig) {
+			o := r.owner("P", false)
+			h := r.track(r.connect(o), o, 1, 0)
+			r.run(sec(6), pass)
+			r.d.FailNext(loopback.OpPostRead, transport.ErrInvalid)
+			r.read(h, one)
+			r.step(r.now.Add(pass))
+		}},
 		{kind: log.ReadUnproven, request: "p-1-0", do: func(r *rig) {
 			reading(r)
 			r.d.FailNext(loopback.OpPostRead, transport.ErrPeer) // of the fence, once the data has come

@@ -23,6 +23,7 @@ const (
 	ReadKeyless
 	ReadLate
 	ReadFailed
+	ReadFailedHere
 	ReadInvalid
 	ReadTimeout
 	ReadLost
@@ -54,6 +55,7 @@ const (
 	MessageMalformed
 	MessageUnknown
 	MessagesTooLong
+	TransfersFailHere
 	StockIgnored
 	PushRegistration
 	SubmissionsBad

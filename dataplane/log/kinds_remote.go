@@ -92,6 +92,11 @@ var remoteDefs = map[Kind]Def{
 		"the transport failed the read; the request is to be computed",
 		"none if the engine was ended; else look at the network and at what the transport has written to stderr",
 	},
+	ReadFailedHere: {
+		"read_failed_here", Warning, [2]string{"took_ns", "bytes"},
+		"the read failed for a reason of this side, not of its owner: its memory, its device, or what it asked the transport; the request is to be computed",
+		"look at what the transport has written to stderr and, with device memory, at dmesg for NVRM lines; if it goes on, unregister the memory and register it again",
+	},
 	ReadInvalid: {
 		"read_invalid", Error, [2]string{"took_ns", "bytes"},
 		"blocks or regions of the read do not fit what is registered, or it needs more runs than read_runs_max",

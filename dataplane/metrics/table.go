@@ -189,6 +189,7 @@ var table = []metric{
 	counter("reads_total", ofRequests, "Reads that ended, by outcome. stale: the fence kept data of another request out; unproven: nothing could prove it.").by("outcome", each(record.ReadNames[:], "beat_outcomes", "outcomes")...),
 	counter("read_bytes_total", ofRanks, "Bytes that have landed in blocks of this rank.", "read_bytes"),
 	counter("transfer_failures_total", ofRanks, "Transfers that the transport reported as failed.", "read_failures"),
+	counter("transfers_failed_here_total", ofRanks, "Transfers that failed, or were refused, for a reason of this rank: its memory, its device, or what it asked the transport. They say nothing of the engine that was read from.", "read_failed_here"),
 	counter("transfers_late_total", ofRanks, "Transfers that ended after their outcome was told.", "read_late_ends"),
 	counter("stock_reads_refused_total", ofRanks, "Reads from stock engines outside the time guard: they could not be trusted, and were not.", "beat_guard_refused"),
 	counter("late_stock_reads_total", ofRanks, "Completions of stock readers after the lease had ended: each may have read blocks of another request.", "lease_late_done"),

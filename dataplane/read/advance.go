@@ -54,7 +54,7 @@ func (m *Machine) dataFailed(t *xfer) {
 	j.inFlight--
 	j.aside++
 	m.sourcesOf(t.owner)[t.source].inFlight--
-	m.fail(t.owner, record.ReadFailed, t.peer)
+	m.fail(t.owner, record.ReadFailed, m.blamed(t.peer))
 }
 
 func (m *Machine) fenceFailed(t *xfer) {
@@ -62,7 +62,15 @@ func (m *Machine) fenceFailed(t *xfer) {
 	j.fences--
 	j.fencesAside++
 	m.traceFence(t, trace.FenceUnproven)
-	m.fail(t.owner, record.ReadUnproven, t.peer)
+	m.fail(t.owner, record.ReadUnproven, m.blamed(t.peer))
+}
+
+// blamed is whom what has just failed speaks against: 0 where it was this side.
+func (m *Machine) blamed(p transport.Peer) transport.Peer {
+	if m.here {
+		return 0
+	}
+	return p
 }
 
 // fenceEnded takes the DONE of a fence read.
@@ -86,13 +94,14 @@ func (m *Machine) fenceEnded(t *xfer) {
 	m.settle(i)
 }
 
-// fail makes a verdict that is not OK: the first one stands. What has not been posted never will be.
+// fail makes a verdict that is not OK: the first one stands. What has not been posted never will be. peer: whom it speaks against; 0: this side.
 func (m *Machine) fail(i int32, verdict uint8, peer transport.Peer) {
 	j := &m.jobs[i]
 	if j.state == jobRunning && !j.bad {
 		j.bad = true
 		j.verdict = verdict
 		j.badPeer = peer
+		j.here = peer == 0
 		m.remove(postList, i)
 		m.remove(fenceList, i)
 	}

@@ -107,6 +107,79 @@ func TestAFenceThatIsRefusedProvesNothing(t *testing.T) {
 	b.wantIdle()
 }
 
+// TestWhatFailsForAReasonOfThisSideSpeaksAgainstNobody: refused at once, or as the end of a transfer; of data, of a fence, of a row.
+func TestWhatFailsForAReasonOfThisSideSpeaksAgainstNobody(t *testing.T) {
+	row := func(b *bench) Status {
+		return b.m.ReadRow(7, 3, rowAddr(3, 1), 0, transport.DRAM, record.RowLen, b.now)
+	}
+	for _, tc := range []struct {
+		name string
+		want uint8
+		held bool
+		do   func(b *bench)
+	}{
+		{"data that is refused", record.ReadFailed, false, func(b *bench) { b.f.postErr = transport.ErrInvalid; b.step(0) }},
+		{"data whose transfer fails", record.ReadFailed, true, func(b *bench) { b.step(0); b.f.posted[0].status = transport.FailedHere; b.step(0) }},
+		{"a fence that is refused", record.ReadUnproven, false, func(b *bench) {
+			b.step(0)
+			b.f.land(b.f.posted[0])
+			b.f.postErr = transport.ErrUnavailable
+			b.step(0)
+		}},
+		{"a fence whose transfer fails", record.ReadUnproven, false, func(b *bench) {
+			b.step(0)
+			b.f.land(b.f.posted[0])
+			b.step(0)
+			b.f.posted[1].status = transport.FailedHere
+			b.step(0)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, Config{}, 1)
+			b.commit(1, 4, b.source(3, 0, 1))
+			tc.do(b)
+			if o := b.wantOutcome(1, tc.want, tc.held); o.Peer != 0 || !o.Here || b.m.Counters.FailedHere != 1 {
+				t.Errorf("bad peer %d, here %v, counted %d times", o.Peer, o.Here, b.m.Counters.FailedHere)
+			}
+			b.f.postErr = nil
+			b.commit(2, 4, b.source(3, 0, 1)) // the next one is the peer's
+			b.f.postErr = transport.ErrPeer
+			b.step(0)
+			if o := b.wantOutcome(2, record.ReadFailed, false); o.Peer != 3 || o.Here {
+				t.Errorf("the next: bad peer %d, here %v", o.Peer, o.Here)
+			}
+		})
+	}
+	b := newBench(t, Config{}, 1)
+	b.f.postErr = transport.ErrInvalid
+	if st := row(b); st != Full {
+		t.Errorf("a row that is refused: %v, want %v: it may be read later", st, Full)
+	}
+	b.f.postErr = nil
+	b.step(0)
+	if st := row(b); st != OK {
+		t.Fatalf("a row: %v", st)
+	}
+	b.f.posted[0].status = transport.FailedHere
+	b.step(0)
+	if r, ok := b.m.NextRow(); !ok || r.OK || !r.Here || r.Peer != 3 || b.m.Counters.FailedHere != 2 {
+		t.Errorf("%+v %v, counted %d times", r, ok, b.m.Counters.FailedHere)
+	}
+}
+
+// TestAReadThatItsCallerEndsIsCancelled: what had failed in it here is no news any more.
+func TestAReadThatItsCallerEndsIsCancelled(t *testing.T) {
+	b := newBench(t, Config{DescsStepMax: 1}, 2)
+	b.commit(1, 4, b.source(3, 0, 2))
+	b.step(0)
+	b.f.postErr = transport.ErrInvalid
+	b.step(0) // bad, and waits for the first part
+	b.m.Close(b.now)
+	if o := b.wantOutcome(1, record.ReadCancelled, true); o.Here || o.Peer != 0 {
+		t.Errorf("bad peer %d, here %v", o.Peer, o.Here)
+	}
+}
+
 func TestAFenceThatFindsNoRoomIsPostedLater(t *testing.T) {
 	b := newBench(t, Config{}, 1)
 	b.commit(1, 4, b.source(3, 0, 1))

@@ -69,6 +69,7 @@ type job struct {
 	state    jobState
 	verdict  uint8 // record.Read*; final once bad or reported
 	bad      bool  // the verdict is not OK, the outcome waits for the other parts
+	here     bool  // for a reason of this side
 	posted   bool  // a part was
 	held     bool  // the outcome says BlocksHeld
 	back     bool  // and the hold is over

@@ -30,7 +30,7 @@ const (
 	Stale          // the job has ended, or is past the point where the call makes sense
 	Empty          // nothing to read: no run was added
 	Busy           // this peer does not answer its rows: wait until they have ended
-	Refused        // the transport refused the post: the peer is unreachable
+	Refused        // the transport refused the post
 	Closed         // Close was called
 )
 
@@ -94,6 +94,7 @@ type Machine struct {
 	freshN   int
 	descs    []transport.Desc
 	spec     transport.ReadSpec
+	here     bool  // what failed last did so for a reason of this side
 	spin     int64 // nanoseconds of one round of the second look
 
 	// What is left of this step's bounds.

@@ -15,6 +15,7 @@ type Outcome struct {
 	Proven     bool           // ReadOK, and every source's fence was equal
 	BlocksHeld bool           // a transfer may still write the local blocks: NextBack follows
 	Peer       transport.Peer // the first source that was bad; 0: none was, or the caller ended the read
+	Here       bool           // ReadFailed or ReadUnproven, and for a reason of this side
 	Bytes      uint64         // landed and known to have landed
 	Posted     clock.Instant  // when the first part was posted; 0: none was
 	Took       time.Duration  // from then to the outcome
@@ -102,6 +103,7 @@ func (m *Machine) NextOutcome() (Outcome, bool) {
 	j := &m.jobs[i]
 	o := Outcome{
 		Token: j.token, Status: j.verdict, BlocksHeld: j.held, Peer: j.badPeer, Bytes: j.landed, Posted: j.began, Took: j.took,
+		Here: j.here && (j.verdict == record.ReadFailed || j.verdict == record.ReadUnproven), // and not ended by the caller meanwhile
 	}
 	if o.Status == record.ReadOK {
 		o.Proven = true

@@ -57,7 +57,7 @@ func (m *Machine) postFence(i, k int32, s *source) bool {
 	case Full:
 		return false
 	}
-	m.fail(i, record.ReadUnproven, s.peer)
+	m.fail(i, record.ReadUnproven, m.blamed(s.peer))
 	return true
 }
 
@@ -147,7 +147,7 @@ func (m *Machine) postSource(i, k int32, s *source, share int) (int, bool) {
 		*s = before
 		return -1, true
 	case Refused:
-		m.fail(i, record.ReadFailed, s.peer)
+		m.fail(i, record.ReadFailed, m.blamed(s.peer))
 		return n, false
 	}
 	s.inFlight++

@@ -20,6 +20,7 @@ type RowResult struct {
 	Posted clock.Instant // when the read was posted
 	Peer   transport.Peer
 	OK     bool // false: error or time-out
+	Here   bool // the error is of this side: it says nothing of the peer
 }
 
 type rowSlot struct {
@@ -33,7 +34,7 @@ type rowSlot struct {
 //
 // Full: RowsStepMax of this step, RowsPeer of this peer or RowsMax are used up; the last eighth of RowsMax is for peers with none open. Busy: a row read to this peer timed out
 // and is still open, so more of them would only take the room of other peers. Refused: the transport reports the peer
-// unreachable. In all three nothing was posted.
+// unreachable; where it cannot do what it is asked for a reason of this side, that is Full. In all three nothing was posted.
 //
 // Preconditions: the row lies in memory that the peer has registered.
 func (m *Machine) ReadRow(token uint64, peer transport.Peer, addr uint64, device uint32, mem transport.Mem, length uint32, now clock.Instant) Status {
@@ -68,6 +69,9 @@ func (m *Machine) ReadRow(token uint64, peer transport.Peer, addr uint64, device
 	x, st := m.post(xferRow, i, 0, uint64(length))
 	if st != OK {
 		m.freeRow.Give(uint32(i))
+		if m.here { // the peer is as it was: later, perhaps
+			return Full
+		}
 		return st
 	}
 	m.rows[i] = rowSlot{token: token, posted: m.now, xfer: x}
@@ -87,10 +91,10 @@ func (m *Machine) NextRow() (RowResult, bool) {
 	return m.results.pop(), true
 }
 
-func (m *Machine) rowResult(i int32, peer transport.Peer, ok bool) {
+func (m *Machine) rowResult(i int32, r RowResult) {
 	s := &m.rows[i]
-	r := RowResult{Token: s.token, Posted: s.posted, Peer: peer, OK: ok}
-	if ok {
+	r.Token, r.Posted = s.token, s.posted
+	if r.OK {
 		r.Row = loadRow(&m.landing[i])
 	}
 	m.rowOwed--
@@ -107,7 +111,7 @@ func (m *Machine) rowDone(i int32) {
 		p.late--
 	} else {
 		m.removeXfer(&m.rowTimer, s.xfer)
-		m.rowResult(i, t.peer, true)
+		m.rowResult(i, RowResult{Peer: t.peer, OK: true})
 	}
 	m.rows[i] = rowSlot{}
 	m.freeRow.Give(uint32(i))
@@ -122,7 +126,7 @@ func (m *Machine) rowFailed(i int32) {
 		m.peers.find(peer).late--
 		return
 	}
-	m.rowResult(i, peer, false)
+	m.rowResult(i, RowResult{Peer: peer, Here: m.here})
 }
 
 // rowTimeouts gives the result of rows that were not answered in time. Their places stay taken.
@@ -147,7 +151,7 @@ func (m *Machine) rowTimeouts() {
 func (m *Machine) rowLate(x int32) {
 	t := &m.xfers[x]
 	m.removeXfer(&m.rowTimer, x)
-	m.rowResult(t.owner, t.peer, false)
+	m.rowResult(t.owner, RowResult{Peer: t.peer})
 	m.rows[t.owner].late = true
 	m.peers.find(t.peer).late++
 	m.gauges.Held++

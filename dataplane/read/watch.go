@@ -21,6 +21,7 @@ type Counters struct {
 	Failures      uint64 // transfers that the transport reported as failed
 	LateEnds      uint64 // transfers that ended after the outcome or the row's time-out
 	PostErrors    uint64 // posts refused by the transport
+	FailedHere    uint64 // posts refused and transfers failed for a reason of this side
 	TransportFull uint64 // posts put off: no room in the transport, or PeersMax
 	ReleaseErrors uint64 // handles that the transport did not take back
 	PostsCut      uint64 // steps that left parts or fences to the next one

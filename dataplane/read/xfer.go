@@ -1,6 +1,8 @@
 package read
 
 import (
+	"errors"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -30,14 +32,17 @@ type xfer struct {
 	abandoned bool // and still pending
 }
 
-// post starts a read of m.spec for owner. Full: the transport or the peer table has no room now.
+// post starts a read of m.spec for owner. Full: the transport or the peer table has no room now. Refused: the peer is unreachable, or m.here
+// is set, and the transport cannot do what it is asked.
 func (m *Machine) post(kind xferKind, owner, src int32, bytes uint64) (int32, Status) {
+	m.here = false
 	p := m.peers.get(m.spec.Peer)
 	if p == nil {
 		m.Counters.TransportFull++
 		return none, Full
 	}
 	h, err := m.tr.PostRead(&m.spec)
+	m.here = err != nil && err != transport.ErrFull && !errors.Is(err, transport.ErrPeer)
 	if err != nil {
 		m.peers.tidy(m.spec.Peer)
 		if err == transport.ErrFull {
@@ -45,6 +50,9 @@ func (m *Machine) post(kind xferKind, owner, src int32, bytes uint64) (int32, St
 			return none, Full
 		}
 		m.Counters.PostErrors++
+		if m.here {
+			m.Counters.FailedHere++
+		}
 		return none, Refused
 	}
 	x := int32(m.freeXfer.Take()) // there is one for all that may be open
@@ -104,8 +112,11 @@ func (m *Machine) ended(x int32, st transport.Status) {
 		t.abandoned = false
 		m.gauges.Abandoned--
 	}
-	if st == transport.Failed {
+	if st != transport.Done {
 		m.Counters.Failures++
+		if m.here = st == transport.FailedHere; m.here {
+			m.Counters.FailedHere++
+		}
 		m.failed(x)
 		return
 	}
@@ -136,7 +147,7 @@ func (m *Machine) late(t *xfer) bool {
 	return m.jobs[t.owner].state == jobReported
 }
 
-// failed sets a transfer aside and tells whom it belongs to.
+// failed sets a transfer aside and tells whom it belongs to. m.here: for a reason of this side.
 func (m *Machine) failed(x int32) {
 	m.setAside(x, m.now.Add(m.cfg.QuarantineErrorWait))
 	switch t := &m.xfers[x]; t.kind {

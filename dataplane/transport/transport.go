@@ -10,14 +10,15 @@ type Peer uint32
 // Xfer names a posted read until Release. 0 is none.
 type Xfer uint64
 
-// Status is where a posted read stands. Only Done and Failed are ends, and after Failed the transport may still write
+// Status is where a posted read stands. All but Pending are ends, and after Failed and FailedHere the transport may still write
 // into the local memory for a while: quarantine is the reader's work, not the transport's.
 type Status uint8
 
 const (
-	Pending Status = iota
-	Done           // every byte has landed
-	Failed         // the transport reported an error for this transfer
+	Pending    Status = iota
+	Done              // every byte has landed
+	Failed            // the transport reported an error for this transfer
+	FailedHere        // the same, for a reason of this side: it says nothing of the peer
 )
 
 // Mem is the kind of memory of a region or a descriptor.
@@ -51,7 +52,8 @@ type ReadSpec struct {
 	Notif               []byte
 }
 
-// Errors of a transport. ErrPeer after a Send or PostRead means that the connection is gone and Drop + Load is the probe for life.
+// Errors of a transport. ErrPeer after a Send or PostRead means that the connection is gone and Drop + Load is the probe for life. Any other
+// error of PostRead is of what was asked, or of this side's memory and device, and says nothing of the peer.
 var (
 	ErrUnavailable = errors.New("transport: unavailable")
 	ErrPeer        = errors.New("transport: peer unreachable")

@@ -61,7 +61,7 @@ enum {
 	KVL_READ_OK = 0,
 	KVL_READ_STALE = 1,     /* the fence shows that the lease had ended: the data must not be used */
 	KVL_READ_UNPROVEN = 2,  /* no proof that the lease stood: the data must not be used */
-	KVL_READ_FAILED = 3,    /* the transport reported an error, or refused the post */
+	KVL_READ_FAILED = 3,    /* the transport reported an error, or refused the post; the log says if for a reason of this side */
 	KVL_READ_TIMEOUT = 4,   /* read_timeout passed; blocks stay held until KVL_EV_BLOCKS_BACK */
 	KVL_READ_CANCELLED = 5, /* kvl_untrack while the read was in flight */
 	KVL_READ_LOST = 6       /* the engine is gone, replaced, or never connected in time */

@@ -6,7 +6,6 @@
 package loopback
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -95,8 +94,8 @@ const (
 	opsMax
 )
 
-// errFailed stands for a FailNext without an error.
-var errFailed = errors.New("loopback: told to fail")
+// errFailed stands for a FailNext without an error: nobody is reached.
+var errFailed = fmt.Errorf("loopback: told to fail: %w", transport.ErrPeer)
 
 // FailNext makes the next call of op on this agent return err and do nothing. Calls queue up behind each other, one per failure.
 // For OpRead the next read that would end is Failed, before a byte of it has moved; LandLate moves them all the same.

@@ -60,7 +60,7 @@ func (r *reader) copyOf(ctx context.Context, i int, at spot, n int, timeout time
 		case out[0] == transport.Done:
 			r.loose = 0
 			return r.tr.Release(x)
-		case out[0] == transport.Failed:
+		case out[0] != transport.Pending:
 			return fmt.Errorf("a read of %d bytes at %#x failed", n, at.addr)
 		case age > timeout:
 			return fmt.Errorf("a read of %d bytes at %#x has not ended within %v", n, at.addr, age)

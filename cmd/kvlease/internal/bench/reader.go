@@ -291,7 +291,7 @@ func (d *reader) rawRead(descs []transport.Desc, notif []byte, look func()) erro
 	if err := d.raw.Release(x); err != nil {
 		return err
 	}
-	if d.state[0] == transport.Failed {
+	if d.state[0] != transport.Done {
 		return errors.New("the read has failed")
 	}
 	look()
