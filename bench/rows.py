@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 
 TCP = [(4096, 4096), (65536, 1024)]  # block and blocks of the reads over TCP
+RANKS = [2, 4]  # of P, where one rank of D takes a part of each block from each
+RANKS_SHAPE = (65536, 1024)  # block and blocks of these reads
 
 NS, US, S, B = 1.0, 1e3, 1e9, 1.0  # factors to ns; bytes stay bytes
 
@@ -96,7 +98,7 @@ def rows():
     ]
     out.append(Row("kill", "whole handshake: engine named → asked over TCP, checked, loaded, connected", "handshake.ours", US, peers=[
         ("NIXL", "metadata loaded alone", "handshake.load", US)]))
-    return out + reads() + tcp() + first() + wire() + guest() + sites() + scrape() + inside()
+    return out + reads() + ranks() + tcp() + first() + wire() + guest() + sites() + scrape() + inside()
 
 
 def latencies(section, prefix="", words=""):
@@ -191,6 +193,11 @@ def reads(section="reads", shapes=((4096, 4096), (65536, 4096), (1 << 20, 1024))
             out.append(Row(section, f"longest pass of {how}, that reads {most:,} × {name}, scattered{words}", f"{prefix}{drive}reads.{block}.{most}.scattered.step", US,
                            limit=2e6, target="≤ 2 ms"))
     return out
+
+
+def ranks():
+    """TP 2 and 4 at P, 1 at D. Raw NIXL posts the transfers of all ranks before it waits for one."""
+    return [row for n in RANKS for row in reads("ranks", [RANKS_SHAPE], f"ranks{n}.", f", a part of each from {n} ranks")]
 
 
 def tcp():

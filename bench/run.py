@@ -4,7 +4,7 @@
 usage: run.py [--quick] [--only SECTION,...] [--rounds N] [--calm SECONDS] [--readme] [--save NAME]
 
   --quick    few rounds and the smaller sizes: shows that all of it runs, not how fast it is
-  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, tcp, first, wire, guest, memory, sites, scrape; and passes, engines, which need make deps-vllm
+  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, ranks, tcp, first, wire, guest, memory, sites, scrape; and passes, engines, which need make deps-vllm
   --rounds   7 unless said; the latencies and the kill take as many as fit beside them
   --calm     wait before a round while others use the machine, so many seconds in all at most
   --readme   put the table into bench/README.md and its picture into docs, too
@@ -240,7 +240,7 @@ class Bench:
 
     def pair(self, mode, over="", **options):
         env = ["env", f"UCX_TLS={over}"] if over else []
-        ways = [over, options.get("reader")]
+        ways = [over, f"ranks{options['ranks']}" if "ranks" in options else "", options.get("reader")]
         return Once(*env, OUT / "pair", mode, *(f"{k}={v}" for k, v in options.items()), timeout=600, prefix="".join(f"{w}." for w in ways if w))
 
     def idle(self):
@@ -261,6 +261,12 @@ class Bench:
         for block, blocks in shapes[:2] if self.quick else shapes:
             sizes = {"block": block, "blocks": blocks, "rounds": 1}
             turns([self.pair("reads", **sizes), self.pair("reads", reader="pump", **sizes)], self.rounds, self.samples, self.calm)
+
+    def ranks(self):
+        """Reads from several ranks of P, which stand in one process."""
+        block, blocks = rows.RANKS_SHAPE
+        for n in rows.RANKS[:1] if self.quick else rows.RANKS:
+            turns([self.pair("reads", block=block, blocks=blocks, ranks=n, rounds=1)], self.rounds, self.samples, self.calm)
 
     def tcp(self):
         """The same over TCP on this machine, both sides and raw NIXL."""
@@ -316,7 +322,7 @@ class Bench:
             self.samples.add(f"memory.{name}", value)
 
 
-SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "tcp", "first", "wire", "guest", "memory", "sites", "scrape"]
+SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "ranks", "tcp", "first", "wire", "guest", "memory", "sites", "scrape"]
 INSIDE = ["passes", "engines"]  # inside vLLM, with what `make deps-vllm` installs
 TABLES = {"vllm": INSIDE, "seeing": ["sites", "scrape"]}  # of bench/README.md, beside the one of all
 TITLES = {"table": "kvlease beside its peers", "vllm": "kvlease inside vLLM", "seeing": "What it costs to be seen"}  # of their pictures
@@ -340,7 +346,7 @@ def main():
     nixl = next(ROOT.glob("third_party/nixl/.nixl*.libs/libnixl_capi.so"), None)
     if nixl is not None:
         os.environ.setdefault("KVLEASE_NIXL", str(nixl))
-    if set(chosen) & {"idle", "latency", "kill", "reads", "tcp"}:
+    if set(chosen) & {"idle", "latency", "kill", "reads", "ranks", "tcp"}:
         link_kvlease("pair", "-Icnixl", *(str(p) for p in sorted((ROOT / "bench" / "pair").glob("*.c"))))
     bench = Bench(a.quick, a.rounds, a.calm)
     loads = report.Loads()

@@ -1,6 +1,5 @@
 /* What a notification's way takes until P has acted on it, what an idle step costs, and D's part of its own death. */
 #include "pair.h"
-#include "raw.h"
 
 static uint8_t buf[REPLY_MAX];
 static const uint32_t first_block = 0;

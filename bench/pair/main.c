@@ -1,43 +1,68 @@
-/* pair MODE [drive=inline|pump] [reader=inline|pump] [pass_ms=N] [block=BYTES] [blocks=N] [rounds=N] [held=N] [lease=SECONDS] [wire=1] */
+/* pair MODE [drive=inline|pump] [reader=inline|pump] [pass_ms=N] [block=BYTES] [blocks=N] [rounds=N] [held=N] [lease=SECONDS] [ranks=N] [wire=1] */
 #include "pair.h"
-#include "raw.h"
 
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
-void side_open(struct side *s, const struct plan *plan, const char *name, const char *drive)
+enum { HEADS = 8 }; /* of the model, where ranks share them */
+
+static kvl_ctx_t *context(const struct plan *plan, const char *name, const char *drive, const char *more)
 {
-	char config[512], listen[128] = "", err[1024] = "";
-	size_t bytes = plan->block_len * plan->blocks;
-	s->kv = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-	if (s->kv == MAP_FAILED)
-		die("no memory for %u blocks of %llu bytes", plan->blocks, (unsigned long long)plan->block_len);
+	kvl_ctx_t *ctx;
+	char config[512], err[1024] = "";
 	const char *shorts = plan->lease_s <= 3 ? ",\"allow_short_leases\":true,\"step_max\":0.05" : "";
-	if (plan->port != 0 && strcmp(name, "P") == 0)
-		snprintf(listen, sizeof listen, ",\"side_channel_listen\":true,\"side_channel_host\":\"127.0.0.1\",\"side_channel_port\":%d", plan->port);
-	snprintf(config, sizeof config, "{\"engine_id\":\"%s\",\"drive\":\"%s\",\"kv_lease_duration\":%g%s%s}", name, drive, plan->lease_s, shorts, listen);
-	int32_t st = kvl_open(config, strlen(config), &s->ctx, err, sizeof err);
+	snprintf(config, sizeof config, "{\"engine_id\":\"%s\",\"drive\":\"%s\",\"kv_lease_duration\":%g%s%s}", name, drive, plan->lease_s, shorts, more);
+	int32_t st = kvl_open(config, strlen(config), &ctx, err, sizeof err);
 	if (st != KVL_OK)
 		die("kvl_open: %s: %s", kvl_status_name(st), err);
+	return ctx;
+}
+
+/* What holds part of each block, in ours and in raw NIXL. */
+static void cache(const struct plan *plan, kvl_ctx_t *ctx, const char *name, uint8_t *kv, uint64_t part)
+{
 	kvl_region_t region = {
-		.addr = (uint64_t)(uintptr_t)s->kv,
-		.bytes = bytes,
-		.block_len = plan->block_len,
-		.block_stride = plan->block_len,
+		.addr = (uint64_t)(uintptr_t)kv,
+		.bytes = part * plan->blocks,
+		.block_len = part,
+		.block_stride = part,
 		.blocks = plan->blocks,
 		.group = -1,
 		.mem = KVL_MEM_DRAM,
 		.name = {"kv", 2},
 	};
-	must(kvl_register(s->ctx, &region, sizeof(kvl_region_t), 1), "kvl_register");
+	must(kvl_register(ctx, &region, sizeof(kvl_region_t), 1), "kvl_register");
+	if (strcmp(plan->mode, "load") != 0) /* which is a profile of ours alone */
+		raw_open(name, kv, region.bytes);
+}
+
+void side_open(struct side *s, const struct plan *plan, const char *name, const char *drive, uint32_t ranks)
+{
+	char more[160] = "", raw[32];
+	size_t bytes = plan->block_len * plan->blocks;
+	uint64_t part = plan->block_len / ranks;
+	s->kv = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (s->kv == MAP_FAILED)
+		die("no memory for %u blocks of %llu bytes", plan->blocks, (unsigned long long)plan->block_len);
+	if (ranks > 1)
+		snprintf(more, sizeof more, ",\"role\":\"host\",\"carrier\":\"process\",\"num_kv_heads\":%d,\"tp_size\":%u", HEADS, ranks);
+	else if (plan->ranks > 1)
+		snprintf(more, sizeof more, ",\"num_kv_heads\":%d", HEADS);
+	else if (plan->port != 0 && strcmp(name, "P") == 0)
+		snprintf(more, sizeof more, ",\"side_channel_listen\":true,\"side_channel_host\":\"127.0.0.1\",\"side_channel_port\":%d", plan->port);
+	s->ctx = context(plan, name, drive, more);
 	must(kvl_producer_open(s->ctx, &s->producer), "kvl_producer_open");
-	if (strcmp(plan->mode, "load") == 0)
-		return; /* a profile of ours alone */
-	char raw[32];
-	snprintf(raw, sizeof raw, "raw-%s", name);
-	raw_open(raw, s->kv, bytes);
+	for (uint32_t r = 0; r < ranks; r++) {
+		kvl_ctx_t *ctx = s->ctx;
+		if (ranks > 1) {
+			snprintf(more, sizeof more, ",\"role\":\"rank\",\"carrier\":\"process\",\"num_kv_heads\":%d,\"tp_size\":%u,\"tp_rank\":%u", HEADS, ranks, r);
+			ctx = s->ranks[r] = context(plan, name, drive, more);
+		}
+		snprintf(raw, sizeof raw, "raw-%s-%u", name, r);
+		cache(plan, ctx, raw, s->kv + r * part * plan->blocks, part);
+	}
 }
 
 /* One exchange; what came fills out. */
@@ -75,16 +100,16 @@ void ask_grant(const struct peer *p, const uint32_t *ids, uint32_t n, kvl_remote
 }
 
 /* Names P to our context and steps until it is connected. */
-static void connect_ours(struct peer *p, struct side *d, const struct plan *plan, kvl_bytes_t handshake)
+static void connect_ours(struct peer *p, struct side *d, const struct plan *plan, const kvl_bytes_t *handshakes)
 {
-	kvl_engine_desc_t desc = {.size = sizeof desc, .ranks = 1, .engine_id = {"P", 1}};
+	kvl_engine_desc_t desc = {.size = sizeof desc, .ranks = plan->ranks, .engine_id = {"P", 1}};
 	kvl_event_t e;
 	uint64_t start = now_ns();
 	if (plan->wire)
 		desc.host = (kvl_bytes_t){"127.0.0.1", 9}, desc.port = (uint32_t)plan->port;
 	must(kvl_engine_add(d->ctx, &desc, &p->engine), "kvl_engine_add");
-	if (!plan->wire)
-		must(kvl_engine_handshake(d->ctx, p->engine, 0, handshake), "kvl_engine_handshake");
+	for (uint32_t r = 0; r < plan->ranks && !plan->wire; r++)
+		must(kvl_engine_handshake(d->ctx, p->engine, r, handshakes[r]), "kvl_engine_handshake");
 	for (;;) {
 		must(kvl_step(d->ctx), "kvl_step");
 		if (kvl_poll(d->ctx, &e, sizeof e, 1) == 1 && e.kind == KVL_EV_ENGINE_UP)
@@ -97,10 +122,11 @@ static void connect_ours(struct peer *p, struct side *d, const struct plan *plan
 		say("handshake.ours", (double)(now_ns() - start) / 1000);
 }
 
-static void connect_raw(const struct plan *plan, const uint8_t *metadata, size_t n)
+static void connect_raw(const struct plan *plan, const kvl_bytes_t *metadata)
 {
 	uint64_t start = now_ns();
-	raw_load(metadata, n);
+	for (uint32_t r = 0; r < plan->ranks; r++)
+		raw_load(metadata[r].data, metadata[r].len);
 	if (plan->wire)
 		say("handshake.load", (double)(now_ns() - start) / 1000);
 }
@@ -115,12 +141,19 @@ void peer_open(struct peer *p, struct side *d, const struct plan *plan, int sock
 	r.op = OP_INFO;
 	exchange(p, &r, reply, sizeof reply);
 	memcpy(&info, reply, sizeof info);
-	p->base = info.base;
+	memcpy(p->base, info.base, sizeof p->base);
+	kvl_bytes_t handshakes[RANKS_MAX], metadata[RANKS_MAX];
+	const uint8_t *at = reply + sizeof info;
+	for (uint32_t r = 0; r < plan->ranks; r++) {
+		handshakes[r] = (kvl_bytes_t){at, info.handshake_n[r]};
+		metadata[r] = (kvl_bytes_t){at + info.handshake_n[r], info.meta_n[r]};
+		at += info.handshake_n[r] + info.meta_n[r];
+	}
 	if (!ours_first)
-		connect_raw(plan, reply + sizeof info + info.handshake_n, info.meta_n);
-	connect_ours(p, d, plan, (kvl_bytes_t){reply + sizeof info, info.handshake_n});
+		connect_raw(plan, metadata);
+	connect_ours(p, d, plan, handshakes);
 	if (ours_first)
-		connect_raw(plan, reply + sizeof info + info.handshake_n, info.meta_n);
+		connect_raw(plan, metadata);
 }
 
 /* A port that nobody has just now. */
@@ -158,17 +191,19 @@ static int read_option(struct plan *plan, const char *arg)
 		plan->held = (uint32_t)strtoul(value, NULL, 10);
 	else if (IS("lease"))
 		plan->lease_s = atof(value);
+	else if (IS("ranks"))
+		plan->ranks = (uint32_t)strtoul(value, NULL, 10);
 	else if (IS("wire"))
 		plan->wire = atoi(value);
 	else
 		return 0;
 #undef IS
-	return plan->blocks <= BLOCKS_MAX;
+	return plan->blocks <= BLOCKS_MAX && plan->ranks >= 1 && plan->ranks <= RANKS_MAX;
 }
 
 int main(int argc, char **argv)
 {
-	struct plan plan = {.mode = argc > 1 ? argv[1] : "", .drive = "inline", .reader = "inline", .pass_ns = 1000000, .block_len = 4096, .blocks = 1024, .rounds = 5, .held = 10000, .lease_s = 600};
+	struct plan plan = {.mode = argc > 1 ? argv[1] : "", .drive = "inline", .reader = "inline", .pass_ns = 1000000, .block_len = 4096, .blocks = 1024, .rounds = 5, .held = 10000, .lease_s = 600, .ranks = 1};
 	int sockets[2];
 	for (int i = 2; i < argc; i++) {
 		if (!read_option(&plan, argv[i]))
@@ -191,7 +226,7 @@ int main(int argc, char **argv)
 	close(sockets[0]);
 	struct side d;
 	struct peer p;
-	side_open(&d, &plan, "D", plan.reader);
+	side_open(&d, &plan, "D", plan.reader, 1);
 	peer_open(&p, &d, &plan, sockets[1]);
 	if (strcmp(plan.mode, "reads") == 0)
 		reads_run(&plan, &d, &p);

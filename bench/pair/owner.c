@@ -1,6 +1,5 @@
 /* P: holds leases, answers D, says when a beat was applied and when a lease was freed. */
 #include "pair.h"
-#include "raw.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -12,7 +11,7 @@ static struct side p;
 static struct plan plan;
 static int peer_socket;
 static pid_t reader;
-static uint64_t board; /* address, out of our own handshake map */
+static uint64_t board; /* address, out of our own handshake map; 0: with ranks, whose beats nobody asks for */
 
 static kvl_lease_t current; /* the lease granted last */
 static uint32_t granted, current_slot, current_g;
@@ -44,17 +43,35 @@ static uint64_t find_board(const uint8_t *map, size_t n)
 	die("no board in the handshake map");
 }
 
+static void step_all(void)
+{
+	must(kvl_step(p.ctx), "kvl_step");
+	for (uint32_t r = 0; r < plan.ranks && plan.ranks > 1; r++)
+		must(kvl_step(p.ranks[r]), "kvl_step");
+}
+
 static void on_info(void)
 {
 	static uint8_t reply[REPLY_MAX];
-	struct info info = {.base = (uint64_t)(uintptr_t)p.kv};
-	size_t n;
-	must(kvl_handshake_get(p.ctx, 0, reply + sizeof info, sizeof reply - sizeof info, &n), "kvl_handshake_get");
-	board = find_board(reply + sizeof info, n);
-	info.handshake_n = (uint32_t)n;
-	info.meta_n = (uint32_t)raw_metadata(reply + sizeof info + n, sizeof reply - sizeof info - n);
+	struct info info = {0};
+	size_t n, at = sizeof info;
+	for (uint32_t r = 0; r < plan.ranks; r++) {
+		uint64_t end = now_ns() + 20000000000u;
+		while (kvl_handshake_get(p.ctx, r, reply + at, sizeof reply - at, &n) != KVL_OK) { /* a rank has not told its host yet */
+			if (now_ns() > end)
+				die("kvl_handshake_get, rank %u: %s", r, kvl_last_error());
+			step_all();
+		}
+		if (plan.ranks == 1)
+			board = find_board(reply + at, n);
+		info.base[r] = (uint64_t)(uintptr_t)(p.kv + r * (plan.block_len / plan.ranks) * plan.blocks);
+		info.handshake_n[r] = (uint32_t)n;
+		at += n;
+		info.meta_n[r] = (uint32_t)raw_metadata(r, reply + at, sizeof reply - at);
+		at += info.meta_n[r];
+	}
 	memcpy(reply, &info, sizeof info);
-	answer(reply, sizeof info + info.handshake_n + info.meta_n);
+	answer(reply, at);
 }
 
 static kvl_lease_t grant_one(kvl_grant_t *grant)
@@ -66,7 +83,7 @@ static kvl_lease_t grant_one(kvl_grant_t *grant)
 	grant->id = (kvl_bytes_t){id, (size_t)snprintf(id, sizeof id, "chatcmpl-%032x-%08x", granted, granted)};
 	granted++;
 	while ((st = kvl_grant(p.producer, grant, &lease)) == KVL_ERR_FULL)
-		must(kvl_step(p.ctx), "kvl_step");
+		step_all();
 	must(st, "kvl_grant");
 	return lease;
 }
@@ -151,7 +168,7 @@ static void look(void)
 {
 	kvl_event_t events[64];
 	int32_t n;
-	if (current != 0 && beats() > beats_seen) {
+	if (board != 0 && current != 0 && beats() > beats_seen) {
 		beats_seen = beats();
 		beat_at = now_ns();
 	}
@@ -184,7 +201,7 @@ static int asked(int timeout_ms)
 static void inline_pass(void)
 {
 	uint64_t end = now_ns() + plan.pass_ns;
-	must(kvl_step(p.ctx), "kvl_step");
+	step_all();
 	look();
 	raw_poll();
 	for (uint64_t now; (now = now_ns()) < end;) {
@@ -231,9 +248,12 @@ void owner_run(const struct plan *given, int socket, pid_t child)
 	plan = *given;
 	peer_socket = socket;
 	reader = child;
-	side_open(&p, &plan, "P", plan.drive);
-	for (uint64_t i = 0; i < plan.blocks; i++) /* what D finds in a block that it has read */
-		memcpy(p.kv + i * plan.block_len, &i, sizeof i);
+	side_open(&p, &plan, "P", plan.drive, plan.ranks);
+	uint64_t part = plan.block_len / plan.ranks;
+	for (uint64_t r = 0; r < plan.ranks; r++) { /* what D finds in each part of a block that it has read */
+		for (uint64_t i = 0, it = r; i < plan.blocks; i++, it += RANKS_MAX)
+			memcpy(p.kv + (r * plan.blocks + i) * part, &it, sizeof it);
+	}
 	int killing = strcmp(plan.mode, "kill") == 0;
 	for (;;) {
 		if (plan.drive[0] == 'p')

@@ -8,6 +8,8 @@
 
 #include <kvlease.h>
 
+#include "raw.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -31,6 +33,7 @@ struct plan {
 	uint32_t rounds;
 	uint32_t held;      /* requests that load keeps */
 	double lease_s;
+	uint32_t ranks;     /* of P: above 1 it is a host and ranks, each with its part of the heads, all in P's process */
 	int wire;           /* D asks for the handshake itself, and keeps a death wire */
 	int port;           /* of P's side channel, with wire */
 };
@@ -46,8 +49,8 @@ struct request {
 };
 
 struct info {
-	uint64_t base;                /* of P's cache */
-	uint32_t handshake_n, meta_n; /* what follows: the handshake map, then the raw agent's metadata */
+	uint64_t base[RANKS_MAX];                           /* of the caches of P's ranks */
+	uint32_t handshake_n[RANKS_MAX], meta_n[RANKS_MAX]; /* what follows, of each rank: the handshake map, then the raw agent's metadata */
 };
 
 static inline uint64_t now_ns(void)
@@ -87,19 +90,20 @@ static inline void say(const char *name, double value)
 		die("write %s: %s", name, strerror(errno));
 }
 
-/* The cache of one side: one region, touched, and the context over it. */
+/* The cache of one side, touched, and the context over it: one region, or one in a context of each rank. */
 struct side {
 	uint8_t *kv;
 	kvl_ctx_t *ctx;
+	kvl_ctx_t *ranks[RANKS_MAX]; /* unless ctx has no ranks */
 	kvl_producer_t *producer;
 };
 
-void side_open(struct side *s, const struct plan *plan, const char *name, const char *drive);
+void side_open(struct side *s, const struct plan *plan, const char *name, const char *drive, uint32_t ranks);
 
 /* D's view of P. */
 struct peer {
 	int socket;
-	uint64_t base; /* of P's cache */
+	uint64_t base[RANKS_MAX]; /* of the caches of P's ranks */
 	kvl_engine_t engine;
 };
 

@@ -1,6 +1,5 @@
 /* Reads: ours with list building and fence, each way of raw NIXL, and memcpy of the same blocks, in turn. */
 #include "pair.h"
-#include "raw.h"
 
 #include <sys/mman.h>
 
@@ -68,8 +67,9 @@ static uint64_t ours(const struct plan *plan, struct side *d, const struct peer 
 	must(kvl_track(d->producer, p->engine, &remote, (kvl_bytes_t){"local", 5}, 0, &track), "kvl_track");
 	for (uint64_t end = now_ns() + 2000000; now_ns() < end;) /* first beat and row are out before the read */
 		must(kvl_step(d->ctx), "kvl_step");
-	for (uint32_t i = 0; i < n; i++)
-		memset(d->kv + local_ids[i] * plan->block_len, 0xff, 8);
+	uint64_t part = plan->block_len / plan->ranks;
+	for (uint32_t i = 0; i < n * plan->ranks; i++)
+		memset(d->kv + local_ids[i / plan->ranks] * plan->block_len + i % plan->ranks * part, 0xff, 8);
 
 	kvl_blocks_t local = {local_ids, n, 0}, theirs = {remote_ids, n, 0};
 	kvl_read_t read = {.size = sizeof read, .groups_n = 1, .local = &local, .remote = &theirs};
@@ -79,11 +79,12 @@ static uint64_t ours(const struct plan *plan, struct side *d, const struct peer 
 	wait_done(d, track);
 	uint64_t took = now_ns() - start;
 
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n * plan->ranks; i++) {
+		uint32_t local = local_ids[i / plan->ranks], remote = remote_ids[i / plan->ranks], r = i % plan->ranks;
 		uint64_t got;
-		memcpy(&got, d->kv + local_ids[i] * plan->block_len, sizeof got);
-		if (got != remote_ids[i])
-			die("block %u holds what was in %llu, not %u", local_ids[i], (unsigned long long)got, remote_ids[i]);
+		memcpy(&got, d->kv + local * plan->block_len + r * part, sizeof got);
+		if (got != (uint64_t)remote * RANKS_MAX + r)
+			die("block %u holds in part %u what was in %llu, not in %u", local, r, (unsigned long long)got / RANKS_MAX, remote);
 	}
 	ask(p, OP_FREED, 0);
 	return took;
