@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -311,9 +312,15 @@ func (a *Agent) Backlog() int { return int(a.backlog) }
 // A post of several descriptors that NIXL refuses may have started some of them: then the handle of a Failed read is returned.
 func (a *Agent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	var x C.uint64_t
+	var took C.int64_t
+	var timed *C.int64_t
+	if spec.Timed {
+		timed = &took
+	}
 	st := C.kvlx_post(a.handle, C.uint32_t(spec.Peer), C.uint32_t(spec.LocalMem), C.uint32_t(spec.RemoteMem),
 		descsC(spec.Descs), C.size_t(len(spec.Descs)),
-		unsafe.Pointer(unsafe.SliceData(spec.Notif)), C.size_t(len(spec.Notif)), &x)
+		unsafe.Pointer(unsafe.SliceData(spec.Notif)), C.size_t(len(spec.Notif)), &x, timed)
+	spec.Took = time.Duration(took)
 	return transport.Xfer(x), errorOf(st)
 }
 

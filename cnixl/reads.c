@@ -2,6 +2,13 @@
 
 #include <time.h>
 
+static int64_t clock_ns(clockid_t clock)
+{
+	struct timespec t;
+	clock_gettime(clock, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 static read_t *get_read(agent_t *a, uint64_t xfer)
 {
 	uint64_t i = (xfer & 0xffffffff) - 1;
@@ -71,8 +78,9 @@ static void discard(agent_t *a, nixl_xfer_t *request)
 }
 
 int32_t kvlx_post(int32_t handle, uint32_t peer, uint32_t local_mem, uint32_t remote_mem, const kvlx_desc_t *descs, size_t n,
-                  const void *notif, size_t notif_len, uint64_t *xfer_out)
+                  const void *notif, size_t notif_len, uint64_t *xfer_out, int64_t *took_ns_out)
 {
+	int64_t start = took_ns_out != NULL ? clock_ns(CLOCK_THREAD_CPUTIME_ID) : 0;
 	agent_t *a = kvlx_agent(handle);
 	if (a == NULL)
 		return KVLX_CLOSED;
@@ -117,6 +125,8 @@ int32_t kvlx_post(int32_t handle, uint32_t peer, uint32_t local_mem, uint32_t re
 	r->request = request;
 	r->status = ours ? KVLX_FAILED_HERE : posted < 0 ? KVLX_FAILED : posted == NIXL_OK ? KVLX_DONE : KVLX_PENDING;
 	*xfer_out = (uint64_t)r->generation << 32 | (i + 1);
+	if (took_ns_out != NULL)
+		*took_ns_out = clock_ns(CLOCK_THREAD_CPUTIME_ID) - start;
 	return KVLX_OK;
 }
 
@@ -141,13 +151,6 @@ int kvlx_read_pending(agent_t *a, read_t *r)
 	return r->status == KVLX_PENDING;
 }
 
-static int64_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 void kvlx_poll_reads(int32_t handle, const uint64_t *xfers, uint8_t *status_out, size_t n, int64_t spin_ns)
 {
 	agent_t *a = kvlx_agent(handle);
@@ -163,7 +166,7 @@ void kvlx_poll_reads(int32_t handle, const uint64_t *xfers, uint8_t *status_out,
 		}
 		if (ended || n == 0 || spin_ns <= 0)
 			return;
-		int64_t now = now_ns();
+		int64_t now = clock_ns(CLOCK_MONOTONIC);
 		if (until == 0)
 			until = now + spin_ns;
 		else if (now >= until)

@@ -105,8 +105,9 @@ int32_t kvlx_send(int32_t agent, uint32_t peer, const void *msg, size_t len);
 int32_t kvlx_poll(int32_t agent, void *buf, size_t cap, size_t whole, uint32_t *lens, uint32_t max, uint64_t *backlog_out,
                   uint64_t *too_long_out);
 
+/* took_ns_out, unless NULL: the thread's processor time of the call, set where a read was made. */
 int32_t kvlx_post(int32_t agent, uint32_t peer, uint32_t local_mem, uint32_t remote_mem, const kvlx_desc_t *descs, size_t n,
-                  const void *notif, size_t notif_len, uint64_t *xfer_out);
+                  const void *notif, size_t notif_len, uint64_t *xfer_out, int64_t *took_ns_out);
 /* Looks at all reads; if none has ended, again for at most spin_ns. */
 void kvlx_poll_reads(int32_t agent, const uint64_t *xfers, uint8_t *status_out, size_t n, int64_t spin_ns);
 int32_t kvlx_release(int32_t agent, uint64_t xfer);

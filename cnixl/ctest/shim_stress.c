@@ -77,7 +77,7 @@ static void step(uint32_t peer, const kvlx_desc_t *descs)
 	int32_t sent = kvlx_send(decode, atomic_load(&passing), "passing", 7); /* dropped, being dropped, or there */
 	CHECK(sent == KVLX_OK || sent == KVLX_INVALID || sent == KVLX_PEER);
 	CHECK(kvlx_send(decode, peer, "beat", 4) == KVLX_OK);
-	CHECK(kvlx_post(decode, peer, 0, 0, descs, DESCS, "done", 4, &xfer) == KVLX_OK);
+	CHECK(kvlx_post(decode, peer, 0, 0, descs, DESCS, "done", 4, &xfer, NULL) == KVLX_OK);
 	CHECK(kvlx_drop(decode, peer) == KVLX_INVALID);
 	for (int looks = 0; looks < 1000 && status == KVLX_PENDING; looks++)
 		kvlx_poll_reads(decode, &xfer, &status, 1, 1000);

@@ -47,6 +47,7 @@ type Config struct {
 	BlocksTTL        time.Duration
 	StallCover       time.Duration
 	FenceSpin        time.Duration
+	PostBudget       time.Duration
 	IdleTick         time.Duration
 	StockPeers       bool
 	AllPeersCheck    bool

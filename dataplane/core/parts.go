@@ -24,9 +24,13 @@ func (c *Config) leaseConfig(seed uint64) lease.Config {
 const probesStepMax = 32
 
 func (c *Config) readConfig() read.Config {
+	budget := c.PostBudget
+	if c.Drive == "pump" { // nobody's pass waits for its posts
+		budget = 0
+	}
 	return read.Config{
 		ReadsMax: c.ReadsMax, RunsMax: c.ReadRunsMax, DescsStepMax: c.DescsStepMax, RowsStepMax: c.RowsStepMax + probesStepMax,
-		ReadTimeout: c.ReadTimeout, QuarantineErrorWait: c.QuarantineWait, FenceSpin: max(c.FenceSpin, 1),
+		ReadTimeout: c.ReadTimeout, QuarantineErrorWait: c.QuarantineWait, FenceSpin: max(c.FenceSpin, 1), PostBudget: budget,
 		PeersMax: c.PeersMax(), SourcesMax: c.SourcesMax,
 	}
 }

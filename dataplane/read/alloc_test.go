@@ -47,7 +47,7 @@ func TestNoCallAfterNewAllocates(t *testing.T) {
 	var attached tracetest.Recorder
 	attached.AttachAll()
 	attached.Room()
-	b, q := newQuiet(t, Config{RowTimeout: time.Second, Sites: attached.Sites()}, 1024, 4)
+	b, q := newQuiet(t, Config{RowTimeout: time.Second, PostBudget: time.Millisecond, Sites: attached.Sites()}, 1024, 4)
 	f := b.source(1, 0, 4)
 	f.Remote = layoutAt(kvBase, 4, 1024, 16384)
 	s := b.mapped(f)[0]

@@ -36,6 +36,10 @@ type Config struct {
 	FenceSpin           time.Duration // the longest wait for fences in a step where the peer's software answers; 300 µs (1 ns: none)
 	FenceSpinFast       time.Duration // the same where its NIC does (transport.FastFence); 50 µs
 
+	// PostBudget is how long a step should take for its data posts. A list that takes longer is posted in parts, over several steps;
+	// how long one takes is what the transport has measured of the peer's earlier ones. 0: no matter how long.
+	PostBudget time.Duration
+
 	Sites *trace.Sites // nil: nobody can attach
 }
 
@@ -91,7 +95,7 @@ func (c *Config) check() error {
 		d    time.Duration
 	}{
 		{"ReadTimeout", c.ReadTimeout}, {"RowTimeout", c.RowTimeout}, {"QuarantineErrorWait", c.QuarantineErrorWait},
-		{"FenceSpin", c.FenceSpin}, {"FenceSpinFast", c.FenceSpinFast},
+		{"PostBudget", c.PostBudget}, {"FenceSpin", c.FenceSpin}, {"FenceSpinFast", c.FenceSpinFast},
 	} {
 		if v.d < 0 {
 			return fmt.Errorf("%w: %s is negative", ErrConfig, v.name)

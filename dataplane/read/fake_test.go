@@ -33,6 +33,8 @@ type fake struct {
 	onPost  func(*fakeXfer)
 	onPoll  func(spin int64)
 	remote  map[uint64]uint64 // words of the peers' boards by address
+
+	takes func(*transport.ReadSpec) time.Duration // what a post that is timed says of itself; nil: 0
 }
 
 func (f *fake) Name() string                        { return "fake" }
@@ -55,7 +57,9 @@ func (f *fake) PostRead(s *transport.ReadSpec) (transport.Xfer, error) {
 	x := &fakeXfer{id: transport.Xfer(len(f.posted) + 1), spec: *s}
 	x.spec.Descs = append([]transport.Desc(nil), s.Descs...)
 	x.spec.Notif = append([]byte(nil), s.Notif...)
-	f.posted = append(f.posted, x)
+	if f.posted = append(f.posted, x); f.takes != nil && s.Timed {
+		s.Took = f.takes(s)
+	}
 	if f.onPost != nil {
 		f.onPost(x)
 	}

@@ -99,6 +99,8 @@ type Machine struct {
 
 	// What is left of this step's bounds.
 	rowsLeft, fencesLeft, partsLeft, descsLeft int
+	leftNs                                     float64 // of PostBudget; below 0: the last part took longer than it should
+	paces                                      paces
 
 	freed uint64 // times that room for reads came back
 
@@ -168,6 +170,9 @@ func (m *Machine) init() {
 	m.fresh = make([]transport.Xfer, 2*c.PostsStepMax) // data and fences
 	m.freshOf = make([]int32, 2*c.PostsStepMax)
 	m.descs = make([]transport.Desc, c.DescsStepMax)
+	if c.PostBudget > 0 {
+		m.paces = newPaces(c.PeersMax)
+	}
 	spin := c.FenceSpin
 	if m.tr.FastFence() {
 		spin = c.FenceSpinFast

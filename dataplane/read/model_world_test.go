@@ -29,6 +29,9 @@ func newModel(t testing.TB, seed uint64, errWait time.Duration) *model {
 		ReadsMax: 12, RowsMax: 8, RunsMax: 2048, DescsStepMax: 1 + w.rng.IntN(10), PartsMax: 1 + w.rng.IntN(4), PostsStepMax: 1 + w.rng.IntN(6),
 		EndsStepMax: 1 + w.rng.IntN(6), ReadTimeout: readTimeout, RowTimeout: 20 * time.Second, QuarantineErrorWait: errWait,
 	}
+	if w.rng.IntN(2) == 0 { // lists of some words are too long for a step
+		cfg.PostBudget = time.Duration(10+w.rng.IntN(60)) * time.Microsecond
+	}
 	w.landing = make([]byte, LandingBytes(cfg))
 	m, err := New(cfg, w, w.landing, w.layout)
 	if err != nil {

@@ -14,6 +14,7 @@ type cursor struct {
 	run   int32
 	block uint32 // within the run, where blocks do not lie beside each other
 	cut   int32
+	part  uint64 // bytes of the descriptor that parts before have read
 }
 
 func startOfPlan() cursor { return cursor{piece: none} }
@@ -61,9 +62,9 @@ func (m *Machine) plan(j *job, s *source) (descs uint64) {
 	return descs
 }
 
-// fill makes the next descriptors of a source: as many as out takes, but of one kind of memory only. The caller has
-// seen that there are some. It reports their number, bytes and kind.
-func (m *Machine) fill(j *job, s *source, out []transport.Desc) (n int, bytes uint64, mem int) {
+// fill makes the next descriptors of a source: as many as out and the purse take, but of one kind of memory only. The caller has
+// seen that there are some. The last may be the beginning of one, whose rest is the next part's. It reports their number, bytes and kind.
+func (m *Machine) fill(j *job, s *source, out []transport.Desc, pays purse) (n int, bytes uint64, mem int) {
 	c := &s.cur
 	for s.left[c.mem] == 0 {
 		*c = cursor{mem: c.mem + 1, piece: none}
@@ -72,7 +73,8 @@ func (m *Machine) fill(j *job, s *source, out []transport.Desc) (n int, bytes ui
 	if left := s.left[mem]; uint64(len(out)) > left {
 		out = out[:left]
 	}
-	for n < len(out) {
+	l := list{out: out, pays: pays}
+	for !l.full && l.n < len(out) {
 		p := &s.how.pairs[c.pair]
 		if int(p.mem) != mem {
 			c.pair++
@@ -82,10 +84,7 @@ func (m *Machine) fill(j *job, s *source, out []transport.Desc) (n int, bytes ui
 		if p.group >= 0 {
 			c.group = p.group
 		}
-		k, b, ended := m.fillGroup(j, s.how, p, c, out[n:])
-		n += k
-		bytes += b
-		if !ended {
+		if !m.fillGroup(j, s.how, p, c, &l) {
 			break
 		}
 		c.piece, c.run, c.block, c.cut = none, 0, 0, 0
@@ -95,16 +94,53 @@ func (m *Machine) fill(j *job, s *source, out []transport.Desc) (n int, bytes ui
 			c.pair++
 		}
 	}
-	s.left[mem] -= uint64(n)
-	s.leftAll -= uint64(n)
-	return n, bytes, mem
+	ended := uint64(l.n)
+	if c.part > 0 {
+		ended--
+	}
+	s.left[mem] -= ended
+	s.leftAll -= ended
+	return l.n, l.bytes, mem
 }
 
-// fillGroup makes descriptors for one group's runs in one pair of regions. ended: the group has no more.
-func (m *Machine) fillGroup(j *job, how *Map, p *pair, c *cursor, out []transport.Desc) (n int, bytes uint64, ended bool) {
+// list is the part that fill makes.
+type list struct {
+	out   []transport.Desc
+	n     int
+	bytes uint64
+	pays  purse
+	full  bool
+}
+
+// add takes a descriptor, but for the bytes that parts before have read, and reports that this was all of it.
+func (l *list) add(d transport.Desc, part *uint64) bool {
+	if l.full || l.n == len(l.out) {
+		return false
+	}
+	left := d.Len - *part
+	n := l.pays.take(left, l.n == 0)
+	if l.full = n < left; n == 0 {
+		return false
+	}
+	d.Local += *part
+	d.Remote += *part
+	d.Len = n
+	l.out[l.n] = d
+	l.n++
+	l.bytes += n
+	if l.full {
+		*part += n
+		return false
+	}
+	*part = 0
+	return true
+}
+
+// fillGroup makes descriptors for one group's runs in one pair of regions. It reports that the group has no more.
+func (m *Machine) fillGroup(j *job, how *Map, p *pair, c *cursor, l *list) (ended bool) {
 	if c.piece == none {
 		if c.piece = j.groups[c.group].head; c.piece == none {
-			return 0, 0, true
+			return true
 		}
 	}
 	cuts := how.cuts[p.firstCut : p.firstCut+p.cutsN]
@@ -114,15 +150,12 @@ func (m *Machine) fillGroup(j *job, how *Map, p *pair, c *cursor, out []transpor
 		for c.run < at.n {
 			run := at.runs[c.run]
 			if p.dense {
-				if n == len(out) {
-					return n, bytes, false
-				}
 				d.Local = p.here + uint64(run.local)*p.hereStride
 				d.Remote = p.there + uint64(run.remote)*p.thereStride
 				d.Len = uint64(run.n) * p.len
-				out[n] = d
-				n++
-				bytes += d.Len
+				if !l.add(d, &c.part) {
+					return false
+				}
 				c.run++
 				continue
 			}
@@ -130,14 +163,11 @@ func (m *Machine) fillGroup(j *job, how *Map, p *pair, c *cursor, out []transpor
 				here := p.here + uint64(run.local+c.block)*p.hereStride
 				there := p.there + uint64(run.remote+c.block)*p.thereStride
 				for int(c.cut) < len(cuts) {
-					if n == len(out) {
-						return n, bytes, false
-					}
 					k := &cuts[c.cut]
 					d.Local, d.Remote, d.Len = here+k.here, there+k.there, k.len
-					out[n] = d
-					n++
-					bytes += d.Len
+					if !l.add(d, &c.part) {
+						return false
+					}
 					c.cut++
 				}
 				c.cut = 0
@@ -147,7 +177,7 @@ func (m *Machine) fillGroup(j *job, how *Map, p *pair, c *cursor, out []transpor
 			c.run++
 		}
 		if at.next == none {
-			return n, bytes, true
+			return true
 		}
 		c.piece = at.next
 		c.run = 0

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -135,7 +136,11 @@ func TestThePlanIsWhatTheRunsSay(t *testing.T) {
 		}
 		local.Regions = append(local.Regions, Region{Addr: 1 << 29, BlockLen: 8, BlockStride: 8, Blocks: blocks, Group: -1})
 		f := &fake{t: t, remote: map[uint64]uint64{}}
-		b := newBenchOver(t, Config{DescsStepMax: 1 + rng.IntN(30), PartsMax: 1 + rng.IntN(3)}, f, f, local)
+		cfg := Config{DescsStepMax: 1 + rng.IntN(30), PartsMax: 1 + rng.IntN(3)}
+		if rng.IntN(2) == 0 {
+			cfg.PostBudget = time.Duration(25+rng.IntN(50)) * time.Microsecond
+		}
+		b := newBenchOver(t, cfg, f, f, local)
 		for first := 0; first < len(local.Regions); {
 			n := 1 + rng.IntN(len(local.Regions)-first)
 			s := b.source(transport.Peer(len(sources)+1), first, 1)

@@ -52,6 +52,7 @@ func (m *Machine) postFence(i, k int32, s *source) bool {
 		s.stage = fencing
 		m.jobs[i].fences++
 		m.Counters.FencePosts++
+		m.leftNs -= fenceNs
 		m.freshen(x)
 		return true
 	case Full:
@@ -61,8 +62,8 @@ func (m *Machine) postFence(i, k int32, s *source) bool {
 	return true
 }
 
-// postData posts data parts: at most DescsStepMax descriptors and PostsStepMax posts. Reads take turns, so that a long
-// one delays a short one by one turn and not by its whole length.
+// postData posts data parts: at most DescsStepMax descriptors and PostsStepMax posts, for about PostBudget. Reads take turns, so
+// that a long one delays a short one by one turn and not by its whole length.
 func (m *Machine) postData() {
 	if m.lists[postList].head == none {
 		return
@@ -72,16 +73,12 @@ func (m *Machine) postData() {
 		if i == none {
 			return
 		}
-		if m.descsLeft == 0 || m.partsLeft == 0 {
+		if m.descsLeft == 0 || m.partsLeft == 0 || m.spent() {
 			m.Counters.PostsCut++
 			return
 		}
 		m.partsLeft--
-		share := m.descsLeft
-		if m.lists[postList].tail != i {
-			share = min(share, max(m.cfg.DescsStepMax/4, 1))
-		}
-		n, more := m.postPart(i, share)
+		n, more := m.postPart(i, m.lists[postList].tail != i)
 		if n < 0 { // no room in the transport; another read, perhaps to another peer, tries first in the next step
 			m.push(postList, i)
 			return
@@ -95,9 +92,9 @@ func (m *Machine) postData() {
 	}
 }
 
-// postPart posts one data part of a read with at most share descriptors. It reports how many it took, -1 if the transport
-// has no room, and whether the read could post another one now.
-func (m *Machine) postPart(i int32, share int) (n int, more bool) {
+// postPart posts one data part of a read, others telling that there are further reads to post. It reports how many descriptors it
+// took, -1 if the transport has no room, and whether the read could post another one now.
+func (m *Machine) postPart(i int32, others bool) (n int, more bool) {
 	j := &m.jobs[i]
 	if int(j.inFlight) == m.cfg.PartsMax {
 		return 0, false
@@ -112,44 +109,52 @@ func (m *Machine) postPart(i int32, share int) (n int, more bool) {
 		if s.leftAll == 0 {
 			continue
 		}
-		last := s.leftAll <= uint64(share) && s.only()
-		if last && len(s.notif) > 0 && s.inFlight > 0 {
+		before := *s
+		n, bytes := m.nextPart(j, s, others)
+		if s.leftAll == 0 && len(s.notif) > 0 && s.inFlight > 0 {
+			*s = before
 			continue // the completion leaves with the last part: it must not overtake the others
 		}
-		return m.postSource(i, k, s, share)
+		return m.postSource(i, k, s, &before, n, bytes)
 	}
 	return 0, false
 }
 
-// only reports that what is left of a source has one kind of memory.
-func (s *source) only() bool {
-	for _, n := range s.left {
-		if n != 0 && n != s.leftAll {
-			return false
-		}
-	}
-	return true
-}
-
-func (m *Machine) postSource(i, k int32, s *source, share int) (int, bool) {
-	j := &m.jobs[i]
+// nextPart makes the spec of a source's next part. Beside others a list that does not fit takes a quarter of the step at most.
+func (m *Machine) nextPart(j *job, s *source, others bool) (n int, bytes uint64) {
 	before := *s
-	n, bytes, mem := m.fill(j, s, m.descs[:share])
+	descs := m.descs[:m.descsLeft]
+	if others {
+		descs = descs[:min(m.descsLeft, max(m.cfg.DescsStepMax/4, 1))]
+	}
+	n, bytes, mem := m.fill(j, s, descs, m.purseFor(s.peer, m.leftNs))
+	if quarter := float64(m.cfg.PostBudget) / 4; others && s.leftAll > 0 && m.leftNs > quarter {
+		*s = before
+		n, bytes, mem = m.fill(j, s, descs, m.purseFor(s.peer, quarter))
+	}
 	m.spec = transport.ReadSpec{
-		Peer: s.peer, LocalMem: transport.Mem(mem >> 1), RemoteMem: transport.Mem(mem & 1), Descs: m.descs[:n],
+		Peer: s.peer, LocalMem: transport.Mem(mem >> 1), RemoteMem: transport.Mem(mem & 1), Descs: descs[:n],
 	}
 	if s.leftAll == 0 {
 		m.spec.Notif = s.notif
 	}
+	m.spec.Timed = m.timed(&m.spec, bytes)
+	return n, bytes
+}
+
+// postSource posts the part of m.spec, which has taken a source on from before.
+func (m *Machine) postSource(i, k int32, s, before *source, n int, bytes uint64) (int, bool) {
+	j := &m.jobs[i]
 	x, st := m.post(xferData, i, k, bytes)
 	switch st {
 	case Full:
-		*s = before
+		*s = *before
 		return -1, true
 	case Refused:
 		m.fail(i, record.ReadFailed, m.blamed(s.peer))
 		return n, false
 	}
+	m.pay(&m.spec, bytes)
 	s.inFlight++
 	j.inFlight++
 	if !j.posted {

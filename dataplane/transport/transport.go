@@ -2,7 +2,10 @@
 // the simulator. Every implementation passes the contract suite of package transporttest.
 package transport
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Peer names a loaded remote agent. 0 is none. A Peer is never used for another agent again.
 type Peer uint32
@@ -45,11 +48,16 @@ type Desc struct {
 
 // ReadSpec is one read from one peer. Notif, if not empty, leaves with the end of the read (stock completions);
 // it leaves only when the reader polls.
+//
+// Timed asks how long the post takes. Took is the answer: the processor time of the thread that posts, since on a busy machine the rest
+// is other threads' turns. A transport whose posts do no work of their length leaves it 0.
 type ReadSpec struct {
 	Peer                Peer
 	LocalMem, RemoteMem Mem
 	Descs               []Desc
 	Notif               []byte
+	Timed               bool
+	Took                time.Duration // set by PostRead
 }
 
 // Errors of a transport. ErrPeer after a Send or PostRead means that the connection is gone and Drop + Load is the probe for life. Any other

@@ -1,0 +1,141 @@
+package read
+
+import (
+	"math"
+	"time"
+
+	"github.com/kvlease/kvlease/dataplane/transport"
+)
+
+// What posting costs before a peer has been posted to: more than any transport was seen to take, so that the first part of a
+// long list is short. Over shared memory a post copies, at 3 to 4 bytes a nanosecond; over TCP it takes 2 to 5 µs a descriptor.
+const (
+	descNsFirst = 4e3
+	byteNsFirst = 0.5
+)
+
+// What is learned stays between these. A clock that stands still, or a thread that was held up, does not decide for long.
+const (
+	descNsLeast, descNsMost = 20, 1e6
+	byteNsLeast, byteNsMost = 0.001, 100
+)
+
+// What a post costs beside its list, in nanoseconds: two of NIXL's calls and one of UCX's.
+const (
+	partNs  = 20e3
+	fenceNs = 10e3
+)
+
+const (
+	timedNs   = 50e3     // a part that should take less is not timed
+	leftLeast = 8        // a step that has less than this part of its budget left begins no further part
+	cutLeast  = 64 << 10 // a descriptor is cut into pieces of no less
+	cutUnit   = 4 << 10  // and at multiples of a page
+)
+
+// pace is what posting to a peer costs, by its posts so far.
+type pace struct {
+	peer   transport.Peer
+	descNs float64 // a descriptor
+	byteNs float64 // a byte of it
+}
+
+// paces remembers them in a table of fixed length: two peers of one place take turns at being learned anew, which costs parts and
+// no more.
+type paces struct {
+	places []pace // a power of two
+}
+
+func newPaces(peers int) paces {
+	size := 16
+	for size < peers {
+		size *= 2
+	}
+	return paces{places: make([]pace, size)}
+}
+
+func (t *paces) of(p transport.Peer) *pace {
+	at := &t.places[int(p)&(len(t.places)-1)]
+	if at.peer != p {
+		*at = pace{peer: p, descNs: descNsFirst, byteNs: byteNsFirst}
+	}
+	return at
+}
+
+// costNs is what a list should take.
+func (p *pace) costNs(descs int, bytes uint64) float64 {
+	return float64(float64(descs)*p.descNs) + float64(float64(bytes)*p.byteNs)
+}
+
+// learn takes what a list has taken. The error goes to descriptors and bytes by their shares of what was expected: a list of few
+// long ones says little about descriptors. What took longer is believed at once, what took less by half, so a run of
+// equal lists comes down to its cost from above.
+func (p *pace) learn(descs int, bytes uint64, took time.Duration) {
+	expected := p.costNs(descs, bytes)
+	off := min((float64(took)-expected)/expected, 7) // a thread that was held up is no peer that is slow
+	if off < 0 {
+		off /= 2
+	}
+	byDesc := float64(descs) * p.descNs / expected
+	byByte := 1 - byDesc
+	off /= float64(byDesc*byDesc) + float64(byByte*byByte)
+	p.descNs = min(max(p.descNs*(1+float64(byDesc*off)), descNsLeast), descNsMost)
+	p.byteNs = min(max(p.byteNs*(1+float64(byByte*off)), byteNsLeast), byteNsMost)
+}
+
+// purse is what one part may take.
+type purse struct {
+	leftNs float64
+	pace   pace
+}
+
+// take reports how many bytes of a descriptor the part still takes, 0 if none. first: the part has nothing yet, and takes some
+// whatever that costs.
+func (p *purse) take(bytes uint64, first bool) uint64 {
+	cost := p.pace.costNs(1, bytes)
+	if cost > p.leftNs {
+		room := uint64(max(p.leftNs-p.pace.descNs, 0)/p.pace.byteNs) &^ (cutUnit - 1)
+		switch {
+		case first:
+			room = max(room, cutLeast)
+		case room < cutLeast:
+			return 0
+		}
+		bytes = min(bytes, room)
+		cost = p.pace.costNs(1, bytes)
+	}
+	p.leftNs -= cost
+	return bytes
+}
+
+// purseFor is what the next part to a peer may take of this step.
+func (m *Machine) purseFor(p transport.Peer, share float64) purse {
+	if m.cfg.PostBudget == 0 {
+		return purse{leftNs: math.Inf(1)}
+	}
+	return purse{leftNs: share - partNs, pace: *m.paces.of(p)}
+}
+
+// timed reports that a part is worth two looks at the clock.
+func (m *Machine) timed(s *transport.ReadSpec, bytes uint64) bool {
+	return m.cfg.PostBudget > 0 && m.paces.of(s.Peer).costNs(len(s.Descs), bytes) >= timedNs
+}
+
+// spent reports that the step has posted for as long as it may.
+func (m *Machine) spent() bool {
+	return m.cfg.PostBudget > 0 && m.leftNs < float64(m.cfg.PostBudget)/leftLeast
+}
+
+// pay takes a part that was posted off the step, and learns from it if it was timed.
+func (m *Machine) pay(s *transport.ReadSpec, bytes uint64) {
+	if m.cfg.PostBudget == 0 {
+		return
+	}
+	p := m.paces.of(s.Peer)
+	cost := p.costNs(len(s.Descs), bytes)
+	if s.Timed {
+		p.learn(len(s.Descs), bytes, s.Took)
+		cost = float64(s.Took)
+	}
+	m.leftNs -= partNs + cost
+}
