@@ -113,7 +113,8 @@ func (c *Core) leave() error {
 
 // Drain is for an engine that is about to exit. As a reader it tells every owner what it will never read; as an owner it
 // takes no new work, says so on its board, and goes on serving. It waits at most timeout until every owner has been told,
-// every read has ended and every lease has. ErrTimeout: something is left, and the text says what; Close cuts it off.
+// every read has ended and every lease has; from then on the end of this process is no death to its readers. ErrTimeout:
+// something is left, and the text says what; Close cuts it off.
 func (c *Core) Drain(timeout time.Duration) error {
 	atomic.StoreUint32(&c.mem.Control.Draining, 1)
 	if err := c.startDrain(timeout); err != nil {
@@ -128,6 +129,9 @@ func (c *Core) Drain(timeout time.Duration) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return fmt.Errorf("%w: %s", err, c.drainLeft())
+	}
+	if err == nil && c.side != nil {
+		c.side.part()
 	}
 	return err
 }

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"time"
+
 	"github.com/kvlease/kvlease/dataplane"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/lease"
@@ -49,8 +51,19 @@ func (c *Config) heartbeatConfig(self heartbeat.Identity) heartbeat.Config {
 		Engines: c.EnginesMax, HandoverMax: max(c.HandoverMax, 1),
 		ReadTimeout: c.ReadTimeout, BatchBytesMax: c.BatchBytesMax, RowsStepMax: c.RowsStepMax,
 		UnheardBytesMax: uint64(c.UnheardBytesMax), RunsMax: c.ReadRunsMax,
-		LongIDs: max(64, c.TrackedMax/64), Seed: self.Epoch,
+		LongIDs: max(64, c.TrackedMax/64), Seed: self.Epoch, WordWait: c.wordWait(),
 	}
+}
+
+// wordSlack is what the word of a wire may take from the goroutine that finds it out to the step of a rank.
+const wordSlack = 250 * time.Millisecond
+
+// wordWait is how long what breaks at an engine waits for the word of its death wire; 0: there are none.
+func (c *Config) wordWait() time.Duration {
+	if !c.DeathWire {
+		return 0
+	}
+	return c.WireGrace + wordSlack
 }
 
 func (c *Config) planeConfig() dataplane.Config {

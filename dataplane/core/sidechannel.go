@@ -285,6 +285,13 @@ func (s *sideChannel) leave() {
 	}
 }
 
+// part tells our readers that nothing is held here any more, and nothing will be: our end, however it comes, is no death then.
+func (s *sideChannel) part() {
+	if s.readers != nil {
+		s.readers.Part()
+	}
+}
+
 // Heard and Left are dataplane.Wires.
 func (s *sideChannel) Heard(engine, epoch uint64, nonce [16]byte) {
 	if s.readers != nil {

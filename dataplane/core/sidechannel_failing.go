@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/log"
 )
@@ -38,6 +39,12 @@ func (s *sideChannel) failing() []string {
 		out = append(out, fmt.Sprintf("%s, for %.0f s", t.text, time.Since(t.since).Seconds()))
 	}
 	return out
+}
+
+// unsure reports that it is too early for a line about a handshake that failed: the engine was met before, and its wire has still to say
+// whether it is closed, sleeps or has died, which says more. The results' goroutine.
+func (s *sideChannel) unsure(p *sidePeer, r handshake.Result) bool {
+	return s.owners != nil && p.epoch != 0 && (s.owners.InGrace(p.engine) || time.Since(r.Failing) < s.cfg.wordWait())
 }
 
 // misfit ends what is tracked at an engine that does not fit this one. Nothing better will be heard until it is another, so nobody

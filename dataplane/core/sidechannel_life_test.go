@@ -2,6 +2,7 @@ package core
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -221,6 +222,8 @@ func TestAnEngineThatSleepsAndWakesIsANewEngine(t *testing.T) {
 	if err := p.core.Unregister(); err != nil {
 		t.Fatal(err)
 	}
+	failed := d.sum("side_client_failures")
+	l.until("it is asked in vain before its wire has said why", func() bool { d.core.side.retry(engine); return d.sum("side_client_failures") > failed }, p, d)
 	l.until("its request is lost", func() bool { return len(d.take(record.EvLeaseGone)) == 1 }, p, d)
 	d.wantSaid(t, log.EngineWithdrawn, "P", "")
 	if lost := d.said(t, log.RequestLost); len(lost) != 1 || !strings.Contains(lost[0].What, "has given its memory up") {
@@ -230,14 +233,11 @@ func TestAnEngineThatSleepsAndWakesIsANewEngine(t *testing.T) {
 		t.Errorf("dead: %+v, %d; withdrawn: %d", said, d.stat("side_owners_dead"), d.stat("side_owners_withdrawn"))
 	}
 	l.until("nothing is tracked there", func() bool { return d.core.side.watch.of(engine)&seenTracked == 0 }, p, d)
-	failed, failing := d.sum("side_client_failures"), len(d.said(t, log.HandshakeFailing)) // some in the grace of its wire
+	failed = d.sum("side_client_failures")
 	l.until("it is asked in vain", func() bool { d.core.side.retry(engine); return d.sum("side_client_failures") >= failed+2 }, p, d)
-	if said := d.said(t, log.HandshakeFailing); len(said) > failing+1 { // one that was on its way
-		t.Errorf("that who sleeps does not answer is said: %+v", said[failing:])
-	}
-	failing = len(d.said(t, log.HandshakeFailing))
+	d.wantQuiet(t)
 	l.track(late, "late", 3)
-	l.until("that an answer is wanted is said", func() bool { d.core.side.retry(engine); return len(d.said(t, log.HandshakeFailing)) > failing }, p, d)
+	l.until("that an answer is wanted is said", func() bool { d.core.side.retry(engine); return len(d.said(t, log.HandshakeFailing)) > 0 }, p, d)
 	if err := p.core.Register(p.regions); err != nil {
 		t.Fatal(err)
 	}
@@ -316,6 +316,78 @@ func TestAnOwnerThatIsClosedIsNotDead(t *testing.T) {
 	d.wantSaid(t, log.EngineWithdrawn, "P", "")
 	if said := d.said(t, log.EngineDead); len(said) != 0 || d.stat("side_owners_dead") != 0 {
 		t.Errorf("dead: %+v, %d", said, d.stat("side_owners_dead"))
+	}
+	d.wantQuiet(t)
+}
+
+// wantQuiet checks that no warning has gone before the word that an engine goes on purpose.
+func (n *node) wantQuiet(t *testing.T) {
+	t.Helper()
+	for _, k := range []log.Kind{log.EngineDown, log.LoadFailed, log.HandshakeFailing} {
+		if said := n.said(t, k); len(said) != 0 {
+			t.Errorf("of who goes on purpose is said %+v", said)
+		}
+	}
+}
+
+// What breaks first when an owner goes is the connection: a read that it meets is refused, and its agent does not load again.
+func TestAnOwnerThatGoesOnPurposeWarnsNobody(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		how  func(p *node) error
+	}{
+		{"it unregisters its memory", func(p *node) error { return p.core.Unregister() }},
+		{"it is closed", func(p *node) error { return p.core.Close(5 * time.Second) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newSideLab(t)
+			p, d, engine := l.met()
+			_, track := l.handOver(p, d, engine, "s", 2)
+			if err := tc.how(p); err != nil {
+				t.Fatal(err)
+			}
+			l.read(track, blocks(8, 4), blocks(0, 4))
+			l.until("its connection has broken", func() bool { return len(d.take(record.EvEngineDown)) == 1 }, d)
+			l.until("it is known to have withdrawn", func() bool { return len(d.said(t, log.EngineWithdrawn)) == 1 }, d)
+			d.wantQuiet(t)
+			if n, dead := d.stat("beat_engines_withdrawn"), d.stat("beat_engines_dead"); n != 1 || dead != 0 {
+				t.Errorf("%d withdrawn, %d dead", n, dead)
+			}
+		})
+	}
+}
+
+// An owner that has drained holds nothing, so how it ends is no news: with kvl_close or without. One that still holds something dies.
+func TestAnOwnerThatHasDrainedDoesNotDie(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		holds bool
+		stat  string
+		kind  log.Kind
+	}{
+		{"all is read", false, "side_owners_withdrawn", log.EngineWithdrawn},
+		{"a lease is left", true, "side_owners_dead", log.EngineDead},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newSideLab(t)
+			p, d := l.node("P", `{}`), l.node("D", `{}`)
+			engine := l.name(d, p)
+			l.until("P is connected", func() bool { return d.view(engine).State == heartbeat.Connected && p.stat("side_readers_wires") == 1 }, p, d)
+			if tc.holds {
+				l.handOver(p, d, engine, "r", 1)
+				l.until("it is held", func() bool { return p.core.Held() == 1 }, p, d)
+			}
+			err := p.core.Drain(0)
+			if tc.holds != errors.Is(err, ErrTimeout) || !tc.holds && err != nil {
+				t.Fatalf("drain = %v", err)
+			}
+			l.until("its reader has heard that it leaves", func() bool { return d.stat("side_owners_left") == 1 }, d)
+			stop(p)
+			l.until("its end is told", func() bool { return d.stat(tc.stat) == 1 && len(d.said(t, tc.kind)) == 1 }, d)
+			if n := d.stat("side_owners_withdrawn") + d.stat("side_owners_dead"); n != 1 {
+				t.Errorf("it has ended %d times", n)
+			}
+		})
 	}
 }
 

@@ -116,16 +116,16 @@ func (s *sideChannel) Withdraw() {
 	s.epoch.Store(0)
 	s.whole = false
 	clear(s.ranks)
+	if s.owners != nil {
+		s.owners.Reset() // before unwant: what that drops says that it leaves, which ends nothing there
+	}
+	if s.readers != nil {
+		s.readers.EndEra() // before who asks is refused: why was said then
+	}
 	if s.server != nil {
 		s.server.Withdraw()
 	}
-	if s.owners != nil {
-		s.owners.Reset() // first: what unwant drops says that it leaves, which ends nothing there
-	}
 	for _, p := range s.peers {
 		s.unwant(p)
-	}
-	if s.readers != nil {
-		s.readers.EndEra()
 	}
 }

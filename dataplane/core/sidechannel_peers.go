@@ -204,8 +204,9 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 		case handshake.Incompatible:
 			s.misfit(p, r.Err)
 		default:
-			switch missed := !s.parted(p) || s.watch.of(p.engine)&seenTracked != 0; {
-			case !missed: // nobody waits for its answer; who does later hears of it at once
+			switch {
+			case s.unsure(p, r): // before it is asked what its wire has said
+			case s.parted(p) && s.watch.of(p.engine)&seenTracked == 0: // nobody waits for its answer; who does later hears of it at once
 				p.failing = log.Pace{}
 			case p.failing.Due(s.now()):
 				s.say(log.HandshakeFailing, p, uint64(r.Failures), r.Err.Error())

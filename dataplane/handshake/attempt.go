@@ -142,7 +142,7 @@ func (c *Client) finish(a *attempt, out answer, err error) {
 		}
 		c.set(e, state)
 		c.wait(e) // a Retry that came meanwhile has to wait, too: whatever it knew, the peer does not answer
-		c.deliver(e, Result{Err: err, Class: class, Failures: e.failures})
+		c.deliver(e, Result{Err: err, Class: class, Failures: e.failures, Failing: e.failing})
 		return
 	}
 	c.counts.fetched++

@@ -15,8 +15,9 @@ type Result struct {
 	// Jumped: the peer's clock is not the one that it was, so what was converted with an earlier Offset is void.
 	Jumped   bool
 	Err      error
-	Class    Class // of Err
-	Failures int   // in a row, this one among them
+	Class    Class     // of Err
+	Failures int       // in a row, this one among them
+	Failing  time.Time // when the first of them ended
 }
 
 // Next takes the oldest result that nobody has taken. It never waits. Of one engine only the latest is kept: a failure

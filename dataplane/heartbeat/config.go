@@ -38,6 +38,7 @@ type Config struct {
 	HandoverMax time.Duration // L/3: the longest way of a request from the owner's grant to our track
 	ReadTimeout time.Duration // 4 x L: the longest that a read waits for its engine
 	DriftPPM    int           // 500: how far two clocks may drift apart
+	WordWait    time.Duration // how long a death wire has to say why a connection broke, before that is a warning; 0: there are none
 
 	BatchBytesMax   int    // 16 KiB: bytes of one message
 	BatchesStepMax  int    // 32: heartbeat messages of one step

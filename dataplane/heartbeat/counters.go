@@ -27,7 +27,10 @@ type Counters struct {
 	Heals, HealWaits                               uint64 // re-loads of the same metadata; times one waited for open transfers
 	Abandons                                       uint64 // agents dropped under transfers that had not ended in HealWait
 	Hellos                                         uint64
-	EnginesDead, Flaps                             uint64 // boots that were told dead; changes back to the boot before that came too soon
+	EnginesDead                                    uint64 // boots that were told dead
+	EnginesWithdrawn                               uint64 // boots that were told to have given their memory up, or to have drained, on purpose
+	EnginesUnusable                                uint64 // boots found not to fit, or whose address another engine has
+	Flaps                                          uint64 // changes back to the boot before that came too soon
 	RowStatesFull                                  uint64 // requests at an engine of several ranks for which there was no room to look at all rows
 	FixedOver                                      uint64 // fixed leases whose time was up
 	WalksCut                                       uint64 // steps that left a walk over an engine's requests to the next one

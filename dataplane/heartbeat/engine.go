@@ -146,7 +146,9 @@ func (t *Tracker) setState(i uint32, s State) {
 		if e.offAt != 0 {
 			e.took, e.connects = t.now.Sub(e.offAt), e.connects+1
 			t.times.Connect.Observe(e.took)
-			t.sayEngine(log.EngineUp, e, uint64(e.took), 0)
+			if t.hush.At(i) == clock.Never { // else behind the word of the break
+				t.sayEngine(log.EngineUp, e, uint64(e.took), 0)
+			}
 		}
 		e.offAt = 0
 	case e.offAt == 0:

@@ -2,7 +2,6 @@ package heartbeat
 
 import (
 	"github.com/kvlease/kvlease/dataplane/clock"
-	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
@@ -105,8 +104,8 @@ func (t *Tracker) broken(i, k uint32, now clock.Instant) {
 	}
 	e.healAt = now.Add(t.backoff(e))
 	if e.state == Connected {
-		t.sayEngine(log.EngineDown, e, uint64(e.requests), 0)
 		t.setState(i, Broken)
+		t.hushBreak(i, now)
 		t.engineDown(i, uint64(e.requests))
 		t.forgetLeaving(e) // who cannot be reached needs no good-bye
 		t.stopRounds(i)
@@ -138,6 +137,7 @@ func (t *Tracker) engineUp(i uint32) {
 	if e.up {
 		return
 	}
+	t.sayBreak(i)
 	e.up = true
 	if e.badReads < badReadsMax {
 		e.missedAt = 0 // the trouble that it was missed in is over

@@ -102,6 +102,7 @@ func (t *Tracker) handshake(i uint32, f *facts, now clock.Instant) {
 		if e.requests > 0 || !e.dead || e.why != Withdrew { // else it was to be expected, and nobody loses anything
 			t.sayEngine(log.EngineReplaced, e, uint64(e.requests), 0)
 		}
+		t.hush.Set(i, clock.Never)
 		t.engineDown(i, uint64(e.requests))
 		e.before, e.replacedAt, e.why = e.facts.epoch, now, Replaced
 		t.startWalk(i, walkLose, now)
@@ -144,7 +145,15 @@ func (t *Tracker) die(i uint32, why Over, now clock.Instant) {
 	case e.dead:
 		return
 	}
-	t.counters.EnginesDead++
+	switch why {
+	case Died:
+		t.counters.EnginesDead++
+	case Withdrew:
+		t.counters.EnginesWithdrawn++
+	default:
+		t.counters.EnginesUnusable++
+	}
+	t.hush.Set(i, clock.Never) // this word says more
 	t.sayOver(e)
 	t.engineDown(i, uint64(e.requests))
 	t.forgetLeaving(e)
@@ -174,6 +183,7 @@ func (t *Tracker) remove(i uint32, now clock.Instant) {
 	for k := range e.links {
 		e.links[k].brokenAt = now
 	}
+	t.hush.Set(i, clock.Never)
 	e.why = Removed
 	t.setState(i, Removing)
 	t.startWalk(i, walkLose, now)

@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
 )
@@ -32,6 +33,41 @@ func (t *Tracker) sayOver(e *engine) {
 		kind = log.EngineWithdrawn
 	}
 	t.cfg.Log.Put(kind, t.now, log.Entry{Engine: e.id, Hash: e.hash, A: uint64(e.requests), Text: e.why.String()})
+}
+
+// hushBreak notes that the connection to an engine broke. One that is closed, sleeps or has died is told of as that alone, so the word of its
+// death wire has a while to come.
+func (t *Tracker) hushBreak(i uint32, now clock.Instant) {
+	if t.hush.At(i) == clock.Never { // else it broke again before it was heard
+		t.hush.Set(i, now.Add(t.cfg.WordWait))
+	}
+	if t.cfg.WordWait == 0 || !t.engines[i].facts.native {
+		t.sayBreak(i)
+	}
+}
+
+// sayBreak says that a connection broke, if that waits to be said, and that it has been made anew, if it has.
+func (t *Tracker) sayBreak(i uint32) {
+	if t.hush.At(i) == clock.Never {
+		return
+	}
+	t.hush.Set(i, clock.Never)
+	e := &t.engines[i]
+	t.sayEngine(log.EngineDown, e, uint64(e.requests), 0)
+	if e.state == Connected {
+		t.sayEngine(log.EngineUp, e, uint64(e.took), 0)
+	}
+}
+
+// sayBreaks says of which breaks no word has come in time.
+func (t *Tracker) sayBreaks(now clock.Instant) {
+	for range newsStepMax { // the rest is said by the next step
+		i, at := t.hush.First()
+		if now.Before(at) {
+			return
+		}
+		t.sayBreak(i)
+	}
 }
 
 // sayRemote says something about a lease of others.

@@ -43,6 +43,7 @@ func (t *Tracker) Sleep(now clock.Instant) {
 		t.forgetLeaving(e)
 		t.stopRounds(uint32(i))
 		t.ends.Set(uint32(i), clock.Never)
+		t.hush.Set(uint32(i), clock.Never)
 		if e.facts != nil {
 			t.engineDown(uint32(i), uint64(e.requests))
 			t.setState(uint32(i), Loading)

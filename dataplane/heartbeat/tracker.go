@@ -37,6 +37,7 @@ type Tracker struct {
 
 	beats due.Heap // next round
 	loads due.Heap // next load, healing or removal
+	hush  due.Heap // when it is said that a connection broke, unless a word of its engine's end comes before
 	ends  due.Heap // next message about what has ended
 	fixed due.Heap // by remote: when a fixed lease must be taken for over
 
@@ -100,7 +101,7 @@ func New(
 		// a chunk for every 32 remotes, and three partly filled ones for every engine that has any
 		pool:  newChunkPool((n+chunkLen-1)/chunkLen + 3*min(cfg.Engines, n)),
 		runs:  newRunPool(cfg.RunsMax),
-		beats: due.New(cfg.Engines), loads: due.New(cfg.Engines), ends: due.New(cfg.Engines), fixed: due.New(n),
+		beats: due.New(cfg.Engines), loads: due.New(cfg.Engines), hush: due.New(cfg.Engines), ends: due.New(cfg.Engines), fixed: due.New(n),
 		rowQueue: emptyQueue(queueRows), readyQueue: emptyQueue(queueReady), waitOrder: emptyList(),
 		owedOrder: emptyList(), strangeOrder: emptyList(),
 		eventHead: none, eventTail: none, eventQueue: emptyQueue(queueEvents), walkQueue: emptyQueue(queueWalk),
@@ -135,6 +136,7 @@ func (t *Tracker) Step(now clock.Instant) {
 		t.stepParked(now)
 		t.stepLoads(now) // last: a load may take 60 ms
 	}
+	t.sayBreaks(now)
 	t.sayLong()
 	t.putEvents()
 	t.stepped = now
@@ -161,7 +163,8 @@ func (t *Tracker) NextDue(now clock.Instant) clock.Instant {
 		return now
 	}
 	_, due := t.fixed.First()
-	if due = min(due, t.reads.NextDue()); t.reach != ReachNothing {
+	_, hush := t.hush.First()
+	if due = min(due, hush, t.reads.NextDue()); t.reach != ReachNothing {
 		due = min(due, t.nextCall())
 	}
 	if u := t.waitOrder.head; u != none {

@@ -19,7 +19,7 @@ var remoteDefs = map[Kind]Def{
 	},
 	EngineWithdrawn: {
 		"engine_withdrawn", Info, [2]string{"requests"},
-		"it has given its memory up on purpose: it sleeps (kvl_unregister), or was closed; {requests} [request that was tracked there is|requests that were tracked there are] lost, and [is|are] to be computed",
+		"it has given its memory up on purpose: it sleeps (kvl_unregister), was closed, or has ended after kvl_drain had succeeded; {requests} [request that was tracked there is|requests that were tracked there are] lost, and [is|are] to be computed",
 		"none; that it answers no handshake is said again when requests name it",
 	},
 	EngineUnusable: {

@@ -225,7 +225,7 @@ var table = []metric{
 	counter("handshakes_refused_total", ofRequests, "Handshakes of others that got no answer. malformed: the request means nothing; unregistered: of a rank whose memory is not registered yet, or not while it sleeps; unknown_rank: of one that this engine does not have; crowded: connections that were closed at once, as all places were taken.").by("why",
 		is("malformed", "side_server_malformed"), is("unregistered", "side_server_unregistered"), is("unknown_rank", "side_server_unknown"), is("crowded", "side_zmtp_refused")),
 	counter("owners_dead_total", ofRequests, "Engines read from whose death wires fell without a word: their processes died.", "side_owners_dead"),
-	counter("owners_withdrawn_total", ofRequests, "Engines read from that gave their memory up on purpose, asleep or closed, as their death wires said.", "side_owners_withdrawn"),
+	counter("owners_withdrawn_total", ofRequests, "Engines read from that gave their memory up on purpose, asleep, drained or closed, as their death wires said.", "side_owners_withdrawn"),
 	counter("readers_dead_total", ofRequests, "Readers whose death wires fell without a word: their processes died.", "side_readers_dead"),
 	counter("readers_withdrawn_total", ofRequests, "Readers that gave their memory up on purpose, asleep or closed, as their death wires said.", "side_readers_withdrawn"),
 

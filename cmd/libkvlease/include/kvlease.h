@@ -234,7 +234,8 @@ KVL_API int32_t kvl_close(kvl_ctx_t *ctx, uint64_t timeout_ns);
  * Get ready to exit: new work gets KVL_ERR_CLOSED, owners are told what will not be read here, readers that nothing new comes
  * (KVL_EV_ENGINE_DRAINS there), and each tracked request that is not being read gets KVL_EV_LEASE_GONE. Then waits at most
  * timeout_ns, stepping by itself, until no lease is held, no read in flight and no message owed. Our own leases are not cut short:
- * they end when read, or at their deadline. With ranks: on the host context, which tells them; in inline mode their loops must step
+ * they end when read, or at their deadline. After KVL_OK the end of this process, with kvl_close or without, is no death to
+ * its readers. With ranks: on the host context, which tells them; in inline mode their loops must step
  * meanwhile.
  *
  * @return KVL_OK: nothing is left; KVL_ERR_TIMEOUT: something is, the text says what: call again, or close;
