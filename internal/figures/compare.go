@@ -4,18 +4,20 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // Comparison is what moved from one run to a later one.
 type Comparison struct {
-	Old       Run      `json:"old"`
-	New       Run      `json:"new"`
-	Different []string `json:"different"` // what of the machine, in words
-	Other     bool     `json:"other_machine"`
-	Rows      []Change `json:"rows"` // that stand in both
-	Gone      []string `json:"gone"`
-	Added     []string `json:"added"`
-	LeftOut   []string `json:"sections_left_out"` // sections that only one of the runs has; their rows are neither gone nor new
+	Old       Run                `json:"old"`
+	New       Run                `json:"new"`
+	Different jsons.List[string] `json:"different"` // what of the machine, in words
+	Other     bool               `json:"other_machine"`
+	Rows      jsons.List[Change] `json:"rows"` // that stand in both
+	Gone      jsons.List[string] `json:"gone"`
+	Added     jsons.List[string] `json:"added"`
+	LeftOut   jsons.List[string] `json:"sections_left_out"` // sections that only one of the runs has; their rows are neither gone nor new
 }
 
 // Run names a file's run.

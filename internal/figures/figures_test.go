@@ -124,7 +124,7 @@ func TestOnAnotherMachineOnlyWhatIsBesideAPeerCompares(t *testing.T) {
 	if diff := cmp.Diff([]Verdict{Unjudged, Same, Slower}, got); diff != "" {
 		t.Errorf("verdicts (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"cpu: x, now y", "go: go1, now go2"}, c.Different); diff != "" || !c.Other {
+	if diff := cmp.Diff([]string{"cpu: x, now y", "go: go1, now go2"}, []string(c.Different)); diff != "" || !c.Other {
 		t.Errorf("what is different (-want +got):\n%s", diff)
 	}
 	before.Machine["cpu"] = "y"

@@ -8,6 +8,8 @@ import (
 	"math"
 	"os"
 	"slices"
+
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // ErrFile is what Load answers for a file that is no result of bench/run.py.
@@ -20,24 +22,24 @@ type File struct {
 	Machine map[string]any     `json:"machine"`
 	Load    map[string]float64 `json:"load"` // at the end of each section
 	Steal   *float64           `json:"steal_percent"`
-	Rows    []Row              `json:"rows"`
+	Rows    jsons.List[Row]    `json:"rows"`
 }
 
 // Row is one thing that was measured.
 type Row struct {
-	Section string   `json:"section"`
-	What    string   `json:"what"`
-	Target  string   `json:"target"`           // in words
-	Unit    string   `json:"unit"`             // ns, B, % of a core, /s, threads
-	Better  string   `json:"better,omitempty"` // more, if a greater figure is the better one
-	Limit   *float64 `json:"limit,omitempty"`  // of the median, in Unit
-	Ratio   *float64 `json:"ratio_target,omitempty"`
-	Tail    bool     `json:"tail,omitempty"`   // a distribution of single events, not of rounds
-	Family  string   `json:"family,omitempty"` // rows of one growth curve
-	At      float64  `json:"at,omitempty"`     // how many of what the curve grows with
-	Ours    Summary  `json:"ours"`
-	Peers   []Peer   `json:"peers"`
-	Met     *bool    `json:"met"`
+	Section string           `json:"section"`
+	What    string           `json:"what"`
+	Target  string           `json:"target"`           // in words
+	Unit    string           `json:"unit"`             // ns, B, % of a core, /s, threads
+	Better  string           `json:"better,omitempty"` // more, if a greater figure is the better one
+	Limit   *float64         `json:"limit,omitempty"`  // of the median, in Unit
+	Ratio   *float64         `json:"ratio_target,omitempty"`
+	Tail    bool             `json:"tail,omitempty"`   // a distribution of single events, not of rounds
+	Family  string           `json:"family,omitempty"` // rows of one growth curve
+	At      float64          `json:"at,omitempty"`     // how many of what the curve grows with
+	Ours    Summary          `json:"ours"`
+	Peers   jsons.List[Peer] `json:"peers"`
+	Met     *bool            `json:"met"`
 }
 
 // Summary is what is left of a row's samples.

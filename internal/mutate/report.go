@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvlease/kvlease/internal/jsons"
 	"github.com/kvlease/kvlease/internal/output"
 )
 
@@ -55,12 +56,12 @@ func flat(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // Run is what the last full run has found, kept between the parts of it.
 type Run struct {
-	Seed   uint64        `json:"seed"`
-	Commit string        `json:"commit"`
-	Date   string        `json:"date"`
-	Stages int           `json:"stages"` // packages whose tests were asked about a drawn mutation, at most
-	Named  []NamedResult `json:"named"`
-	Drawn  []DrawnResult `json:"drawn"`
+	Seed   uint64                  `json:"seed"`
+	Commit string                  `json:"commit"`
+	Date   string                  `json:"date"`
+	Stages int                     `json:"stages"` // packages whose tests were asked about a drawn mutation, at most
+	Named  jsons.List[NamedResult] `json:"named"`
+	Drawn  jsons.List[DrawnResult] `json:"drawn"`
 
 	Normal map[string]Cost `json:"normal"`
 }

@@ -94,7 +94,7 @@ func TestResultsOfPlacesThatAreGoneAreForgotten(t *testing.T) {
 	want := r.Drawn[1]
 	want.Site = moved
 	r.Forget([]Site{moved})
-	if diff := cmp.Diff([]DrawnResult{want}, r.Drawn, cmp.AllowUnexported(Site{})); diff != "" {
+	if diff := cmp.Diff([]DrawnResult{want}, []DrawnResult(r.Drawn), cmp.AllowUnexported(Site{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

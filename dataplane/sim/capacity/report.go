@@ -7,6 +7,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // Table writes the results for people: first what each setting costs in blocks and requests, then in time, bytes and cores.
@@ -113,11 +115,11 @@ func span(s Span) string {
 
 // Report is the JSON of a comparison.
 type Report struct {
-	Version string    `json:"version"`
-	Machine string    `json:"machine"`
-	Trace   string    `json:"trace"`
-	Config  Config    `json:"config"`
-	Results []*Result `json:"results"`
+	Version string              `json:"version"`
+	Machine string              `json:"machine"`
+	Trace   string              `json:"trace"`
+	Config  Config              `json:"config"`
+	Results jsons.List[*Result] `json:"results"`
 }
 
 // WriteJSON writes a report, indented. Each name ends with the unit of its time: seconds of results, nanoseconds of the configuration.

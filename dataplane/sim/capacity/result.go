@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // Span is a time.Duration that is written in seconds.
@@ -103,8 +104,8 @@ type Result struct {
 	BeatCPUP Span   `json:"beat_cpu_p_s"` // of these, heartbeats, at most
 	BeatCPUD Span   `json:"beat_cpu_d_s"`
 
-	Wall    Span     `json:"wall_s"`
-	Samples []Sample `json:"samples"`
+	Wall    Span               `json:"wall_s"`
+	Samples jsons.List[Sample] `json:"samples"`
 }
 
 func (h *hist) spans() Spans {

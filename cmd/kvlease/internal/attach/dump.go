@@ -13,30 +13,31 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/topology"
 	"github.com/kvlease/kvlease/dataplane/transport"
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // Dump is what was read of a request; beside the file of its bytes it is the index.
 type Dump struct {
-	File     string  `json:"file"`
-	EngineID string  `json:"engine_id"`
-	ID       string  `json:"request_id"`
-	Proven   bool    `json:"proven"` // the fence was equal at every rank after all of its bytes had come
-	Why      string  `json:"why"`    // proven, or not
-	Bytes    uint64  `json:"bytes"`
-	TookMs   float64 `json:"took_ms"` // of the reads, fences included
-	Parts    []Part  `json:"parts"`
+	File     string           `json:"file"`
+	EngineID string           `json:"engine_id"`
+	ID       string           `json:"request_id"`
+	Proven   bool             `json:"proven"` // the fence was equal at every rank after all of its bytes had come
+	Why      string           `json:"why"`    // proven, or not
+	Bytes    uint64           `json:"bytes"`
+	TookMs   float64          `json:"took_ms"` // of the reads, fences included
+	Parts    jsons.List[Part] `json:"parts"`
 }
 
 // Part is a run of bytes of the file: the blocks of one region, in the request's order, each block_bytes long.
 type Part struct {
-	PP         uint32   `json:"pp_rank"`
-	Rank       uint32   `json:"rank"`
-	Region     int      `json:"region"`
-	Name       string   `json:"name,omitempty"`
-	Group      int      `json:"group"` // of the request, whose blocks these are
-	Offset     uint64   `json:"offset"`
-	BlockBytes uint64   `json:"block_bytes"`
-	Blocks     []uint32 `json:"blocks"` // as the region counts them
+	PP         uint32             `json:"pp_rank"`
+	Rank       uint32             `json:"rank"`
+	Region     int                `json:"region"`
+	Name       string             `json:"name,omitempty"`
+	Group      int                `json:"group"` // of the request, whose blocks these are
+	Offset     uint64             `json:"offset"`
+	BlockBytes uint64             `json:"block_bytes"`
+	Blocks     jsons.List[uint32] `json:"blocks"` // as the region counts them
 }
 
 // bytesMax is the most that is read of one rank, since it is in memory at once.

@@ -109,7 +109,7 @@ func TestARequestOfOursIsKeptReadProvenAndLeftAlone(t *testing.T) {
 	if diff := cmp.Diff([]Part{
 		{Region: 0, Name: "layer.0", BlockBytes: kvcache.BlockLen, Blocks: []uint32{3, 4, 9}},
 		{Region: 1, Name: "layer.1", Offset: 3 * kvcache.BlockLen, BlockBytes: kvcache.BlockLen, Blocks: []uint32{3, 4, 9}},
-	}, d.Parts); diff != "" {
+	}, []Part(d.Parts)); diff != "" {
 		t.Errorf("parts:\n%s", diff)
 	}
 	if f := p.freed("r1"); f.Reason != "expired" { // once nobody beats any more

@@ -3,32 +3,32 @@ package attach
 import (
 	"fmt"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // Report is what was found out, in the form of --json. Numbers of 64 bits that are names are hexadecimal text.
 type Report struct {
-	Addr     string            `json:"addr"`
-	EngineID string            `json:"engine_id"`
-	Speaks   string            `json:"speaks"` // "kvlease" or "stock"
-	Hash     string            `json:"compatibility_hash"`
-	TP       uint32            `json:"tp_size"` // said by our engines, else by the user
-	PP       uint32            `json:"pp_size"`
-	Notes    text.List[string] `json:"notes"`
+	Addr     string             `json:"addr"`
+	EngineID string             `json:"engine_id"`
+	Speaks   string             `json:"speaks"` // "kvlease" or "stock"
+	Hash     string             `json:"compatibility_hash"`
+	TP       uint32             `json:"tp_size"` // said by our engines, else by the user
+	PP       uint32             `json:"pp_size"`
+	Notes    jsons.List[string] `json:"notes"`
 
 	ConnectMs   float64 `json:"connect_ms"` // TCP and greeting
 	RoundTrip   Spread  `json:"handshake_round_trip"`
 	AheadMs     float64 `json:"clock_ahead_ms"` // its CLOCK_MONOTONIC minus ours
 	AheadMostMs float64 `json:"clock_error_max_ms"`
 
-	Lease   *Lease         `json:"kvlease,omitempty"`
-	Ranks   []Rank         `json:"ranks"`
-	Unread  string         `json:"not_read,omitempty"` // why nothing was read
-	Request *RequestReport `json:"request,omitempty"`
-	Against *Fit           `json:"against,omitempty"`
-	Error   string         `json:"error,omitempty"`
+	Lease   *Lease           `json:"kvlease,omitempty"`
+	Ranks   jsons.List[Rank] `json:"ranks"`
+	Unread  string           `json:"not_read,omitempty"` // why nothing was read
+	Request *RequestReport   `json:"request,omitempty"`
+	Against *Fit             `json:"against,omitempty"`
+	Error   string           `json:"error,omitempty"`
 }
 
 // Spread is how long something took, in ms, over N times.
@@ -52,23 +52,23 @@ type Lease struct {
 
 // Rank is one rank's map and what was measured with it.
 type Rank struct {
-	PP          uint32    `json:"pp_rank"`
-	Rank        uint32    `json:"rank"`
-	MapBytes    int       `json:"map_bytes"`
-	Agent       string    `json:"agent,omitempty"`
-	AgentBytes  int       `json:"agent_metadata_bytes"`
-	Layout      string    `json:"kv_cache_layout"`
-	Backend     string    `json:"attn_backend_name"`
-	Device      uint32    `json:"device_id"`
-	BlockTokens uint64    `json:"block_size"`
-	Blocks      uint64    `json:"num_blocks"`
-	PerLogical  uint64    `json:"physical_blocks_per_logical_kv_block"`
-	DCP         uint64    `json:"dcp_size"`
-	PCP         uint64    `json:"pcp_size"`
-	SSM         [2]uint64 `json:"ssm_sizes"`
-	PLE         *uint64   `json:"ple_block_len,omitempty"`
-	Regions     []Region  `json:"regions"`
-	Board       *Board    `json:"board,omitempty"`
+	PP          uint32             `json:"pp_rank"`
+	Rank        uint32             `json:"rank"`
+	MapBytes    int                `json:"map_bytes"`
+	Agent       string             `json:"agent,omitempty"`
+	AgentBytes  int                `json:"agent_metadata_bytes"`
+	Layout      string             `json:"kv_cache_layout"`
+	Backend     string             `json:"attn_backend_name"`
+	Device      uint32             `json:"device_id"`
+	BlockTokens uint64             `json:"block_size"`
+	Blocks      uint64             `json:"num_blocks"`
+	PerLogical  uint64             `json:"physical_blocks_per_logical_kv_block"`
+	DCP         uint64             `json:"dcp_size"`
+	PCP         uint64             `json:"pcp_size"`
+	SSM         [2]uint64          `json:"ssm_sizes"`
+	PLE         *uint64            `json:"ple_block_len,omitempty"`
+	Regions     jsons.List[Region] `json:"regions"`
+	Board       *Board             `json:"board,omitempty"`
 
 	LoadMs float64 `json:"load_ms,omitempty"`       // to load its agent: connecting is part of it or of the first read
 	First  float64 `json:"first_read_ms,omitempty"` // one-sided
@@ -77,16 +77,16 @@ type Rank struct {
 
 // Region is one registered array of blocks.
 type Region struct {
-	Name       string   `json:"name,omitempty"`
-	Members    []string `json:"members,omitempty"`
-	Addr       string   `json:"addr"`
-	Blocks     uint32   `json:"blocks"`
-	BlockBytes uint64   `json:"block_bytes"`
-	Stride     uint64   `json:"stride_bytes"`
-	Group      int32    `json:"group"`
-	Mem        string   `json:"memory"`
-	Parts      uint32   `json:"parts,omitempty"`
-	Replicated bool     `json:"replicated,omitempty"`
+	Name       string             `json:"name,omitempty"`
+	Members    jsons.List[string] `json:"members"`
+	Addr       string             `json:"addr"`
+	Blocks     uint32             `json:"blocks"`
+	BlockBytes uint64             `json:"block_bytes"`
+	Stride     uint64             `json:"stride_bytes"`
+	Group      int32              `json:"group"`
+	Mem        string             `json:"memory"`
+	Parts      uint32             `json:"parts,omitempty"`
+	Replicated bool               `json:"replicated,omitempty"`
 }
 
 // Board is where the rows of a rank's leases are and what they say.
@@ -103,9 +103,9 @@ type Board struct {
 
 // Fit is what keeps an engine from reading here.
 type Fit struct {
-	Addr     string   `json:"addr"`
-	EngineID string   `json:"engine_id,omitempty"`
-	Misfits  []string `json:"misfits,omitempty"`
+	Addr     string             `json:"addr"`
+	EngineID string             `json:"engine_id,omitempty"`
+	Misfits  jsons.List[string] `json:"misfits"`
 }
 
 func hex64(v uint64) string  { return fmt.Sprintf("%016x", v) }

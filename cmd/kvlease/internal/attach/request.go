@@ -13,6 +13,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // Request is one that the engine holds blocks for.
@@ -75,9 +76,9 @@ func ParseBlocks(text string) (groups [][]uint32, err error) {
 
 // RequestReport is what was found out about a request.
 type RequestReport struct {
-	ID     string  `json:"id"`
-	Native bool    `json:"native"` // spoken of by slot and key, its row can be seen
-	Rows   []RowAt `json:"rows,omitempty"`
+	ID     string            `json:"id"`
+	Native bool              `json:"native"` // spoken of by slot and key, its row can be seen
+	Rows   jsons.List[RowAt] `json:"rows"`
 	// FixedLeftMs is what is left of a life that no heartbeat renews; the error is that of the clocks.
 	FixedLeftMs *float64 `json:"fixed_left_ms,omitempty"`
 	Beats       int      `json:"beats"`               // sent to each rank

@@ -183,7 +183,7 @@ func TestGroupsAndKernelBlocksAreReadWhereTheyLie(t *testing.T) {
 					bytesWanted = append(bytesWanted, s.block(0, p.Region, id)...)
 				}
 			}
-			if diff := cmp.Diff(tc.want, d.Parts); diff != "" {
+			if diff := cmp.Diff(tc.want, []Part(d.Parts)); diff != "" {
 				t.Errorf("parts (-want +got):\n%s", diff)
 			}
 			if !bytes.Equal(data, bytesWanted) {

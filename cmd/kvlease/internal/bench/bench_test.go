@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/transport"
@@ -125,7 +126,7 @@ func TestEachWayOfEachShapeIsMeasuredAndShown(t *testing.T) {
 	if err := json.Unmarshal(line, &again); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(r, &again); diff != "" {
+	if diff := cmp.Diff(r, &again, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("through JSON (-want +got):\n%s", diff)
 	}
 	var said, drawn bytes.Buffer

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvlease/kvlease/dataplane/core"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 var readWays = []string{WayCopy, WayBare, WayRaw, WayFenced, WayOurs}
@@ -60,7 +61,7 @@ func (d *reader) notifications(cfg *Config) (n Notifications, err error) {
 		return n, err
 	}
 	for _, kind := range []struct {
-		to    *[]NotifWay
+		to    *jsons.List[NotifWay]
 		burst int
 	}{{&n.Latency, 1}, {&n.Burst, cfg.Burst}} {
 		few := *cfg

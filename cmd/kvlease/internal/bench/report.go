@@ -10,34 +10,35 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/soak"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/internal/jsons"
 	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Result is what was measured. Every figure is the median of the rounds' medians with the least and the most of them.
 type Result struct {
-	Date          string        `json:"date"`
-	Version       string        `json:"version"`
-	Machine       soak.Machine  `json:"machine"`
-	Transport     string        `json:"transport"`
-	Library       string        `json:"library,omitempty"` // of NIXL, with its version
-	UCXTLS        string        `json:"ucx_tls,omitempty"` // as the environment says it; empty: UCX chooses
-	Memory        string        `json:"memory"`
-	Devices       [2]int        `json:"devices"` // of P and D, if the memory is a device's
-	Links         []Link        `json:"links"`   // that bytes may pass; empty: there are none
-	Load          float64       `json:"load"`    // of the last minute, at the end
-	Rounds        int           `json:"rounds"`
-	Samples       int           `json:"samples"`
-	Burst         int           `json:"burst"`
-	Notifications Notifications `json:"notifications"`
-	Reads         []Read        `json:"reads"`
+	Date          string           `json:"date"`
+	Version       string           `json:"version"`
+	Machine       soak.Machine     `json:"machine"`
+	Transport     string           `json:"transport"`
+	Library       string           `json:"library,omitempty"` // of NIXL, with its version
+	UCXTLS        string           `json:"ucx_tls,omitempty"` // as the environment says it; empty: UCX chooses
+	Memory        string           `json:"memory"`
+	Devices       [2]int           `json:"devices"` // of P and D, if the memory is a device's
+	Links         jsons.List[Link] `json:"links"`   // that bytes may pass; empty: there are none
+	Load          float64          `json:"load"`    // of the last minute, at the end
+	Rounds        int              `json:"rounds"`
+	Samples       int              `json:"samples"`
+	Burst         int              `json:"burst"`
+	Notifications Notifications    `json:"notifications"`
+	Reads         jsons.List[Read] `json:"reads"`
 
 	Keys map[string]any `json:"keys,omitempty"` // of the configuration, beside the bench's own
 }
 
 // Notifications are one alone, and a burst of them.
 type Notifications struct {
-	Latency []NotifWay `json:"latency"`
-	Burst   []NotifWay `json:"burst"`
+	Latency jsons.List[NotifWay] `json:"latency"`
+	Burst   jsons.List[NotifWay] `json:"burst"`
 }
 
 // NotifWay is one way of them: time until P has acted on the last.
@@ -49,9 +50,9 @@ type NotifWay struct {
 
 // Read is one size and number of blocks.
 type Read struct {
-	Block uint64    `json:"block"` // bytes
-	Count int       `json:"count"`
-	Ways  []ReadWay `json:"ways"`
+	Block uint64              `json:"block"` // bytes
+	Count int                 `json:"count"`
+	Ways  jsons.List[ReadWay] `json:"ways"`
 	// What the round's median of kvlease has more than that of raw: lists, lease and fence. And what a read of 8 bytes adds to raw.
 	FenceUs      Figure `json:"fence_us"`
 	FenceLeastUs Figure `json:"fence_least_us"`

@@ -164,7 +164,7 @@ func TestDeviceMemoryIsMeasuredThroughTheCoresOwnRegistration(t *testing.T) {
 				{"GPU 0000:1b:00.0", 63.015384615384619, "PCIe 32 GT/s x16"}, {"GPU 0000:1c:00.0", 63.015384615384619, "PCIe 32 GT/s x16"},
 				{"mlx5_0", 50, "400 Gb/sec (4X NDR)"}, {"mlx5_1", 50, "400 Gb/sec (4X NDR)"},
 			}
-			if diff := cmp.Diff(want, r.Links); diff != "" {
+			if diff := cmp.Diff(want, []Link(r.Links)); diff != "" {
 				t.Errorf("links (-want +got):\n%s", diff)
 			}
 			var said bytes.Buffer

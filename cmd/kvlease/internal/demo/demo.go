@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/timeline"
+	"github.com/kvlease/kvlease/internal/jsons"
 	"github.com/kvlease/kvlease/internal/plural"
 )
 
@@ -36,15 +37,15 @@ type Config struct {
 
 // Result is what came of it.
 type Result struct {
-	Kept     bool      `json:"kept"`
-	Promises []Promise `json:"promises"`
-	Failures []string  `json:"failures,omitempty"` // runs that did not come to their end
-	Memory   string    `json:"memory"`
-	Replaced []string  `json:"replaced,omitempty"` // what is not as in an engine with GPUs, and why
-	Skipped  []string  `json:"skipped,omitempty"`  // runs that this machine cannot play, with the reason
-	Repeats  int64     `json:"repeats"`            // runs played again, since the machine stood still in them
-	Seconds  float64   `json:"seconds"`
-	SVG      string    `json:"svg,omitempty"`
+	Kept     bool                `json:"kept"`
+	Promises jsons.List[Promise] `json:"promises"`
+	Failures jsons.List[string]  `json:"failures"` // runs that did not come to their end
+	Memory   string              `json:"memory"`
+	Replaced jsons.List[string]  `json:"replaced"` // what is not as in an engine with GPUs, and why
+	Skipped  jsons.List[string]  `json:"skipped"`  // runs that this machine cannot play, with the reason
+	Repeats  int64               `json:"repeats"`  // runs played again, since the machine stood still in them
+	Seconds  float64             `json:"seconds"`
+	SVG      string              `json:"svg,omitempty"`
 
 	chart timeline.Chart
 }

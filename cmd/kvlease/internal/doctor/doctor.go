@@ -17,6 +17,7 @@ import (
 	"github.com/kvlease/kvlease/cuda/fabric"
 	"github.com/kvlease/kvlease/cuda/fabric/nvml"
 	"github.com/kvlease/kvlease/cuda/fabric/rdma"
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // State is what a check has come to.
@@ -147,20 +148,20 @@ var groups = []struct {
 
 // Report is everything that was found.
 type Report struct {
-	Kernel   string        `json:"kernel"`
-	PID      string        `json:"pid"`
-	Results  []Result      `json:"results"`
-	Settings []Settings    `json:"settings"` // of UCX, for each GPU
-	Counts   map[State]int `json:"counts"`
+	Kernel   string               `json:"kernel"`
+	PID      string               `json:"pid"`
+	Results  jsons.List[Result]   `json:"results"`
+	Settings jsons.List[Settings] `json:"settings"` // of UCX, for each GPU
+	Counts   map[State]int        `json:"counts"`
 }
 
 // Settings are what the process of a rank on a GPU should tell UCX.
 type Settings struct {
-	GPU  int              `json:"gpu"`
-	UUID string           `json:"uuid"`
-	NICs []string         `json:"nics"`
-	Why  string           `json:"why"`
-	Env  []fabric.Setting `json:"env"`
+	GPU  int                        `json:"gpu"`
+	UUID string                     `json:"uuid"`
+	NICs jsons.List[string]         `json:"nics"`
+	Why  string                     `json:"why"`
+	Env  jsons.List[fabric.Setting] `json:"env"`
 }
 
 // Look makes all checks.

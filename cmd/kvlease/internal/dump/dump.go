@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/pages"
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // Config of a dump.
@@ -27,12 +27,12 @@ type Config struct {
 
 // Report is what a process has of leases.
 type Report struct {
-	PID      int               `json:"pid"`
-	State    string            `json:"process"` // running, stopped, waits for a disk, gone
-	At       time.Time         `json:"at"`
-	Version  string            `json:"kvlease_dump"`
-	Contexts []*Context        `json:"contexts"`
-	Notes    text.List[string] `json:"notes"`
+	PID      int                  `json:"pid"`
+	State    string               `json:"process"` // running, stopped, waits for a disk, gone
+	At       time.Time            `json:"at"`
+	Version  string               `json:"kvlease_dump"`
+	Contexts jsons.List[*Context] `json:"contexts"`
+	Notes    jsons.List[string]   `json:"notes"`
 }
 
 // Context is one of its contexts.
@@ -59,23 +59,23 @@ type Context struct {
 	IntervalNs  int64  `json:"interval_ns"`
 	ExtensionNs int64  `json:"extension_ns"`
 
-	Held       uint64            `json:"held"` // this and what follows by the page
-	Blocks     uint64            `json:"blocks"`
-	BlockBytes uint64            `json:"block_bytes"`
-	Freed      map[string]uint64 `json:"freed"`
-	Untaken    uint64            `json:"untaken_bytes,omitempty"`    // of what its hooks were told; a step takes them
-	LogLost    uint64            `json:"log_records_lost,omitempty"` // for want of somebody who takes them
-	Memory     Memory            `json:"memory"`
-	Readers    []Reader          `json:"readers"`
-	Owners     []Owner           `json:"owners"`
-	Ends       []End             `json:"ends"` // those that ended last, oldest first
+	Held       uint64             `json:"held"` // this and what follows by the page
+	Blocks     uint64             `json:"blocks"`
+	BlockBytes uint64             `json:"block_bytes"`
+	Freed      map[string]uint64  `json:"freed"`
+	Untaken    uint64             `json:"untaken_bytes,omitempty"`    // of what its hooks were told; a step takes them
+	LogLost    uint64             `json:"log_records_lost,omitempty"` // for want of somebody who takes them
+	Memory     Memory             `json:"memory"`
+	Readers    jsons.List[Reader] `json:"readers"`
+	Owners     jsons.List[Owner]  `json:"owners"`
+	Ends       jsons.List[End]    `json:"ends"` // those that ended last, oldest first
 
-	Table  bool    `json:"table"` // leases were read from the memory of the process
-	Why    string  `json:"why,omitempty"`
-	Slots  uint64  `json:"slots,omitempty"`
-	Used   int     `json:"slots_used,omitempty"` // ever
-	Torn   int     `json:"torn,omitempty"`
-	Leases []Lease `json:"leases"`
+	Table  bool              `json:"table"` // leases were read from the memory of the process
+	Why    string            `json:"why,omitempty"`
+	Slots  uint64            `json:"slots,omitempty"`
+	Used   int               `json:"slots_used,omitempty"` // ever
+	Torn   int               `json:"torn,omitempty"`
+	Leases jsons.List[Lease] `json:"leases"`
 
 	err error
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/watch"
 	"github.com/kvlease/kvlease/dataplane/wire"
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // Lease is a slot of the lease table that is in use.
@@ -22,15 +23,15 @@ type Lease struct {
 	IDHash string `json:"id_hash,omitempty"`
 	User   string `json:"user,omitempty"` // the engine's own number, in hex digits
 
-	Reader     string   `json:"reader,omitempty"`
-	ReaderHash string   `json:"reader_hash,omitempty"`
-	SlackNs    *int64   `json:"slack_ns,omitempty"` // until the deadline; absent: it has passed, or is not known
-	AgeNs      *int64   `json:"age_ns,omitempty"`   // since the grant; of an ended one how long it was held
-	Blocks     uint32   `json:"blocks"`
-	Beats      uint32   `json:"beats"`
-	Reason     string   `json:"reason,omitempty"` // of an end that the engine has still to be told
-	Marks      []string `json:"marks,omitempty"`
-	Torn       bool     `json:"torn,omitempty"` // it changed with every look: its parts may be of different moments
+	Reader     string             `json:"reader,omitempty"`
+	ReaderHash string             `json:"reader_hash,omitempty"`
+	SlackNs    *int64             `json:"slack_ns,omitempty"` // until the deadline; absent: it has passed, or is not known
+	AgeNs      *int64             `json:"age_ns,omitempty"`   // since the grant; of an ended one how long it was held
+	Blocks     uint32             `json:"blocks"`
+	Beats      uint32             `json:"beats"`
+	Reason     string             `json:"reason,omitempty"` // of an end that the engine has still to be told
+	Marks      jsons.List[string] `json:"marks"`
+	Torn       bool               `json:"torn,omitempty"` // it changed with every look: its parts may be of different moments
 
 	idLen    int
 	age      time.Duration

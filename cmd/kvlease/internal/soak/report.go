@@ -12,16 +12,17 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/kvlease/kvlease/internal/jsons"
 	"github.com/kvlease/kvlease/internal/kernel"
 	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Result is one line of the results.
 type Result struct {
-	Date    string  `json:"date"`
-	Commit  string  `json:"commit"`
-	Machine Machine `json:"machine"`
-	Runs    []*Run  `json:"runs"`
+	Date    string           `json:"date"`
+	Commit  string           `json:"commit"`
+	Machine Machine          `json:"machine"`
+	Runs    jsons.List[*Run] `json:"runs"`
 }
 
 // Machine says where it was measured.

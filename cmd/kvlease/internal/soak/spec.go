@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/kvcache"
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // Spec is what both processes of a run are told.
@@ -72,9 +73,9 @@ func engineID(side string, i int) string { return fmt.Sprintf("soak-%s%d", side,
 
 // Offer is what a router would carry: one request of one duration. P writes it, D reads it.
 type Offer struct {
-	Context    int      `json:"c"`
-	ID         string   `json:"id"`
-	Blocks     []uint32 `json:"b"`
+	Context    int                `json:"c"`
+	ID         string             `json:"id"`
+	Blocks     jsons.List[uint32] `json:"b"`
 	Epoch, Key uint64
 	Slot, Use  uint32
 }
@@ -100,12 +101,12 @@ type Figures struct {
 
 // Process is what one process has seen.
 type Process struct {
-	Contexts    []Figures `json:"contexts"`
-	Scrapes     uint64    `json:"scrapes"`
-	ScrapeMaxMs float64   `json:"scrape_max_ms"`
-	Handshakes  uint64    `json:"handshakes"` // engines met again
-	Collections uint32    `json:"collections"`
-	GCPauseMs   float64   `json:"gc_pause_max_ms"`
-	Pressure    Pressure  `json:"pressure"` // of the whole run
-	Worst       *Stall    `json:"worst_stall,omitempty"`
+	Contexts    jsons.List[Figures] `json:"contexts"`
+	Scrapes     uint64              `json:"scrapes"`
+	ScrapeMaxMs float64             `json:"scrape_max_ms"`
+	Handshakes  uint64              `json:"handshakes"` // engines met again
+	Collections uint32              `json:"collections"`
+	GCPauseMs   float64             `json:"gc_pause_max_ms"`
+	Pressure    Pressure            `json:"pressure"` // of the whole run
+	Worst       *Stall              `json:"worst_stall,omitempty"`
 }

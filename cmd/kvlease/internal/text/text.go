@@ -43,17 +43,6 @@ func JSON(v any) ([]byte, error) {
 	return append(out, '\n'), nil
 }
 
-// List is a list of a report for programs: [] where there is nothing, so that whoever reads it finds a list in any case.
-type List[T any] []T
-
-// MarshalJSON is that of the list, [] if it is nil.
-func (l List[T]) MarshalJSON() ([]byte, error) {
-	if l == nil {
-		return []byte("[]"), nil
-	}
-	return json.Marshal([]T(l))
-}
-
 // Width is the number of cells that printable text takes: two for each wide character.
 func Width(s string) int { return ansi.StringWidth(s) }
 

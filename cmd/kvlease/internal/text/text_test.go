@@ -111,17 +111,6 @@ func TestATableHasNoEmptyColumns(t *testing.T) {
 	}
 }
 
-func TestAListOfNothingIsAList(t *testing.T) {
-	type report struct {
-		Notes List[string] `json:"notes"`
-	}
-	for want, v := range map[string]report{"{\"notes\":[]}\n": {}, "{\"notes\":[\"a\"]}\n": {Notes: []string{"a"}}} {
-		if got, err := JSON(v); err != nil || string(got) != want {
-			t.Errorf("%q, %v; want %q", got, err, want)
-		}
-	}
-}
-
 // plurals are words for things of which a tool may have found one: behind a number that is not a constant they come from package plural.
 var plurals = regexp.MustCompile(`%d (more )?(leases|hits|heartbeats|lines|pages|contexts|runs|reads|handshakes|ranks (are|is|lost)|transfers|times|things|notifications|requests?\))\b`)
 

@@ -4,7 +4,7 @@ package top
 import (
 	"time"
 
-	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
+	"github.com/kvlease/kvlease/internal/jsons"
 )
 
 // Level is how much something asks for a look.
@@ -35,10 +35,10 @@ type Engine struct {
 	Drive   string `json:"drive,omitempty"`
 	Carried string `json:"transport,omitempty"`
 
-	State   State         `json:"state"`
-	Level   Level         `json:"level"`   // of the worst of it
-	Trouble []string      `json:"trouble"` // in words
-	Age     time.Duration `json:"page_age_ns"`
+	State   State              `json:"state"`
+	Level   Level              `json:"level"`   // of the worst of it
+	Trouble jsons.List[string] `json:"trouble"` // in words
+	Age     time.Duration      `json:"page_age_ns"`
 
 	Duration  time.Duration `json:"kv_lease_duration_ns"`
 	Interval  time.Duration `json:"interval_ns"`
@@ -66,7 +66,7 @@ type Engine struct {
 	Untaken    uint64 `json:"untaken_bytes,omitempty"`    // of what its hooks were told; of a rank, of what its host has said
 	LogLost    uint64 `json:"log_records_lost,omitempty"` // for want of somebody who takes them
 
-	Peers []Peer `json:"peers"`
+	Peers jsons.List[Peer] `json:"peers"`
 
 	key      string
 	at       time.Duration // of these numbers, by the clock of the source
@@ -180,9 +180,9 @@ func join(list []*Engine) {
 
 // Reading is one look at everything.
 type Reading struct {
-	At      time.Time         `json:"at"`
-	Engines []*Engine         `json:"engines"`
-	Notes   text.List[string] `json:"notes"`
+	At      time.Time           `json:"at"`
+	Engines jsons.List[*Engine] `json:"engines"`
+	Notes   jsons.List[string]  `json:"notes"`
 }
 
 // totals are over whole engines: what a rank holds its host has said.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/text"
 	"github.com/kvlease/kvlease/dataplane/probe"
+	"github.com/kvlease/kvlease/internal/jsons"
 	"github.com/kvlease/kvlease/internal/plural"
 )
 
@@ -265,17 +266,17 @@ func (r *Report) writeScreen(w io.Writer, rows, cols int) error {
 
 // seriesJSON is a row for programs.
 type seriesJSON struct {
-	Stage   string       `json:"stage"`
-	From    string       `json:"from"`
-	To      string       `json:"to,omitempty"`
-	N       uint64       `json:"n"`
-	MeanNs  int64        `json:"mean_ns"`
-	P50Ns   int64        `json:"p50_ns"`
-	P90Ns   int64        `json:"p90_ns"`
-	P99Ns   int64        `json:"p99_ns"`
-	MaxNs   uint64       `json:"max_ns"`
-	SumNs   uint64       `json:"sum_ns"`
-	Buckets []bucketJSON `json:"buckets"`
+	Stage   string                 `json:"stage"`
+	From    string                 `json:"from"`
+	To      string                 `json:"to,omitempty"`
+	N       uint64                 `json:"n"`
+	MeanNs  int64                  `json:"mean_ns"`
+	P50Ns   int64                  `json:"p50_ns"`
+	P90Ns   int64                  `json:"p90_ns"`
+	P99Ns   int64                  `json:"p99_ns"`
+	MaxNs   uint64                 `json:"max_ns"`
+	SumNs   uint64                 `json:"sum_ns"`
+	Buckets jsons.List[bucketJSON] `json:"buckets"`
 }
 
 // bucketJSON counts the values below BelowNs, and not below that of the bucket before.
@@ -306,13 +307,13 @@ type countersJSON struct {
 func (r *Report) writeJSON(w io.Writer) error {
 	c := &r.Counters
 	out := struct {
-		Seconds   float64            `json:"seconds"`
-		Processes int                `json:"processes"`
-		Files     text.List[string]  `json:"files"`
-		Series    []seriesJSON       `json:"series"`
-		Counters  countersJSON       `json:"counters"`
-		Outliers  text.List[Outlier] `json:"outliers"`
-		Notes     text.List[string]  `json:"notes"`
+		Seconds   float64                `json:"seconds"`
+		Processes int                    `json:"processes"`
+		Files     jsons.List[string]     `json:"files"`
+		Series    jsons.List[seriesJSON] `json:"series"`
+		Counters  countersJSON           `json:"counters"`
+		Outliers  jsons.List[Outlier]    `json:"outliers"`
+		Notes     jsons.List[string]     `json:"notes"`
 	}{
 		Seconds: r.Seconds, Processes: r.Processes, Files: r.Files, Series: []seriesJSON{}, Outliers: r.Outliers, Notes: r.Notes,
 		Counters: countersJSON{
