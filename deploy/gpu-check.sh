@@ -123,7 +123,7 @@ fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/kvlease-gpu-check.XXXXXX") || exit 2
 mark="GPU_CHECK_WORK=$work" # in the environment of all that a step starts
 failed=0 child='' interrupted='' shown=''
-touch "$work/table" "$work/sections"
+table='' sections='' # of the report, which finds room at its end alone
 
 # Processes that a step has started and that live.
 left() {
@@ -137,28 +137,28 @@ left() {
 end_left() {
 	local pids
 	pids=$(left)
-	[ -z "$pids" ] || { xargs kill -KILL <<<"$pids" 2>/dev/null && echo "$pids" | wc -l; }
+	[ -z "$pids" ] || { echo "$pids" | xargs kill -KILL 2>/dev/null && echo "$pids" | wc -l; }
 }
 
 # Without names of this machine.
 strip() { sed -e "s|$PWD/||g" -e "s|$work|WORK|g" -e "s|${HOME:-/nonexistent}/|~/|g"; }
 
 note() { # title, outcome, seconds, command, file with output
-	printf '| %s | %s | %s s |\n' "$1" "$2" "$3" >>"$work/table"
-	{
+	table+=$(printf '| %s | %s | %s s |' "$1" "$2" "$3")$'\n'
+	sections+=$(
 		printf '\n## %s\n\n%s' "$1" "$2"
-		[ -z "$4" ] || printf ", after %s s: \`%s\`" "$3" "$(strip <<<"$4")"
+		[ -z "$4" ] || printf ", after %s s: \`%s\`" "$3" "$(printf '%s\n' "$4" | strip)"
 		printf '\n'
 		[ ! -s "$5" ] || {
 			printf '\n~~~~\n'
 			# without colours, and what a terminal overwrites
-			sed -e 's/\x1b\[[0-9;]*[A-Za-z]//g' -e 's/.*\r\(.\)/\1/' "$5" | strip |
+			sed -e 's/\x1b\[[0-9;]*[A-Za-z]//g' -e 's/.*\r\(.\)/\1/' "$5" | tr -d '\0' | strip |
 				awk 'NR <= 40 { print } NR > 40 { last[NR] = $0 } END { first = NR - 159 > 41 ? NR - 159 : 41
 					if (first > 41) print "... " first - 41 " lines left out ..."
 					for (i = first; i <= NR; i++) print last[i] }'
 			printf '~~~~\n'
 		}
-	} >>"$work/sections"
+	)$'\n'
 	echo "gpu-check: $1: $2" >&2
 }
 
@@ -194,7 +194,7 @@ skip() { note "$1" "left out: $2" 0 '' /dev/null; }
 machine() {
 	local nic port
 	printf -- '- %s, commit %s%s\n' "$(date -u +%Y-%m-%dT%H:%MZ)" "$(git rev-parse --short=10 HEAD 2>/dev/null || echo unknown)" \
-		"$(git diff --quiet HEAD -- 2>/dev/null || echo ', with changes')"
+		"$(git rev-parse HEAD >/dev/null 2>&1 && { git diff --quiet HEAD -- 2>/dev/null || echo ', with changes'; })"
 	printf -- '- %s, %s processors, %s GiB, Linux %s\n' "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)" \
 		"$(awk '/^MemTotal/ { print int($2 / 1048576) }' /proc/meminfo)" "$(uname -r)"
 	"$build/kvlease" version 2>/dev/null | sed -n -e "s|$PWD/||g" -e 's/^nixl  */- NIXL /p'
@@ -217,15 +217,15 @@ report() {
 	fi
 	machine
 	printf '\n| step | outcome | |\n|---|---|---|\n'
-	cat "$work/table" "$work/sections"
+	printf '%s%s' "$table" "$sections"
 }
 
 # Puts the report where it was wanted: in place of what was there once all of it is on the disk.
 put() {
 	if [ -n "$to" ]; then
-		timeout 60 cat "$work/report" >&"$to"
+		printf '%s\n' "$text" | timeout 60 cat >&"$to"
 	else
-		mkdir -p "$(dirname "$at")" && cp "$work/report" "$at.part" && mv -f "$at.part" "$at" || { rm -f "$at.part" && return 1; }
+		mkdir -p "$(dirname "$at")" && printf '%s\n' "$text" >"$at.part" && mv -f "$at.part" "$at" || { rm -f "$at.part" && return 1; }
 	fi
 }
 
@@ -303,9 +303,15 @@ elif asked bench; then
 	over_gpus 'Bench' "$build/kvlease" bench --memory vram
 fi
 
-report >"$work/report" && put || {
-	kept=$(mktemp "${TMPDIR:-/tmp}/kvlease-gpu-check-XXXXXX.md") && cp "$work/report" "$kept"
-	echo "gpu-check: the report cannot be written to $out: make room there, or name another file by --out. It is kept in $kept" >&2
+text=$(report)
+put 2>/dev/null || {
+	if kept=$(mktemp "${TMPDIR:-/tmp}/kvlease-gpu-check-XXXXXX.md" 2>/dev/null) && printf '%s\n' "$text" 2>/dev/null >"$kept"; then
+		kept="It is kept in $kept"
+	else
+		rm -f "$kept"
+		kept="It is lost, since ${TMPDIR:-/tmp} has no room for it"
+	fi
+	echo "gpu-check: the report cannot be written to $out: make room there, or name another file by --out. $kept" >&2
 	exit 1
 }
 echo "gpu-check: $out" >&2

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvlease/kvlease/internal/await"
+	"github.com/kvlease/kvlease/internal/require"
 )
 
 // check is one run of deploy/gpu-check.sh, in a folder for temporary files that has to be empty afterwards.
@@ -207,6 +208,25 @@ func TestAReportThatFindsNoRoomIsKept(t *testing.T) {
 		if text, _ := os.ReadFile(out); len(left) != 1 || string(text) != was {
 			t.Errorf("%v are there, %.40q, it was %q", left, text, was)
 		}
+	}
+}
+
+// TestAReportNeedsNoRoomForTemporaryFiles: it is whole where steps have filled their folder, and one that is lost is not said to be kept.
+func TestAReportNeedsNoRoomForTemporaryFiles(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8k"); err != nil {
+		require.Skip(t, "mount", err.Error())
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	env, fills := []string{"TMPDIR=" + dir, "GIT_DIR=/nonexistent"}, stub(t, `head -c 100000 /dev/zero >"$TMPDIR/full"; exit 0`)
+	c := newCheck(t, env, "--fake", "--steps", "doctor,bench", "--build", fills)
+	want := []string{"Doctor: passed", "Bench, host memory: passed", "Bench: left out: NIXL has no way to the memory of the fakes"}
+	if code, report := c.run(); code != 0 || !cmp.Equal(rows(report), want) || strings.Count(report, "\n## ") != len(want) || !strings.Contains(report, ", commit unknown\n") {
+		t.Errorf("code %d, %s\n%s", code, c.said.String(), report)
+	}
+	c = newCheck(t, env, "--fake", "--steps", "doctor", "--build", fills, "--out", "/dev/full")
+	if code, _ := c.run(); code != 1 || !strings.Contains(c.said.String(), "It is lost, since "+dir+" has no room for it") || strings.Contains(c.said.String(), "is kept") {
+		t.Errorf("code %d, %s", code, c.said.String())
 	}
 }
 
