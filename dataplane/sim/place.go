@@ -103,6 +103,7 @@ type life struct {
 	side   *side
 	dead   bool // its host, or its only process
 	drains bool
+	asks   bool // the engine calls kvl_drain until that succeeds
 }
 
 // eraOf is who an engine is to its peers.

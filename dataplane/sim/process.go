@@ -199,7 +199,7 @@ func (l *life) drain() error {
 	if l.stock != nil {
 		return fmt.Errorf("a stock engine")
 	}
-	l.drains = true
+	l.drains, l.asks = true, true
 	if h := l.host; h != nil {
 		h.mem.Control.Draining = 1
 		if !h.poisoned {
@@ -214,6 +214,18 @@ func (l *life) drain() error {
 	}
 	l.side.leaveWires()
 	return nil
+}
+
+// drained reports that a drain has come to its end: the engine asks until it has.
+func (l *life) drained() bool {
+	switch {
+	case !l.asks:
+		return false
+	case l.host != nil:
+		return !l.host.poisoned && l.host.group.DrainLeft() == 0
+	}
+	r := l.ranks[0]
+	return !r.poisoned && r.leases.Held()+r.leases.Expected() == 0 && r.tracker.DrainLeft() == 0
 }
 
 // carrierAct is what befalls the messages between a host and its ranks.

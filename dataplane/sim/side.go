@@ -24,9 +24,11 @@ type side struct {
 	began  eraOf // who our hellos and wires say that we are
 
 	// Death wires of readers to us.
-	names  map[wireName]*wirePeer
-	voices map[wireWho]*wirePeer
-	deaths []wireOver
+	names   map[wireName]*wirePeer
+	voices  map[wireWho]*wirePeer
+	deaths  []wireOver
+	was     uint64 // epoch of our life in which a wire was kept last; 0: none was
+	parting bool   // we drain, and nothing is held any more: a farewell was said on all wires
 }
 
 // sidePeer is an engine that is asked over its side channel.
@@ -216,6 +218,9 @@ func (s *side) step(now clock.Instant) {
 		}
 	}
 	s.deaths = s.deaths[:0]
+	if s.life.drained() {
+		s.parting, s.life.asks = true, false
+	}
 	for _, p := range s.peers {
 		var v heartbeat.EngineView
 		if h := s.life.host; h != nil {

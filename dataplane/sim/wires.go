@@ -131,7 +131,7 @@ func (s *side) Left(engine, epoch uint64) {
 // endEra forgets all wires: we are another engine from now on. Readers see them fall behind a farewell.
 func (s *side) endEra() {
 	s.names, s.voices = map[wireName]*wirePeer{}, map[wireWho]*wirePeer{}
-	s.deaths = nil
+	s.deaths, s.parting = nil, false
 	s.dropReaders()
 }
 
@@ -246,21 +246,30 @@ func (k *ownWire) connect(n int) {
 				k.retry()
 			}
 		})
-	case !l.side.whole: // it hangs up: nothing is held there
+	case !l.side.whole && l.side.was == 0: // it hangs up: nothing is held there, and never was
 		k.unmet()
+	case !l.side.whole: // it says farewell of its last life
+		k.another(l.id == k.p.id && l.side.was == k.epoch)
 	case l.id != k.p.id || l.era.epoch != k.epoch:
-		if k.known {
-			k.over()
-			return
-		}
-		s.changed(k.p)
-		k.retry()
+		k.another(false)
 	default:
+		l.side.was = l.era.epoch
 		k.up, k.known, k.isDown, k.fails = true, true, false, 0
 		k.owner = l.side
 		k.peer = l.side.openWire(wireName{wireWho{wire.EngineHash([]byte(s.life.id)), k.began.epoch}, s.nonceOf(k.p.id)})
 		k.peer.left = k.leaving
 	}
+}
+
+// another is an attempt that another life answered, or another engine: parted, the life that it is for, which is over.
+func (k *ownWire) another(parted bool) {
+	if k.known {
+		k.parted = k.parted || parted
+		k.over()
+		return
+	}
+	k.p.s.changed(k.p)
+	k.retry()
 }
 
 // unmet is an attempt that met nobody: of a wire that fell, again until the grace is over.
@@ -336,7 +345,7 @@ func (s *side) died() {
 		for _, k := range o.life.side.peers {
 			if k.wire != nil && k.wire.up && k.wire.owner == s {
 				wire := k.wire
-				s.fin(o, func() { wire.fall(0, false) })
+				s.fin(o, func() { wire.fall(0, s.parting) })
 			}
 		}
 	}
