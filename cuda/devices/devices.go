@@ -58,13 +58,15 @@ type devices struct {
 func (d devices) Hold(regions []core.Region) (core.Held, error) {
 	list := make([]cuda.Region, len(regions)) // host memory stays empty, so that a region keeps its number
 	m := cuda.Machine{BAR1Free: map[int]uint64{}, NoNIC: len(rdma.Usable(rdma.Look(d.here.Sys, d.here.Dev))) == 0, Peermem: d.here.peerMemory()}
+	asked := map[int]bool{} // once a device, also where that has told nothing: a library that fails takes its time
 	for i, r := range regions {
 		if r.Mem != transport.VRAM {
 			continue
 		}
 		device := int(r.Device)
 		list[i] = cuda.Region{Addr: r.Addr, Bytes: r.Bytes, Device: device, Name: r.Name}
-		if _, asked := m.BAR1Free[device]; !asked {
+		if !asked[device] {
+			asked[device] = true
 			if free, err := d.driver.BAR1Free(device); err == nil { // else it is not known, and the driver has the last word
 				m.BAR1Free[device] = free
 			}

@@ -189,6 +189,26 @@ func TestWhatCannotBeRegisteredOfADeviceIsRefusedBeforeNIXLSeesIt(t *testing.T) 
 	}
 }
 
+// TestAManagementLibraryThatFailsIsAskedOnceADevice, whatever the number of regions: each question begins it anew, which takes seconds where a GPU is ill.
+func TestAManagementLibraryThatFailsIsAskedOnceADevice(t *testing.T) {
+	g := newGPUs(t)
+	tell := func(line string) int {
+		n, err := fakenvml.Control(g.nvml, line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	tell("fail Init_v2 1 999")
+	before := tell("count Init_v2")
+	if err := g.open("inline").Register(g.cache("device")); err != nil {
+		t.Fatal(err)
+	}
+	if n := tell("count Init_v2") - before; n != 1 {
+		t.Errorf("for two regions it was asked %d times", n)
+	}
+}
+
 func TestADevicesAddressUnderTheNameOfHostMemoryIsRefused(t *testing.T) {
 	g := newGPUs(t)
 	c := g.open("inline")
