@@ -212,6 +212,7 @@ var table = []metric{
 	gauge("engines_failing_long", ofRequests, "Of these, those that could not be for one lease duration and are missed: requests are tracked there, or were lost, given up or not read there for its trouble, two minutes and a lease duration ago at most.", "tracker_failing_long", "group_failing_long"),
 	gauge("engines_failing_unused", ofRequests, "Those that could not be for one lease duration and that nobody misses, as one that was drained and closed. They are known until they are removed.", "tracker_failing_unused", "group_failing_unused"),
 	gauge("engines_failing_seconds_max", ofRequests, "How long the worst of them cannot be reached.", "tracker_failing_ms", "group_failing_ms").times(1e-3),
+	counter("engine_claims_total", ofAll, "Times that two engines were found under one engine_id: it keeps moving between two addresses, or goes back to the boot before.", "side_claims", "beat_flaps"),
 	counter("heals_total", ofRanks, "Connections that broke and were tried anew.", "beat_heals"),
 	counter("disconnects_total", ofRanks, "Sends and reads that found their peer unreachable.", "beat_disconnects"),
 	counter("connections_abandoned_total", ofRanks, "Connections dropped under transfers that did not end (heal_wait).", "beat_abandons"),
@@ -270,8 +271,8 @@ var table = []metric{
 	gauge("ranks_lost", roleHost, "Ranks that were lost.", "group_ranks_lost"),
 	gauge("ranks_behind", roleHost, "Ranks that have still to be told the full state.", "group_behind"),
 	gauge("misfit", roleRank, "1: the host runs with another kv_lease_duration; this rank takes no part.", "misfit"),
-	counter("stream_gaps_total", roleRank, "Losses noticed on the stream between host and rank.", "stream_gaps"),
 	gauge("host_lost", roleRank, "1: the host of this rank, or the stream to it, is gone: the rank is of no use any more, and has to be ended.", "host_lost"),
+	counter("stream_gaps_total", roleRank, "Losses noticed on the stream between host and rank.", "stream_gaps"),
 
 	// ---- what has no name of its own
 	counter("internal_total", ofAll, "All other counters, by their key in kvl_stats; for bug reports, not for alerts: keys may change.").with("key"),

@@ -24,6 +24,7 @@ var quiet = map[string]operand{
 	"KvleaseHeartbeatsUnknown": {`sum by (instance, engine) (rate(kvlease_heartbeats_received_total{role!=""}[5m]))`, want{0.5, 500, "P", "one for each request and second"}},
 	"KvleaseEngineUnreachable": {`kvlease_engines_failing_long{role!=""}`, want{0, 0, "D", "P can be reached"}},
 	"KvleaseHandshakesFail":    {`sum by (instance, engine, class) (rate(kvlease_handshake_failures_total{role!=""}[2m]))`, want{0, 0, "D unreachable", "P answers"}},
+	"KvleaseEngineTwice":       {`sum by (instance, engine) (increase(kvlease_engine_claims_total{role!=""}[10m]))`, want{0, 0, "D", "each has an id of its own"}},
 	"KvleaseReadsFail":         {`sum by (instance, engine) (rate(kvlease_reads_total{role!=""}[5m]))`, want{0.1, 200, "D", "D reads some each second"}},
 	"KvleaseReadsRefused":      {`sum by (instance, engine) (increase(kvlease_reads_total{role!="", outcome=~"stale|unproven"}[10m]))`, want{0, 0, "D", "none came late"}},
 	"KvleaseStockReadsLate":    {`sum by (instance, engine) (increase(kvlease_late_stock_reads_total{role!=""}[10m]))`, want{0, 0, "P", "D has a fence"}},

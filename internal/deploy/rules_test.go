@@ -59,6 +59,7 @@ var stories = map[string]story{
 	"KvleaseHeartbeatsUnknown": {map[string]string{`kvlease_heartbeats_unknown_total{L}`: grow(5), `kvlease_heartbeats_received_total{L}`: "0+10x120"}, began + 8*time.Minute, began + 14*time.Minute},
 	"KvleaseEngineUnreachable": {steps(map[string]string{`kvlease_engines_failing_long{L}`: becomes(0, 1)}), began + 45*time.Second, began + 90*time.Second},
 	"KvleaseHandshakesFail":    {steps(map[string]string{`kvlease_handshake_failures_total{L,class="silent"}`: grow(1), `kvlease_engines_failing_long{L}`: becomes(0, 1)}), began + 150*time.Second, began + 4*time.Minute},
+	"KvleaseEngineTwice":       {map[string]string{`kvlease_engine_claims_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
 	"KvleaseReadsFail":         {map[string]string{`kvlease_reads_total{L,outcome="timeout"}`: grow(1), `kvlease_reads_total{L,outcome="ok"}`: "0+10x120"}, began + 30*time.Second, began + 3*time.Minute},
 	"KvleaseReadsRefused":      {map[string]string{`kvlease_reads_total{L,outcome="stale"}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
 	"KvleaseStockReadsLate":    {map[string]string{`kvlease_late_stock_reads_total{L}`: becomes(0, 1)}, began - 15*time.Second, began + 30*time.Second},
