@@ -106,6 +106,7 @@ func TestAWrongArgumentGetsOneClearLine(t *testing.T) {
 		{"doctor --timeout 2m", "allowed: 1ms to 1m"},
 		{"trace x", "x"},
 		{"trace -- -3", "-3 is no process"},
+		{"trace 4294967297", "4294967297 is no process"},
 		{"trace 1 --lib /usr/lib/libkvlease-core.so", "leave the pids out"},
 		{"trace --engine [", "no id and no pattern"},
 		{"trace --for 1ms", "allowed: 10ms to 720h"},

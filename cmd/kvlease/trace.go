@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path"
 	"time"
@@ -49,7 +50,7 @@ func (c *traceCmd) check() error {
 		return errors.New("--lib is for all processes with that file: leave the pids out")
 	}
 	for _, pid := range c.Pids {
-		if pid <= 0 {
+		if pid <= 0 || pid > math.MaxInt32 { // the kernel takes the low half
 			return fmt.Errorf("%d is no process", pid)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,8 +24,21 @@ type File struct {
 	Path  string // as a process that maps it sees it
 	Sites []Site
 
-	id fileID
-	f  *os.File
+	id    fileID
+	f     *os.File
+	state fileState
+}
+
+// fileState is what tells that somebody has written into a file.
+type fileState struct {
+	size  int64
+	mtime time.Time
+}
+
+// overwritten tells whether the file is another one than that whose sites were read.
+func (f *File) overwritten() bool {
+	st, err := f.f.Stat()
+	return err == nil && f.state != fileState{st.Size(), st.ModTime()}
 }
 
 // Files knows the files that processes have mapped. It opens each one once.
@@ -33,7 +47,7 @@ type File struct {
 type Files struct {
 	proc  string // /proc
 	known map[fileID]*File
-	none  map[fileID]string // without sites, by the name under which they were looked at
+	none  map[fileID]string // without sites, by the name under which they were looked at; none whose name says that it is kvlease's: its inode may be the next version's
 	Notes []string          // what could not be read, and why; once each
 }
 
@@ -107,6 +121,8 @@ func (fs *Files) note(text string) {
 // processError says what an error of /proc/PID means.
 func processError(pid int, err error) error {
 	switch {
+	case errors.Is(err, os.ErrNotExist) && !errors.Is(unix.Kill(pid, 0), unix.ESRCH):
+		return fmt.Errorf("process %d: %w: /proc does not show it, which its mount option hidepid does with other users' processes. Run as root", pid, ErrAccess)
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ESRCH):
 		return fmt.Errorf("process %d: %w", pid, ErrGone)
 	case errors.Is(err, os.ErrPermission):
@@ -133,7 +149,7 @@ func (fs *Files) open(dir string, m *mapping) (*File, error) {
 	file, err := newFile(f, m.path, id)
 	if err != nil {
 		f.Close()
-		if errors.Is(err, ErrNoSites) {
+		if errors.Is(err, ErrNoSites) && !couldBeOurs(m.path) {
 			if len(fs.none) >= noneMax {
 				clear(fs.none)
 			}
@@ -144,6 +160,9 @@ func (fs *Files) open(dir string, m *mapping) (*File, error) {
 	fs.known[id] = file
 	return file, nil
 }
+
+// openFlags wait for nothing: what stands under a name may be a pipe or a terminal.
+const openFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
 
 // reach opens what is mapped, in the order of what is certain.
 func (fs *Files) reach(dir string, m *mapping) (*os.File, error) {
@@ -158,12 +177,11 @@ func (fs *Files) reach(dir string, m *mapping) (*os.File, error) {
 		return nil, errors.New("the file was replaced or removed since the process started. " +
 			"Only root and CAP_CHECKPOINT_RESTORE still reach it: run as root, or restart the process")
 	}
-	const flags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY // whatever stands there now
-	if f, err = os.OpenFile(filepath.Join(dir, "root", m.path), flags, 0); err == nil {
+	if f, err = os.OpenFile(filepath.Join(dir, "root", m.path), openFlags, 0); err == nil {
 		return f, nil
 	}
 	denied := errors.Is(err, os.ErrPermission)
-	if f, err = os.OpenFile(m.path, flags, 0); err == nil { // newer kernels show the map of a process whose root they do not
+	if f, err = os.OpenFile(m.path, openFlags, 0); err == nil { // newer kernels show the map of a process whose root they do not
 		if id, err := idOf(f); err == nil && id == (fileID{m.dev, m.inode}) {
 			return f, nil
 		}
@@ -191,19 +209,33 @@ func couldBeOurs(path string) bool {
 }
 
 func newFile(f *os.File, path string, id fileID) (*File, error) {
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+	st, err := f.Stat() // before its sites: what is written meanwhile is seen
+	if err != nil || !st.Mode().IsRegular() {
 		return nil, ErrNoSites
 	}
 	sites, err := Sites(f)
 	if err != nil {
 		return nil, err
 	}
-	return &File{Path: path, Sites: sites, id: id, f: f}, nil
+	return &File{Path: path, Sites: sites, id: id, f: f, state: fileState{st.Size(), st.ModTime()}}, nil
+}
+
+// Overwritten gives the files that somebody has written into since they were read, and forgets them. Who is attached to one must detach: the
+// kernel would put its probes where the sites were, into the midst of other code of processes that start now.
+func (fs *Files) Overwritten() (list []*File) {
+	for id, f := range fs.known {
+		if f.overwritten() {
+			list = append(list, f)
+			delete(fs.known, id)
+			f.f.Close()
+		}
+	}
+	return list
 }
 
 // Library opens a file by its name, for processes that have it mapped or start later.
 func (fs *Files) Library(path string) (*File, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, openFlags, 0)
 	if err != nil {
 		return nil, err
 	}

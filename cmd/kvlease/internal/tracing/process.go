@@ -3,6 +3,7 @@ package tracing
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -17,11 +18,11 @@ func openProcess(pid int) (*process, error) {
 	if errors.Is(err, unix.ESRCH) {
 		return nil, fmt.Errorf("process %d: %w", pid, probe.ErrGone)
 	}
-	if errors.Is(err, unix.EINVAL) {
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // later kernels
 		return nil, fmt.Errorf("%d is a thread, not a process", pid)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("process %d: %w", pid, err)
+		return nil, fmt.Errorf("process %d: %w", pid, os.NewSyscallError("pidfd_open", err))
 	}
 	p := &process{fd}
 	if p.ended() { // its parent has not asked for it yet

@@ -50,6 +50,7 @@ type tracer struct {
 	names    *names
 	began    time.Time
 	attached map[attachment]*probe.Attachment
+	paths    map[string]bool  // of all files that were ever attached to
 	watched  map[int]*process // those named by PIDs
 	notes    []string
 	outliers outliers
@@ -74,7 +75,7 @@ func Run(ctx context.Context, cfg Config, out io.Writer) error {
 	}
 	t := &tracer{
 		cfg: cfg, out: out, picture: picture, probe: p, files: probe.NewFiles(), names: newNames(cfg.Pages),
-		attached: map[attachment]*probe.Attachment{}, watched: map[int]*process{}, notes: probe.Caveats(),
+		attached: map[attachment]*probe.Attachment{}, paths: map[string]bool{}, watched: map[int]*process{}, notes: probe.Caveats(),
 	}
 	defer t.close()
 	if err := t.attach(); err != nil {
@@ -127,13 +128,17 @@ func (t *tracer) attach() error {
 		}
 		return nil
 	case t.cfg.Library != "":
-		f, err := t.files.Library(t.cfg.Library)
-		if err != nil {
-			return err
-		}
-		return t.add(f, 0)
+		return t.addLibrary()
 	}
 	return t.scan()
+}
+
+func (t *tracer) addLibrary() error {
+	f, err := t.files.Library(t.cfg.Library)
+	if err != nil {
+		return err
+	}
+	return t.add(f, 0)
 }
 
 func (t *tracer) add(f *probe.File, pid int) error {
@@ -145,15 +150,40 @@ func (t *tracer) add(f *probe.File, pid int) error {
 	if err != nil {
 		return err
 	}
-	t.attached[key] = a
+	t.attached[key], t.paths[f.Path] = a, true
 	return nil
+}
+
+// leave detaches from what was written into.
+func (t *tracer) leave() {
+	for _, f := range t.files.Overwritten() {
+		t.detach(func(key attachment) bool { return key.file == f })
+		t.note(f.Path + " was written into: processes that had it mapped may fail, with and without a trace. A new version is put in its place as a new file, never written into the old one")
+	}
+}
+
+func (t *tracer) detach(which func(attachment) bool) {
+	for key, a := range t.attached {
+		if which(key) {
+			a.Detach()
+			delete(t.attached, key)
+		}
+	}
 }
 
 // scan attaches to files with sites of whatever runs by now. A probe at a file is there for processes that map it later, too, so only
 // files matter that nobody had before; of named processes, files that they have loaded meanwhile.
 func (t *tracer) scan() error {
+	t.leave()
 	if t.cfg.Library != "" {
-		return nil
+		if len(t.attached) > 0 {
+			return nil
+		}
+		var missing *probe.Missing
+		if err := t.addLibrary(); errors.As(err, &missing) {
+			return err
+		}
+		return nil // it was written into, and is perhaps not whole yet
 	}
 	for pid := range t.watched {
 		files, err := t.files.Of(pid)
@@ -249,12 +279,7 @@ func (t *tracer) gone() bool {
 			continue
 		}
 		t.note(fmt.Sprintf("process %d has ended", pid))
-		for key, a := range t.attached {
-			if key.pid == pid {
-				a.Detach()
-				delete(t.attached, key)
-			}
-		}
+		t.detach(func(key attachment) bool { return key.pid == pid })
 		p.close()
 		delete(t.watched, pid)
 	}
@@ -321,11 +346,7 @@ func (t *tracer) report() (*Report, error) {
 		Seconds: time.Since(t.began).Seconds(), Processes: processes, Counters: s.Counters,
 		OutliersFrom: t.cfg.Outliers, Notes: slices.Concat(t.notes, t.files.Notes), Engines: t.cfg.Engines,
 	}
-	paths := map[string]bool{}
-	for key := range t.attached {
-		paths[key.file.Path] = true
-	}
-	r.Files = slices.Sorted(maps.Keys(paths))
+	r.Files = slices.Sorted(maps.Keys(t.paths))
 	r.fill(s, t.names)
 	if t.cfg.Outliers > 0 {
 		r.Outliers, r.OutliersSeen = t.outliers.take(t.names, t.cfg.Engines)

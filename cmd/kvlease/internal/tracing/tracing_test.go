@@ -1,6 +1,7 @@
 package tracing
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -11,24 +12,30 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/probe"
+	"github.com/kvlease/kvlease/dataplane/trace"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 	"github.com/kvlease/kvlease/dataplane/watch"
+	"github.com/kvlease/kvlease/internal/await"
+	"github.com/kvlease/kvlease/internal/child"
 	"github.com/kvlease/kvlease/internal/require"
 )
 
-// targetEnv makes this test program a process that does nothing, until its stdin ends.
+// targetEnv makes this test program a process that says for each line whether somebody is attached, until its stdin ends.
 const targetEnv = "KVLEASE_TEST_TRACE_TARGET"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(targetEnv) != "" {
 		fmt.Println("ready")
-		io.Copy(io.Discard, os.Stdin)
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			fmt.Println(trace.Process().On(trace.StallGap))
+		}
 		return
 	}
 	os.Exit(m.Run())
@@ -261,28 +268,81 @@ func TestHeartbeatsAreFollowedFromDToPByTheNamesOfTheEngines(t *testing.T) {
 	}
 }
 
+// target starts this test program, or a copy of it, as a process that can be traced.
+func target(t *testing.T, program string) (cmd *exec.Cmd, in io.WriteCloser, out *bufio.Reader) {
+	t.Helper()
+	cmd = exec.Command(program)
+	cmd.Env = append(os.Environ(), targetEnv+"=1")
+	in, pipe := child.Pipes(t, cmd)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	out = bufio.NewReader(pipe)
+	if line, err := out.ReadString('\n'); line != "ready\n" { // it runs this program's code by now
+		t.Fatalf("%q, %v", line, err)
+	}
+	return cmd, in, out
+}
+
+// A probe stays at its place in a file, whatever is written there: a new version of the library would run into it in the midst of other code.
+func TestALibraryThatIsWrittenIntoIsLeftAndFoundAgain(t *testing.T) {
+	needProbe(t)
+	text, err := os.ReadFile("/proc/self/exe")
+	program := filepath.Join(t.TempDir(), "kvlease-copy")
+	if err = errors.Join(err, os.WriteFile(program, text, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, Config{Library: program})
+	attached := func() (is bool) {
+		cmd, in, out := target(t, program)
+		fmt.Fprintln(in)
+		line, err := out.ReadString('\n')
+		in.Close()
+		if err = errors.Join(err, cmd.Wait()); err != nil {
+			t.Fatal(err)
+		}
+		return line == "true\n"
+	}
+	if !attached() {
+		t.Error("nobody is attached to the library")
+	}
+	if err := os.WriteFile(program, text[:len(text)/2], 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.until(func(out string) bool { return strings.Contains(out, program+" was written into") })
+	if err := os.WriteFile(program, text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the whole library is traced again", attached)
+	r.end()
+}
+
+func TestAThreadIsNoProcess(t *testing.T) {
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks { // Go has several
+		tid, err := strconv.Atoi(task.Name())
+		if err != nil || tid == os.Getpid() {
+			continue
+		}
+		if _, err := openProcess(tid); err == nil || !strings.Contains(err.Error(), "is a thread") {
+			t.Errorf("%d: %v", tid, err)
+		}
+		return
+	}
+	t.Error("this process has one thread")
+}
+
 func TestATraceEndsWithItsProcessesAndSaysSo(t *testing.T) {
 	needProbe(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), targetEnv+"=1")
-	in, err := cmd.StdinPipe()
-	if err == nil {
-		var out io.ReadCloser
-		if out, err = cmd.StdoutPipe(); err == nil {
-			if err = cmd.Start(); err == nil {
-				defer cmd.Wait()
-				defer in.Close()
-				_, err = out.Read(make([]byte, 1)) // it runs this program's code by now
-			}
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	cmd, in, _ := target(t, self)
 	r := start(t, Config{PIDs: []int{cmd.Process.Pid}, Every: 20 * time.Millisecond})
 	in.Close()
 	select {
@@ -293,9 +353,12 @@ func TestATraceEndsWithItsProcessesAndSaysSo(t *testing.T) {
 	case <-time.After(longest):
 		t.Fatal("the trace goes on")
 	}
-	if want := fmt.Sprintf("process %d has ended", cmd.Process.Pid); !strings.Contains(r.out.String(), want) {
-		t.Errorf("%q is not in %s", want, r.out.String())
+	for _, want := range []string{fmt.Sprintf("process %d has ended", cmd.Process.Pid), "1 file\n"} {
+		if end := r.out.String(); !strings.Contains(end[strings.LastIndex(end, "kvlease trace:"):], want) {
+			t.Errorf("%q is not in %s", want, end)
+		}
 	}
+	cmd.Wait()
 	if err := Run(t.Context(), Config{PIDs: []int{cmd.Process.Pid}}, io.Discard); !errors.Is(err, probe.ErrGone) {
 		t.Errorf("a process that has gone: %v", err)
 	}
