@@ -9,7 +9,7 @@ type Counters struct {
 	Lost                         uint64 // requests whose engine was replaced or removed
 
 	BeatBatches, BeatBytes, Beats uint64 // heartbeat messages, their bytes, the requests in them
-	BeatsDropped                  uint64 // heartbeat messages not sent, as the peer hears nothing (UnheardBytesMax)
+	BeatsDropped                  uint64 // rounds of heartbeats that ended before all were sent, as the peer hears nothing (UnheardBytesMax)
 	BeatsCut                      uint64 // steps that stopped at BatchesStepMax
 	SendFailed                    uint64 // sends that the transport refused
 	Disconnects                   uint64 // of these, and of reads: the peer was unreachable
@@ -22,24 +22,28 @@ type Counters struct {
 	OwedLost              uint64 // messages given up, as their engine was removed or replaced
 	Leavings              uint64
 
-	Handshakes, HandshakesSame, Loads, LoadsFailed uint64
-	LoadsPutOff                                    uint64 // times that another agent of this process was loading
-	Heals, HealWaits                               uint64 // re-loads of the same metadata; times one waited for open transfers
-	Abandons                                       uint64 // agents dropped under transfers that had not ended in HealWait
-	Hellos                                         uint64
-	EnginesDead                                    uint64 // boots that were told dead
-	EnginesWithdrawn                               uint64 // boots that were told to have given their memory up, or to have drained, on purpose
-	EnginesUnusable                                uint64 // boots found not to fit, or whose address another engine has
-	Flaps                                          uint64 // changes back to the boot before that came too soon
-	RowStatesFull                                  uint64 // requests at an engine of several ranks for which there was no room to look at all rows
-	FixedOver                                      uint64 // fixed leases whose time was up
-	WalksCut                                       uint64 // steps that left a walk over an engine's requests to the next one
+	Handshakes, HandshakesSame uint64
+	Loads                      uint64 // loads of a rank's metadata that were tried
+	LoadsFailed                uint64 // loads of a rank's metadata that failed
+	LoadsPutOff                uint64 // times that another agent of this process was loading
+	Heals, HealWaits           uint64 // loads tried since a connection broke; times one waited for open transfers
+	Abandons                   uint64 // agents dropped under transfers that had not ended in HealWait
+	Hellos                     uint64
+	EnginesDead                uint64 // boots that were told dead
+	EnginesWithdrawn           uint64 // boots that were told to have given their memory up, or to have drained, on purpose
+	EnginesUnusable            uint64 // boots found not to fit, or whose address another engine has
+	Flaps                      uint64 // changes back to the boot before that came too soon
+	RowStatesFull              uint64 // requests at an engine of several ranks for which there was no room to look at all rows
+	FixedOver                  uint64 // fixed leases whose time was up
+	WalksCut                   uint64 // steps that left a walk over an engine's requests to the next one
 
-	Rows, RowsFailed, RowsCut uint64 // row reads posted, failed, steps that stopped at RowsStepMax
-	Draining                  uint64 // engines whose board said that they take nothing new
-	Probes                    uint64
-	Renewals                  uint64 // rows that showed one
-	Gone, AtRisk              uint64 // requests
+	Rows, RowsCut uint64 // row reads posted, steps that stopped at RowsStepMax
+	RowsFailed    uint64 // row reads and probes that failed, or could not be posted
+	Draining      uint64 // engines whose board said that they take nothing new
+	Probes        uint64
+	Renewals      uint64 // rows that showed one
+	Gone          uint64 // requests told to be lost before they were read
+	AtRisk        uint64 // requests told to be at risk
 
 	Reads, ReadsEmpty, ReadsWaited uint64
 	ReadsInvalid                   uint64    // reads that the machine refused: blocks or regions do not fit
