@@ -81,6 +81,38 @@ func TestThePanelsLieBesideEachOther(t *testing.T) {
 	}
 }
 
+// What @grafana/schema 11 does not mark as optional: programs that do not know a plugin's defaults take an absent showLegend for false.
+func TestPanelsHaveWhatGrafanasTypesRequire(t *testing.T) {
+	text, err := Dashboard()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var board struct {
+		Panels []struct {
+			Title, Type string
+			Panels      *[]any
+			Options     struct {
+				Legend *struct {
+					Calcs                  *[]string
+					DisplayMode, Placement string
+					ShowLegend             bool
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &board); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range board.Panels {
+		switch l := p.Options.Legend; {
+		case p.Type == "row" && p.Panels == nil:
+			t.Errorf("the row %s has no list of panels", p.Title)
+		case p.Type == "timeseries" && (l == nil || l.Calcs == nil || l.DisplayMode == "" || l.Placement == "" || !l.ShowLegend):
+			t.Errorf("%s: its legend is %+v", p.Title, l)
+		}
+	}
+}
+
 func TestEveryAlertHasItsRunbook(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root(t), "docs", "operations.md"))
 	if err != nil {
@@ -102,6 +134,36 @@ func TestEveryAlertHasItsRunbook(t *testing.T) {
 	for _, m := range regexp.MustCompile(`\n### (Kvlease\w+)\n`).FindAllStringSubmatch(string(text), -1) {
 		if !known[m[1]] {
 			t.Errorf("docs/operations.md speaks of %s, which is no alert", m[1])
+		}
+	}
+}
+
+// aggregated finds what an expression keeps of the labels, if it does not keep all.
+var aggregated = regexp.MustCompile(`^\(?(?:histogram_quantile\([0-9.]+, )?(?:sum|max) by \(([^)]*)\)`)
+
+// An engine of several ranks is as many processes: who is woken has to know which one it is.
+func TestAlertsOfARankNameIt(t *testing.T) {
+	named := 0
+	for _, r := range rules(t) {
+		kept := aggregated.FindStringSubmatch(strings.TrimSpace(r.Expr))
+		if kept != nil && !strings.Contains(kept[1], "rank") || !strings.Contains(r.Annotations["summary"], "$labels.engine") {
+			continue
+		}
+		if named++; !strings.Contains(r.Annotations["summary"], "$labels.rank") {
+			t.Errorf("%s keeps the rank, and its summary does not say it: %s", r.Alert, r.Annotations["summary"])
+		}
+	}
+	if named == 0 {
+		t.Error("no alert keeps the rank")
+	}
+}
+
+// One of something is one of it, in what wakes people as in what tools say.
+func TestSummariesCountOneThingAsOne(t *testing.T) {
+	many := regexp.MustCompile(`\$value \}\} [a-z ]*[a-z]s\b`)
+	for _, r := range rules(t) {
+		if s := many.FindString(r.Annotations["summary"]); s != "" {
+			t.Errorf("%s: its summary says %q of one, too: %s", r.Alert, s, r.Annotations["summary"])
 		}
 	}
 }
