@@ -85,23 +85,21 @@ func (c *Core) tell(advice []Setting) (changed bool) {
 }
 
 // remake gives a context that has registered nothing another agent, which is opened with what tell has said: NIXL takes settings at that time only, and of
-// which device the memory is shows when it is registered. The era stays, since nobody knows the agent yet, and so does what is tracked at engines that
-// are not loaded; what is tracked at others is given up with the agent. On an error there is no agent, and the next registration makes one. Under the lock.
+// which device the memory is shows when it is registered. The era stays, since nobody has read from the agent, and so does what is tracked: engines that
+// it has loaded, as the ranks of a host do, are loaded anew. On an error of the next one there is no agent, and the next registration makes it. Under the
+// lock.
 func (c *Core) remake() error {
 	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
 		return ErrPoisoned
 	}
 	loaded := c.tracker.Loaded()
+	if err := c.dropAgent(); err != nil {
+		return err
+	}
 	if loaded {
-		if err := c.sleep(); err != nil {
+		if err := c.offStep(c.tracker.Part); err != nil {
 			return err
 		}
-	}
-	if err := c.dropAgent(); err != nil {
-		if loaded {
-			c.tracker.Wake(c.mem.Epoch, c.now) // over the agent that there is
-		}
-		return err
 	}
 	return c.reopen(loaded)
 }
@@ -116,7 +114,7 @@ func (c *Core) dropAgent() error {
 	return nil
 }
 
-// reopen goes on with another agent in an era that nobody has met. asleep: nothing was done with the one before, to its end. Under the lock.
+// reopen goes on with another agent in an era that nobody has met. asleep: the tracker has parted with the one before. Under the lock.
 func (c *Core) reopen(asleep bool) error {
 	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
 		return ErrPoisoned

@@ -16,6 +16,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/stream"
 	"github.com/kvlease/kvlease/dataplane/transport"
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // adviser is a device that knows its place in the machine.
@@ -197,6 +198,50 @@ func TestWhatIsTrackedBeforeMemoryIsRegisteredOutlivesTheFirstAgent(t *testing.T
 	l.run(200*time.Millisecond, 10*time.Millisecond)
 	if evs := e.take(record.EvReadDone); len(evs) != 1 || evs[0].User != 90 || e.wrong(9, here) != 0 {
 		t.Errorf("read: %+v, left %+v", evs, e.evs)
+	}
+}
+
+// TestWhatIsTrackedAtEnginesThatTheFirstAgentHasLoadedOutlivesIt: a host's ranks load engines before they register. P hears of nothing but another
+// sender of heartbeats, as often as before.
+func TestWhatIsTrackedAtEnginesThatTheFirstAgentHasLoadedOutlivesIt(t *testing.T) {
+	l := newAdviceLab(t, `{}`)
+	l.of.advice = []Setting{one("UCX_NET_DEVICES", "^mlx5_1:1", "")}
+	l.d = l.unregistered("E")
+	m, err := l.p.core.OwnHandshake(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := new(wire.Handshake)
+	if err := wire.ParseHandshake(m, h); err != nil {
+		t.Fatal(err)
+	}
+	if l.peer, err = l.d.core.AddEngine(heartbeat.EngineDesc{ID: "P"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.d.core.tracker.LoadHandshake(l.peer, 0, h); err != nil { // as a rank's host hands it on
+		t.Fatal(err)
+	}
+	there, here := blocks(3, 8), blocks(40, 8)
+	_, remote := l.grant("early", 9, there)
+	track := l.track(remote, "d-early", 90)
+	l.run(2*l.p.core.cfg.Duration, 100*time.Millisecond)
+	if !l.d.core.tracker.Loaded() {
+		t.Fatal("nothing is loaded before the registration")
+	}
+	if err := l.d.core.Register(l.d.regions); err != nil || len(l.opened) != 3 {
+		t.Fatalf("%v, %d agents", err, len(l.opened))
+	}
+	if n := l.d.core.tracker.Tracked(); n != 1 {
+		t.Errorf("%d requests are tracked after it", n)
+	}
+	l.run(3*l.p.core.cfg.Duration, 100*time.Millisecond)
+	if freed, gone := l.p.take(record.EvFreed), l.d.take(record.EvLeaseGone); len(freed)+len(gone) != 0 {
+		t.Fatalf("P has ended %+v, D is told %+v", freed, gone)
+	}
+	l.read(track, here, there)
+	l.run(200*time.Millisecond, 10*time.Millisecond)
+	if evs := l.d.take(record.EvReadDone); len(evs) != 1 || evs[0].User != 90 || l.d.wrong(9, here) != 0 {
+		t.Errorf("read: %+v, left %+v", evs, l.d.evs)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -290,8 +291,11 @@ func (c *Core) forsake() {
 	_ = c.dropAgent() // else it stays, and is destroyed by Close
 }
 
-// sleep takes the reader's side off the agent. It is a part of a step: a panic in it poisons. A poisoned plane is left alone.
-func (c *Core) sleep() (err error) {
+// sleep takes the reader's side off the agent.
+func (c *Core) sleep() error { return c.offStep(c.tracker.Sleep) }
+
+// offStep does what is a part of a step in its place: a panic in it poisons. A poisoned plane is left alone. Under the lock.
+func (c *Core) offStep(do func(now clock.Instant)) (err error) {
 	atomic.StoreUint32(&c.mem.Control.Stepping, 1)
 	defer atomic.StoreUint32(&c.mem.Control.Stepping, 0)
 	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
@@ -300,6 +304,6 @@ func (c *Core) sleep() (err error) {
 	defer c.failSafe(&err)
 	defer c.exit(c.held, c.enter())
 	c.now = max(c.now, c.clock())
-	c.tracker.Sleep(c.now)
+	do(c.now)
 	return nil
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
-// Sleep takes the reader's side off an agent that is about to be destroyed: what is tracked is given up and reported lost, the
+// Sleep takes the reader's side off an agent that is about to be destroyed, to its end: what is tracked is given up and reported lost, the
 // owners are told as far as the transport takes it, and no peer is loaded any more. Engines stay known. Off the step, in its
 // place; it looks at everything once.
 //
@@ -19,27 +19,42 @@ func (t *Tracker) Sleep(now clock.Instant) {
 			}
 		case reqCollecting, reqWaiting:
 			t.finish(uint32(u), record.ReadLost, now)
-		case reqReading: // committed, and nothing of it posted
+		}
+	}
+	t.endReads(now)
+	t.asleep = true
+	for i := range t.engines {
+		e := &t.engines[i]
+		for n := 0; n < sleepSends && e.owedN > 0 && e.state == Connected; n++ {
+			t.sendEnds(uint32(i), t.cfg.EndsStepMax, now)
+		}
+	}
+	t.Part(now)
+}
+
+// endReads ends the reads that are committed, of which nothing has been posted.
+func (t *Tracker) endReads(now clock.Instant) {
+	for u := range t.requests {
+		if q := &t.requests[u]; q.state == reqReading {
 			t.reads.End(q.job, record.ReadLost, now)
 		}
 	}
 	t.takeOutcomes(now)
+}
+
+// Part takes the reader's side off an agent that is gone, and keeps what is tracked, but for reads that have begun: from Wake in the same era on
+// it is beaten for over the next agent, which loads the engines again. Off the step, in its place.
+//
+// Precondition: no transfer is open (read.Machine.Open).
+func (t *Tracker) Part(now clock.Instant) {
+	t.endReads(now)
 	t.asleep = true
 	for i := range t.engines {
 		e := &t.engines[i]
+		t.forgetPeers(e)
 		if e.state == Absent || e.state == Removing {
-			t.forgetPeers(e)
 			continue
 		}
-		if e.state == Connected {
-			for range sleepSends {
-				if e.owedN == 0 || e.state != Connected {
-					break
-				}
-				t.sendEnds(uint32(i), t.cfg.EndsStepMax, now)
-			}
-		}
-		t.forgetPeers(e)
 		t.forgetLeaving(e)
 		t.stopRounds(uint32(i))
 		t.ends.Set(uint32(i), clock.Never)
