@@ -357,3 +357,19 @@ func TestWhatTheDeadLeftIsShownThoughAnotherProcessHasItsNumber(t *testing.T) {
 		t.Errorf("its own pages: %+v, %v", r, err)
 	}
 }
+
+// A rank asks nobody: its page does not know how handshakes stand, which is not that there are none.
+func TestHandshakesOfARankAreItsHosts(t *testing.T) {
+	for role, want := range map[string]bool{"rank": true, "engine": false} {
+		var b bytes.Buffer
+		c := &Context{Role: role, Owners: []Owner{{Name: "P", State: "idle"}}}
+		c.writeOwners(&b)
+		if got := strings.Contains(b.String(), "by host"); got != want {
+			t.Errorf("%s: %s", role, b.String())
+		}
+	}
+	failing := &Owner{Name: "P", Asked: "failed", AskFails: 2, AskWhy: "silent"}
+	if got := (&Context{Role: "engine"}).asked(failing); !strings.HasPrefix(got, "failed: 2 failures in ") || !strings.HasSuffix(got, " (silent)") {
+		t.Errorf("it says %q", got)
+	}
+}

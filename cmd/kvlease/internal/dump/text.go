@@ -143,7 +143,7 @@ func (c *Context) writeOwners(b *bytes.Buffer) {
 		o := &c.Owners[i]
 		rows = append(rows, []string{
 			text.Cut(text.Printable(o.Name), nameCells), text.Printable(o.State), fmt.Sprint(o.Tracked), fmt.Sprint(o.Reads), spanOf(o.BeatAgeNs), spanOf(o.HeardAgeNs),
-			fmt.Sprint(o.Fails), text.Bytes(float64(o.Bytes)), text.Printable(o.Address), o.asked(),
+			fmt.Sprint(o.Fails), text.Bytes(float64(o.Bytes)), text.Printable(o.Address), c.asked(o),
 		})
 	}
 	b.WriteByte('\n')
@@ -154,7 +154,10 @@ func (c *Context) writeOwners(b *bytes.Buffer) {
 }
 
 // asked is how asking an engine for its maps stands.
-func (o *Owner) asked() string {
+func (c *Context) asked(o *Owner) string {
+	if o.Asked == "" && c.Role == "rank" {
+		return "by host" // whose own dump has it
+	}
 	if o.AskFails == 0 {
 		return text.Printable(o.Asked)
 	}

@@ -23,20 +23,24 @@ func TestAnEngineThatAnswersNoHandshakeIsNotIdle(t *testing.T) {
 		page, url  string // states
 		level      Level
 		words      string
+		role       string
 	}{
-		{"nobody asks it", "idle", 0, 0, watch.Asked{}, "idle", "idle", Fine, ""},
-		{"it is asked for the first time", "idle", 0, 0, watch.Asked{State: "fetching"}, asking, "idle", Fine, ""},
-		{"it does not answer", "idle", 2, 0, watch.Asked{State: "failed", Fails: 7, Why: "unreachable"}, failing, failing, Warn, "P, which has blocks of 2 tracked requests, cannot be asked: 7 handshakes have failed (unreachable)"},
-		{"it is asked again", "idle", 0, 0, watch.Asked{State: "fetching", Fails: 1, Why: "silent"}, failing, failing, Note, ""},
-		{"it does not fit", "idle", 1, 0, watch.Asked{State: "incompatible", Fails: 1, Why: "incompatible"}, unfit, unfit, Warn, "P, which has blocks of 1 tracked request, does not fit this engine: handshake_misfit in its log"},
-		{"its connection is broken", "broken", 1, 0, watch.Asked{State: "failed", Fails: 1, Why: "hung_up"}, "broken", "broken", Alarm, "P, which has blocks of 1 tracked request, is broken and cannot be asked: 1 handshake has failed (hung_up)"},
-		{"its connection holds", "connected", 1, 0, watch.Asked{State: "failed", Fails: 1, Why: "silent"}, "connected", "connected", Fine, ""},
-		{"it held when we came to rest", "connected", 0, time.Minute, watch.Asked{State: "failed", Fails: 3, Why: "unreachable"}, failing, failing, Note, ""},
+		{"nobody asks it", "idle", 0, 0, watch.Asked{}, "idle", "idle", Fine, "", "engine"},
+		{"it is asked for the first time", "idle", 0, 0, watch.Asked{State: "fetching"}, asking, "idle", Fine, "", "engine"},
+		{"it does not answer", "idle", 2, 0, watch.Asked{State: "failed", Fails: 7, Why: "unreachable"}, failing, failing, Warn, "P, which has blocks of 2 tracked requests, cannot be asked: 7 handshakes have failed (unreachable)", "engine"},
+		{"it is asked again", "idle", 0, 0, watch.Asked{State: "fetching", Fails: 1, Why: "silent"}, failing, failing, Note, "", "engine"},
+		{"it does not fit", "idle", 1, 0, watch.Asked{State: "incompatible", Fails: 1, Why: "incompatible"}, unfit, unfit, Warn, "P, which has blocks of 1 tracked request, does not fit this engine: handshake_misfit in its log", "engine"},
+		{"its connection is broken", "broken", 1, 0, watch.Asked{State: "failed", Fails: 1, Why: "hung_up"}, "broken", "broken", Alarm, "P, which has blocks of 1 tracked request, is broken and cannot be asked: 1 handshake has failed (hung_up)", "engine"},
+		{"its connection holds", "connected", 1, 0, watch.Asked{State: "failed", Fails: 1, Why: "silent"}, "connected", "connected", Fine, "", "engine"},
+		{"it held when we came to rest", "connected", 0, time.Minute, watch.Asked{State: "failed", Fails: 3, Why: "unreachable"}, failing, failing, Note, "", "engine"},
+		{"the host asks it", "idle", 0, 0, watch.Asked{}, byHost, byHost, Fine, "", "rank"},
+		{"the host asks it for what is tracked there", "idle", 2, 0, watch.Asked{}, byHost, byHost, Warn, "P, which has blocks of 2 tracked requests, is not connected: the host of this rank asks it", "rank"},
+		{"the host has its maps", "connected", 1, 0, watch.Asked{}, "connected", "connected", Fine, "", "rank"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := require.Shm(t)
 			now := core.Now()
-			w, why, err := watch.New(&watch.Spec{Dir: dir, Remotes: 32, Head: watch.Head{Role: "engine", Engine: "D", Opened: now, Duration: 30 * time.Second, Interval: 5 * time.Second}})
+			w, why, err := watch.New(&watch.Spec{Dir: dir, Remotes: 32, Head: watch.Head{Role: tc.role, Engine: "D", Opened: now, Duration: 30 * time.Second, Interval: 5 * time.Second}})
 			if err != nil || why != nil {
 				t.Fatal(err, why)
 			}

@@ -197,6 +197,7 @@ const (
 	asking  = "asking"  // no handshake yet
 	failing = "failing" // handshakes fail
 	unfit   = "unfit"   // it has answered, and does not fit
+	byHost  = "by host" // of a rank, whose host asks for it: its page does not know how that stands
 )
 
 func (p *Peer) judgeOwner(e *Engine) {
@@ -212,11 +213,13 @@ func (p *Peer) judgeOwner(e *Engine) {
 			p.State = failing
 		case p.State == "idle" && (p.Asked == "queued" || p.Asked == "fetching"):
 			p.State = asking
+		case p.State == "idle" && e.ofRank:
+			p.State = byHost
 		}
 	}
 	switch {
 	case p.Leases+p.Reads == 0:
-		if p.State != "connected" && p.State != "idle" && p.State != asking {
+		if p.State != "connected" && p.State != "idle" && p.State != asking && p.State != byHost {
 			p.Level = Note
 		}
 	case p.State == "broken":
@@ -236,6 +239,8 @@ func (p *Peer) words() string {
 		return fmt.Sprintf("%s, which has blocks of %s, does not fit this engine: handshake_misfit in its log", p.Name, tracked)
 	case p.Kind == Reads && p.State == failing:
 		return fmt.Sprintf("%s, which has blocks of %s, cannot be asked: %s", p.Name, tracked, p.asked())
+	case p.Kind == Reads && p.State == byHost:
+		return fmt.Sprintf("%s, which has blocks of %s, is not connected: the host of this rank asks it", p.Name, tracked)
 	case p.Kind == Reads && p.State != "connected" && p.AskFails > 0:
 		return fmt.Sprintf("%s, which has blocks of %s, is %s and cannot be asked: %s", p.Name, tracked, p.State, p.asked())
 	case p.Kind == Reads && p.State != "connected":
