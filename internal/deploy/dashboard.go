@@ -122,7 +122,7 @@ func Dashboard() ([]byte, error) {
 	y, id := 0, 0
 	next := func() int { id++; return id }
 	for _, row := range Rows {
-		panels = append(panels, object{"id": next(), "type": "row", "title": row.Title, "collapsed": false, "gridPos": object{"x": 0, "y": y, "w": 24, "h": 1}})
+		panels = append(panels, object{"id": next(), "type": "row", "title": row.Title, "collapsed": false, "panels": []any{}, "gridPos": object{"x": 0, "y": y, "w": 24, "h": 1}})
 		y++
 		x, height := 0, 0
 		for _, p := range row.Panels {
@@ -156,7 +156,7 @@ func Dashboard() ([]byte, error) {
 var source = object{"type": "prometheus", "uid": "${datasource}"}
 
 func (p *Panel) json(id int, at object) object {
-	kind, options := "timeseries", object{"legend": object{"displayMode": "list", "placement": "bottom"}, "tooltip": object{"mode": "multi", "sort": "desc"}}
+	kind, options := "timeseries", object{"legend": object{"displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": []any{}}, "tooltip": object{"mode": "multi", "sort": "desc"}}
 	if p.Number {
 		kind, options = "stat", object{"reduceOptions": object{"calcs": []string{"lastNotNull"}}}
 	}
