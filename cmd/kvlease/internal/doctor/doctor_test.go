@@ -151,10 +151,13 @@ func TestEachHarmIsNamedWithItsRemedy(t *testing.T) {
 			r.put("sys/fs/cgroup/engine.slice/p.service/memory.current", "536870912")
 		}, "cgroup memory", Warn, "512MB of 1.0GB", "MemoryMax"},
 		{"isolated processors among the process's", "no-nic", func(r *rig) { r.put("sys/devices/system/cpu/isolated", "8-31") }, "isolated processors", Warn, "8 of the process's 16", "taskset"},
+		{"isolated processors that are not told", "no-nic", func(r *rig) { r.remove("sys/devices/system/cpu/isolated") }, "isolated processors", Skip, "not seen", ""},
+		{"isolated processors that are no list", "no-nic", func(r *rig) { r.put("sys/devices/system/cpu/isolated", "all") }, "isolated processors", Skip, "no list of processors", ""},
 		{"isolated processors of others", "no-nic", func(r *rig) { r.put("sys/devices/system/cpu/isolated", "16-31") }, "isolated processors", Pass, "16 are isolated", ""},
 		{"one isolated processor for one loop", "no-nic", func(r *rig) { r.put("sys/devices/system/cpu/isolated", "8-31"); r.status("0", "9") }, "isolated processors", Pass, "only one", ""},
 		{"a slow governor", "no-nic", func(r *rig) { r.put("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave") }, "frequency governor", Warn, "performance on 1, powersave on 1", "cpupower"},
 		{"no governor", "no-nic", func(r *rig) { r.remove("sys/devices/system/cpu/cpu0"); r.remove("sys/devices/system/cpu/cpu1") }, "frequency governor", Skip, "does not control", ""},
+		{"a governor where sysfs is not mounted", "no-nic", func(r *rig) { r.remove("sys") }, "frequency governor", Skip, "not seen", ""},
 		{"a slow clock source", "no-nic", func(r *rig) { r.put("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet") }, "clock source", Warn, "hpet", "tsc hpet acpi_pm"},
 		{"a fast clock source that is slow here", "no-nic", func(r *rig) { r.Clock = func() time.Duration { return 2 * time.Microsecond } }, "clock source", Warn, "tsc, 2000 ns", "dmesg"},
 		{"a memory limit that is near", "no-nic", func(r *rig) {
@@ -186,6 +189,7 @@ func TestEachHarmIsNamedWithItsRemedy(t *testing.T) {
 		{"a process on both sockets", "far-socket", func(r *rig) { r.status("0", "0-127") }, "NUMA", Warn, "node 0,1", "numactl --cpunodebind=N --preferred=N (GPU 0: 0"},
 		{"a process on one socket", "far-socket", func(r *rig) { r.status("0", "32-39") }, "NUMA", Pass, "node 1", ""},
 		{"pages that the kernel moves", "far-socket", func(r *rig) { r.put("proc/sys/kernel/numa_balancing", "1") }, "NUMA balancing", Warn, "on", "numa_balancing=0"},
+		{"pages that the kernel moves between nodes and tiers", "far-socket", func(r *rig) { r.put("proc/sys/kernel/numa_balancing", "3") }, "NUMA balancing", Warn, "on", "numa_balancing=0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) { hold(t, tc.machine, tc.harm, tc.line, tc.want, tc.value, tc.fix) })
 	}

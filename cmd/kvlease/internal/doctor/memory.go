@@ -150,7 +150,8 @@ func numa(_ context.Context, s *System) []Result {
 		lines = ill(name, Warn, value, "threads and memory of one rank may lie on different sockets than its GPU and its NIC",
 			"start each rank on its GPU's node: numactl --cpunodebind=N --preferred=N%s", gpuNodes(h))
 	}
-	if rdma.Text(s.Proc, "sys/kernel/numa_balancing") == "1" {
+	// 1 between nodes, 2 between fast and slow memory, 3 both, all by page faults (Documentation/admin-guide/sysctl/kernel.rst)
+	if on, err := strconv.Atoi(rdma.Text(s.Proc, "sys/kernel/numa_balancing")); err == nil && on != 0 {
 		lines = append(lines, ill("NUMA balancing", Warn, "on", "the kernel unmaps pages of the process now and then to see who uses them: each touch after that is a fault",
 			"sysctl -w kernel.numa_balancing=0")...)
 	}

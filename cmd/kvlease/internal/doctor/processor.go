@@ -106,7 +106,14 @@ func isolation(_ context.Context, s *System) []Result {
 	if err != nil {
 		return unread(name, err)
 	}
-	isolated := fabric.List(rdma.Text(s.Sys, "devices/system/cpu/isolated"))
+	told, err := rdma.File(s.Sys, "devices/system/cpu/isolated")
+	if err != nil {
+		return unread(name, err)
+	}
+	isolated := fabric.List(string(told))
+	if len(isolated) == 0 && strings.TrimSpace(string(told)) != "" {
+		return unread(name, fmt.Errorf("%q is no list of processors", told))
+	}
 	var ours []int
 	for _, c := range list {
 		if slices.Contains(isolated, c) {
@@ -129,6 +136,9 @@ func isolation(_ context.Context, s *System) []Result {
 func governor(_ context.Context, s *System) []Result {
 	const name = "frequency governor"
 	files, _ := filepath.Glob(filepath.Join(s.Sys, "devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"))
+	if err := s.sysfs(); err != nil {
+		return unread(name, err)
+	}
 	if len(files) == 0 {
 		return one(name, Skip, "the kernel does not control the frequency here: firmware or the host of this virtual machine does")
 	}
