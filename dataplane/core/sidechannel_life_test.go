@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/deathwire"
+	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -222,8 +223,6 @@ func TestAnEngineThatSleepsAndWakesIsANewEngine(t *testing.T) {
 	if err := p.core.Unregister(); err != nil {
 		t.Fatal(err)
 	}
-	failed := d.sum("side_client_failures")
-	l.until("it is asked in vain before its wire has said why", func() bool { d.core.side.retry(engine); return d.sum("side_client_failures") > failed }, p, d)
 	l.until("its request is lost", func() bool { return len(d.take(record.EvLeaseGone)) == 1 }, p, d)
 	d.wantSaid(t, log.EngineWithdrawn, "P", "")
 	if lost := d.said(t, log.RequestLost); len(lost) != 1 || !strings.Contains(lost[0].What, "has given its memory up") {
@@ -233,7 +232,7 @@ func TestAnEngineThatSleepsAndWakesIsANewEngine(t *testing.T) {
 		t.Errorf("dead: %+v, %d; withdrawn: %d", said, d.stat("side_owners_dead"), d.stat("side_owners_withdrawn"))
 	}
 	l.until("nothing is tracked there", func() bool { return d.core.side.watch.of(engine)&seenTracked == 0 }, p, d)
-	failed = d.sum("side_client_failures")
+	failed := d.sum("side_client_failures")
 	l.until("it is asked in vain", func() bool { d.core.side.retry(engine); return d.sum("side_client_failures") >= failed+2 }, p, d)
 	d.wantQuiet(t)
 	l.track(late, "late", 3)
@@ -327,6 +326,30 @@ func (n *node) wantQuiet(t *testing.T) {
 		if said := n.said(t, k); len(said) != 0 {
 			t.Errorf("of who goes on purpose is said %+v", said)
 		}
+	}
+}
+
+// A handshake that fails is of trouble that the wire of an engine will tell better, and sooner than it lasts. Of an engine that was never met
+// it is all that is known.
+func TestAFailedHandshakeWaitsForTheWordOfTheWire(t *testing.T) {
+	l := newSideLab(t)
+	_, d, engine := l.met()
+	d.core.side.mu.Lock()
+	met := d.core.side.peers[engine]
+	d.core.side.mu.Unlock()
+	fails := func(p *sidePeer, since time.Duration) int {
+		n := len(d.said(t, log.HandshakeFailing))
+		d.core.side.take(p, handshake.Result{Engine: p.engine, Err: errors.New("hung up"), Class: handshake.HungUp, Failures: 1, Failing: time.Now().Add(-since)})
+		return len(d.said(t, log.HandshakeFailing)) - n
+	}
+	if n := fails(met, 0); n != 0 {
+		t.Errorf("its first failure is said %d times", n)
+	}
+	if n := fails(met, d.core.cfg.WireGrace+wordSlack); n != 1 {
+		t.Errorf("what has lasted for longer is said %d times", n)
+	}
+	if n := fails(&sidePeer{engine: 1 << 40, id: "stranger"}, 0); n != 1 {
+		t.Errorf("of an engine that was never met it is said %d times", n)
 	}
 }
 
