@@ -37,8 +37,14 @@ type engine struct {
 
 func newEngine(t *testing.T, r *remote) *engine {
 	t.Helper()
+	return newEngineOver(t, r, read.Config{}, func(a *Agent) transport.Transport { return a })
+}
+
+// newEngineOver is an engine whose machine has over around its agent.
+func newEngineOver(t *testing.T, r *remote, cfg read.Config, over func(*Agent) transport.Transport) *engine {
+	t.Helper()
 	e := &engine{t: t, a: realNIXL(t, Config{Agent: "decode"}), kv: memory(heldBlocks * heldBlockLen), now: 1}
-	cfg := read.Config{ReadsMax: 4, RowsMax: 8, RunsMax: 4096, ReadTimeout: heldTimeout}
+	cfg.ReadsMax, cfg.RowsMax, cfg.RunsMax, cfg.ReadTimeout = 4, 8, 4096, heldTimeout
 	landing := memory(read.LandingBytes(cfg))
 	for _, m := range [][]byte{e.kv, landing} {
 		if err := e.a.Register([]transport.Region{{Addr: address(m), Bytes: uint64(len(m))}}); err != nil {
@@ -49,7 +55,7 @@ func newEngine(t *testing.T, r *remote) *engine {
 		return &read.Layout{Regions: []read.Region{{Addr: addr, BlockLen: heldBlockLen, BlockStride: heldBlockLen, Blocks: heldBlocks}}}
 	}
 	var err error
-	if e.m, err = read.New(cfg, e.a, landing, layout(address(e.kv))); err != nil {
+	if e.m, err = read.New(cfg, over(e.a), landing, layout(address(e.kv))); err != nil {
 		t.Fatal(err)
 	}
 	if e.peer, err = e.a.Load(r.hello.Blob); err != nil {
@@ -70,8 +76,14 @@ func newEngine(t *testing.T, r *remote) *engine {
 // begin reads the first half of the blocks.
 func (e *engine) begin() read.Job {
 	e.t.Helper()
-	j, st := e.m.Begin(1, e.now)
-	for _, s := range []read.Status{st, e.m.AddSource(j, e.src), e.m.AddRuns(j, []record.Run{{N: heldBlocks / 2}}), e.m.Commit(j, e.now)} {
+	return e.beginRun(1, record.Run{N: heldBlocks / 2})
+}
+
+// beginRun reads some blocks.
+func (e *engine) beginRun(token uint64, run record.Run) read.Job {
+	e.t.Helper()
+	j, st := e.m.Begin(token, e.now)
+	for _, s := range []read.Status{st, e.m.AddSource(j, e.src), e.m.AddRuns(j, []record.Run{run}), e.m.Commit(j, e.now)} {
 		if s != read.OK {
 			e.t.Fatalf("status %d: %s", s, e.m.Why())
 		}

@@ -100,6 +100,7 @@ type Machine struct {
 	// What is left of this step's bounds.
 	rowsLeft, fencesLeft, partsLeft, descsLeft int
 	leftNs                                     float64 // of PostBudget; below 0: the last part took longer than it should
+	posted                                     bool    // a data part
 	paces                                      paces
 
 	freed uint64 // times that room for reads came back

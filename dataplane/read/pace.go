@@ -10,8 +10,8 @@ import (
 // What posting costs before a peer has been posted to: more than any transport was seen to take, so that the first part of a
 // long list is short. Over shared memory a post copies, at 3 to 4 bytes a nanosecond; over TCP it takes 2 to 5 µs a descriptor.
 const (
-	descNsFirst = 4e3
-	byteNsFirst = 0.5
+	descNsFirst = 5e3
+	byteNsFirst = 1.0
 )
 
 // What is learned stays between these. A clock that stands still, or a thread that was held up, does not decide for long.
@@ -27,10 +27,10 @@ const (
 )
 
 const (
-	timedNs   = 50e3     // a part that should take less is not timed
-	leftLeast = 8        // a step that has less than this part of its budget left begins no further part
-	cutLeast  = 64 << 10 // a descriptor is cut into pieces of no less
-	cutUnit   = 4 << 10  // and at multiples of a page
+	timedLeast = 20       // a part that should take less than this part of the budget is not timed
+	leftLeast  = 8        // a step that has less than this part of its budget left begins no further part
+	cutLeast   = 64 << 10 // a descriptor is cut into pieces of no less
+	cutUnit    = 4 << 10  // and at multiples of a page
 )
 
 // pace is what posting to a peer costs, by its posts so far.
@@ -86,17 +86,17 @@ func (p *pace) learn(descs int, bytes uint64, took time.Duration) {
 // purse is what one part may take.
 type purse struct {
 	leftNs float64
+	must   bool // something, whatever it costs
 	pace   pace
 }
 
-// take reports how many bytes of a descriptor the part still takes, 0 if none. first: the part has nothing yet, and takes some
-// whatever that costs.
-func (p *purse) take(bytes uint64, first bool) uint64 {
+// take reports how many bytes of a descriptor the part still takes, 0 if none.
+func (p *purse) take(bytes uint64) uint64 {
 	cost := p.pace.costNs(1, bytes)
 	if cost > p.leftNs {
 		room := uint64(max(p.leftNs-p.pace.descNs, 0)/p.pace.byteNs) &^ (cutUnit - 1)
 		switch {
-		case first:
+		case p.must:
 			room = max(room, cutLeast)
 		case room < cutLeast:
 			return 0
@@ -105,20 +105,21 @@ func (p *purse) take(bytes uint64, first bool) uint64 {
 		cost = p.pace.costNs(1, bytes)
 	}
 	p.leftNs -= cost
+	p.must = false
 	return bytes
 }
 
-// purseFor is what the next part to a peer may take of this step.
+// purseFor is what the next part to a peer may take of this step, which posts something in any case.
 func (m *Machine) purseFor(p transport.Peer, share float64) purse {
 	if m.cfg.PostBudget == 0 {
 		return purse{leftNs: math.Inf(1)}
 	}
-	return purse{leftNs: share - partNs, pace: *m.paces.of(p)}
+	return purse{leftNs: share - partNs, must: !m.posted, pace: *m.paces.of(p)}
 }
 
 // timed reports that a part is worth two looks at the clock.
 func (m *Machine) timed(s *transport.ReadSpec, bytes uint64) bool {
-	return m.cfg.PostBudget > 0 && m.paces.of(s.Peer).costNs(len(s.Descs), bytes) >= timedNs
+	return m.cfg.PostBudget > 0 && m.paces.of(s.Peer).costNs(len(s.Descs), bytes) >= float64(m.cfg.PostBudget)/timedLeast
 }
 
 // spent reports that the step has posted for as long as it may.
@@ -138,4 +139,5 @@ func (m *Machine) pay(s *transport.ReadSpec, bytes uint64) {
 		cost = float64(s.Took)
 	}
 	m.leftNs -= partNs + cost
+	m.posted = true
 }

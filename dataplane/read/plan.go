@@ -63,7 +63,7 @@ func (m *Machine) plan(j *job, s *source) (descs uint64) {
 }
 
 // fill makes the next descriptors of a source: as many as out and the purse take, but of one kind of memory only. The caller has
-// seen that there are some. The last may be the beginning of one, whose rest is the next part's. It reports their number, bytes and kind.
+// seen that there are some. None: the purse takes none, and nothing has changed. The last may be the beginning of one, whose rest is the next part's. It reports their number, bytes and kind.
 func (m *Machine) fill(j *job, s *source, out []transport.Desc, pays purse) (n int, bytes uint64, mem int) {
 	c := &s.cur
 	for s.left[c.mem] == 0 {
@@ -94,12 +94,8 @@ func (m *Machine) fill(j *job, s *source, out []transport.Desc, pays purse) (n i
 			c.pair++
 		}
 	}
-	ended := uint64(l.n)
-	if c.part > 0 {
-		ended--
-	}
-	s.left[mem] -= ended
-	s.leftAll -= ended
+	s.left[mem] -= l.ended
+	s.leftAll -= l.ended
 	return l.n, l.bytes, mem
 }
 
@@ -107,6 +103,7 @@ func (m *Machine) fill(j *job, s *source, out []transport.Desc, pays purse) (n i
 type list struct {
 	out   []transport.Desc
 	n     int
+	ended uint64 // of these, but for one whose rest is the next part's
 	bytes uint64
 	pays  purse
 	full  bool
@@ -118,7 +115,7 @@ func (l *list) add(d transport.Desc, part *uint64) bool {
 		return false
 	}
 	left := d.Len - *part
-	n := l.pays.take(left, l.n == 0)
+	n := l.pays.take(left)
 	if l.full = n < left; n == 0 {
 		return false
 	}
@@ -133,6 +130,7 @@ func (l *list) add(d transport.Desc, part *uint64) bool {
 		return false
 	}
 	*part = 0
+	l.ended++
 	return true
 }
 

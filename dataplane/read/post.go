@@ -111,6 +111,10 @@ func (m *Machine) postPart(i int32, others bool) (n int, more bool) {
 		}
 		before := *s
 		n, bytes := m.nextPart(j, s, others)
+		if n == 0 { // what is left of the step is too little for any of it
+			m.leftNs = 0
+			return 0, true
+		}
 		if s.leftAll == 0 && len(s.notif) > 0 && s.inFlight > 0 {
 			*s = before
 			continue // the completion leaves with the last part: it must not overtake the others
@@ -129,8 +133,13 @@ func (m *Machine) nextPart(j *job, s *source, others bool) (n int, bytes uint64)
 	}
 	n, bytes, mem := m.fill(j, s, descs, m.purseFor(s.peer, m.leftNs))
 	if quarter := float64(m.cfg.PostBudget) / 4; others && s.leftAll > 0 && m.leftNs > quarter {
+		most := *s
 		*s = before
-		n, bytes, mem = m.fill(j, s, descs, m.purseFor(s.peer, quarter))
+		if k, b, of := m.fill(j, s, descs, m.purseFor(s.peer, quarter)); k > 0 {
+			n, bytes, mem = k, b, of
+		} else {
+			*s = most
+		}
 	}
 	m.spec = transport.ReadSpec{
 		Peer: s.peer, LocalMem: transport.Mem(mem >> 1), RemoteMem: transport.Mem(mem & 1), Descs: descs[:n],

@@ -23,6 +23,7 @@ func (m *Machine) Step(now clock.Instant) {
 	m.partsLeft = m.cfg.PostsStepMax
 	m.descsLeft = m.cfg.DescsStepMax
 	m.leftNs = float64(m.cfg.PostBudget)
+	m.posted = false
 	m.freshN = 0
 	if len(m.live) > 0 {
 		m.poll()

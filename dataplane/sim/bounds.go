@@ -45,7 +45,7 @@ func (e *Engine) check() error {
 		least, most time.Duration
 	}{
 		{"lease", e.Lease, leaseMin, leaseMax}, {"pass", e.Pass, passMin, timeMax}, {"offset", e.Offset, -offsetMax, offsetMax},
-		{"ranks", e.Ranks, -offsetMax, offsetMax}, {"read_timeout", e.ReadTimeout, time.Millisecond, timeMax},
+		{"ranks", e.Ranks, -offsetMax, offsetMax}, {"read_timeout", e.ReadTimeout, time.Millisecond, timeMax}, {"posting", e.Posting, 0, timeMax},
 		{"expect_max", e.ExpectMax, time.Millisecond, timeMax}, {"blocks_ttl", e.BlocksTTL, time.Millisecond, timeMax},
 		{"stock_linger", e.StockLinger, -timeMax, timeMax}, {"wire_grace", e.WireGrace, -timeMax, timeMax},
 	} {

@@ -127,6 +127,9 @@ func (d *drawer) engines() {
 			e.ExpectMax = pick(d, d.lease/6, d.lease/2)
 		}
 		e.StockOff = d.chance(8)
+		if h := mix64(d.seed ^ mix64(^uint64(i))); h&1 != 0 { // beside what is drawn, which stays as it was
+			e.Posting = time.Duration(1+h>>1%8) * time.Microsecond
+		}
 		d.s.Engines = append(d.s.Engines, e)
 	}
 	if d.on["pass"] {

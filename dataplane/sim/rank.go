@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 
 	"github.com/kvlease/kvlease/dataplane"
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -79,6 +80,9 @@ func (l *life) readConfig() read.Config {
 	}
 	if p.spec.ReadTimeout > 0 {
 		c.ReadTimeout = p.spec.ReadTimeout
+	}
+	if p.spec.Posting > 0 {
+		c.PostBudget = 36 * time.Microsecond // at most 16 for descriptors: one step posts a few
 	}
 	return c
 }

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"time"
+
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
@@ -47,6 +49,12 @@ func (t *tap) Poll(in *transport.Inbox) (n int) {
 	}
 	t.taken += uint64(n)
 	return n
+}
+
+// PostRead is part of transport.Transport.
+func (t *tap) PostRead(s *transport.ReadSpec) (transport.Xfer, error) {
+	s.Took = t.r.life.place.spec.Posting * time.Duration(len(s.Descs))
+	return t.Transport.PostRead(s)
 }
 
 // arrived counts the messages that are known to have arrived.
