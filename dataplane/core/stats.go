@@ -69,7 +69,7 @@ type stateGauges struct {
 	Poisoned int // 1: the core broke, or kvl_fence_all was called
 	Draining int // 1: kvl_drain or kvl_close was called, and nothing new is taken
 
-	UntakenBytes uint64 // of records of hooks, of a rank of what its host has said, that no step has taken
+	UntakenBytes uint64 // of records of hooks, of a rank of what its host has said, that no step has taken; not what waits for a message of the engine that carries it (carrier delta)
 	RefusedRing  uint64 // hooks that answered KVL_ERR_FULL for want of room in a ring: nobody steps, or too seldom
 	RefusedTable uint64 // hooks that answered it since all slots were taken (requests_max, tracked_max)
 	LogLost      uint64 // records of the log that found no place: nobody takes them, or too seldom

@@ -259,7 +259,7 @@ var table = []metric{
 	gauge("heap_bytes", ofAll, "The core's heap, of all contexts of the process.", "go_heap_bytes"),
 	counter("submissions_total", ofRanks, "Records of hooks taken.", "records"),
 	counter("submissions_refused_total", ofRequests, "Hooks that answered KVL_ERR_FULL, by why.").by("why", is("ring_full", "refused_ring"), is("table_full", "refused_table")),
-	gauge("submissions_untaken_bytes", ofAll, "Bytes of records of hooks, of a rank of what its host has said, that no step has taken: with an old step, of a context that has been told something and does not do it.", "untaken_bytes"),
+	gauge("submissions_untaken_bytes", ofAll, "Bytes of records of hooks, of a rank of what its host has said, that no step has taken: with an old step, of a context that has been told something and does not do it. With the carrier delta a rank has been told what kvl_delta_put has taken in; what waits for the next message of the engine is in neither context's.", "untaken_bytes"),
 	counter("events_held_total", ofAll, "Publications put off because the completion ring was full: the host does not poll.", "events_held"),
 
 	counter("log_records_lost_total", ofAll, "Records of the log that found no place: the host does not take them (kvl_log_take), or nobody reads its stderr.", "log_lost"),
