@@ -98,7 +98,7 @@ func scaled(v, step float64, units ...string) string {
 // Span is a time in at most five characters: 0.2s, 14.8s, 123s, 12m, 3.4h, 12d; 40ms and 12us where it is short.
 func Span(d time.Duration) string {
 	if d < 0 {
-		return "-" + Span(-d)
+		return "-" + before(-d)
 	}
 	s := d.Seconds()
 	switch {
@@ -120,6 +120,23 @@ func Span(d time.Duration) string {
 		return fmt.Sprintf("%.1fh", s/3600)
 	}
 	return fmt.Sprintf("%.0fd", s/86400)
+}
+
+// before is a time that has passed, in the four characters that its sign leaves: 9.8s, 14s, 12h; 1ms where it is less.
+func before(d time.Duration) string {
+	s := d.Seconds()
+	switch text := Span(d); {
+	case len(text) < 5:
+		return text
+	case s < 999.5e-9:
+		return "1us"
+	case s < 999.5e-6:
+		return "1ms"
+	case s < 99.95:
+		return fmt.Sprintf("%.0fs", s)
+	default:
+		return fmt.Sprintf("%.0fh", s/3600)
+	}
 }
 
 // Column is one of a table: its heading and on which side its cells have their room.

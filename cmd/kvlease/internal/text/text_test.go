@@ -92,10 +92,14 @@ func TestNumbersFitTheirColumns(t *testing.T) {
 		if s := Span(d); len(s) > 5 && d < 100*365*24*time.Hour {
 			t.Errorf("%v takes %q", d, s)
 		}
+		if s := Span(-d); len(s) > 5 && d < 999*24*time.Hour {
+			t.Errorf("%v takes %q", -d, s)
+		}
 	}
 	for d, want := range map[time.Duration]string{
 		0: "0s", 1500: "2us", 40 * time.Millisecond: "40ms", 200 * time.Millisecond: "0.2s", 14800 * time.Millisecond: "14.8s",
 		100 * time.Second: "100s", 10 * time.Minute: "10m", 3 * time.Hour: "3.0h", 240 * time.Hour: "10d", -1200 * time.Millisecond: "-1.2s",
+		-13600 * time.Millisecond: "-14s", -700 * time.Millisecond: "-0.7s", -800 * time.Microsecond: "-1ms", -200: "-1us", -50 * time.Hour: "-50h", -240 * time.Hour: "-10d",
 	} {
 		if got := Span(d); got != want {
 			t.Errorf("%v: %s, want %s", d, got, want)
