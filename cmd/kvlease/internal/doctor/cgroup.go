@@ -70,9 +70,7 @@ func findCgroups(paths, mounts, controller string) (dirs []string, v1 bool) {
 		case names == "":
 			unified = path
 		case slices.Contains(strings.Split(names, ","), controller):
-			if dirs = folders(mounts, "cgroup", controller, path); len(dirs) > 0 {
-				return dirs, true
-			}
+			return folders(mounts, "cgroup", controller, path), true // if it is not mounted here, v2 does not have it either
 		}
 	}
 	return folders(mounts, "cgroup2", "", unified), false

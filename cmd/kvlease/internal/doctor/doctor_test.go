@@ -174,6 +174,11 @@ func TestEachHarmIsNamedWithItsRemedy(t *testing.T) {
 			r.put("sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824")
 			r.put("sys/fs/cgroup/memory/memory.usage_in_bytes", "10485760")
 		}, "cgroup memory", Warn, "10MB of 1.0GB", "--memory"},
+		{"a memory limit of v1 that is not mounted here", "no-nic", func(r *rig) {
+			v1(r)
+			r.put("sys/fs/cgroup/unified/cgroup.procs", "")
+			r.put("proc/self/mountinfo", "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw")
+		}, "cgroup memory", Skip, "no cgroup", ""},
 		{"docker's shared memory", "no-nic", func(r *rig) { r.Room = func(string) (uint64, uint64, error) { return 60 << 20, 64 << 20, nil } }, "/dev/shm", Fail, "60MB free of 64MB", "--shm-size"},
 		{"little shared memory", "no-nic", func(r *rig) { r.Room = func(string) (uint64, uint64, error) { return 600 << 20, 2 << 30, nil } }, "/dev/shm", Warn, "600MB free", "remount"},
 		{"no shared memory", "no-nic", func(r *rig) { r.Room = func(string) (uint64, uint64, error) { return 0, 0, unix.ENOENT } }, "/dev/shm", Fail, "no such file", "mount -t tmpfs"},
@@ -269,6 +274,11 @@ func TestEachHarmToGPUsAndNICsIsNamedWithItsRemedy(t *testing.T) {
 		{"GPUs without NICs", "no-nic", func(*rig) {}, "NICs", Warn, "no RDMA device", "modprobe mlx5_ib"},
 		{"a NIC that is down", "grace-hopper", func(*rig) {}, "mlx5_1", Warn, "port 1 down, Disabled, Ethernet", "subnet manager"},
 		{"a NIC that is up", "grace-hopper", func(*rig) {}, "mlx5_0", Pass, "port 1 active, LinkUp, InfiniBand 400 Gb/sec (4X NDR) at 0000:01:00.0, NUMA node 0", ""},
+		{"a NIC whose port's state is not told", "grace-hopper", func(r *rig) {
+			r.remove("sys/class/infiniband/mlx5_0/ports/1/state")
+			r.remove("sys/class/infiniband/mlx5_0/ports/1/phys_state")
+		}, "mlx5_0", Warn, "port 1 of a state that is not told, InfiniBand 400", "cable"},
+		{"a NIC without ports", "grace-hopper", func(r *rig) { r.remove("sys/class/infiniband/mlx5_0/ports") }, "mlx5_0", Warn, "no port at 0000:01:00.0", "cable"},
 		{"a container without NICs", "eight-by-eight", func(r *rig) { r.remove("dev/infiniband/uverbs3") }, "mlx5_3", Fail, "port 1 active", "--device=/dev/infiniband"},
 		{"a NIC without verbs", "eight-by-eight", func(r *rig) { r.remove("sys/class/infiniband_verbs/uverbs3") }, "mlx5_3", Fail, "port 1 active", "modprobe ib_uverbs"},
 		{"no way to GPU memory", "far-socket", func(r *rig) { r.remove("sys/module") }, "GPU memory to NICs", Fail, "not the open ones", "nvidia-peermem"},
@@ -334,6 +344,12 @@ func TestEachHarmToLibrariesAndPeersIsNamedWithItsRemedy(t *testing.T) {
 			r.put("proc/self/maps", "7f02-7f03 r-xp 0 fe:00 2 /w/nixl.libs/libucp-b39b3ed9.so.0.0.0")
 		}, "UCX", Fail, "UCX backend", "UCX_LOG_LEVEL"},
 		{"a NIXL that was not loaded", func(*rig) {}, "UCX", Skip, "--no-load", ""},
+		{"a NIXL without its UCX", func(r *rig) {
+			r.put("proc/self/maps", "7f00-7f01 r-xp 0 fe:00 1 /w/.nixl.mesonpy.libs/libnixl.so")
+		}, "copies", Pass, "one NIXL and no UCX", ""},
+		{"a UCX without a NIXL", func(r *rig) {
+			r.put("proc/self/maps", "7f02-7f03 r-xp 0 fe:00 2 /w/nixl.libs/libucp-b39b3ed9.so.0.0.0")
+		}, "copies", Pass, "one UCX and no NIXL", ""},
 		{"a second UCX", func(r *rig) {
 			r.put("proc/self/maps", "7f02-7f03 r-xp 0 fe:00 2 /w/nixl.libs/libucp-b39b3ed9.so.0.0.0\n7f04-7f05 r-xp 0 fe:00 3 /opt/hpcx/ucx/lib/libucp.so.0.0.0")
 		}, "copies", Fail, "/opt/hpcx/ucx/lib/libucp.so.0.0.0", "KVLEASE_NIXL"},

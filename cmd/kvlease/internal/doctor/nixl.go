@@ -144,6 +144,10 @@ func copies(_ context.Context, s *System) []Result {
 			"one NIXL for all: KVLEASE_NIXL= the one that the engine's own code loads; remove the other from LD_LIBRARY_PATH and from the Python environment")
 	case len(nixl)+len(ucx) == 0:
 		return one(name, Skip, "neither NIXL nor UCX "+whose)
+	case len(ucx) == 0:
+		return one(name, Pass, "one NIXL and no UCX "+whose)
+	case len(nixl) == 0:
+		return one(name, Pass, "one UCX and no NIXL "+whose)
 	}
 	return one(name, Pass, fmt.Sprintf("one NIXL and one UCX %s", whose))
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,9 +39,11 @@ func nic(n *rdma.NIC, node int) Result {
 	r := Result{Name: n.Name, State: Pass}
 	var ports []string
 	for _, p := range n.Ports {
-		ports = append(ports, fmt.Sprintf("port %d %s, %s, %s %s", p.N, strings.ToLower(p.State), p.Phys, p.Layer, p.Rate))
+		told := []string{cmp.Or(strings.ToLower(p.State), "of a state that is not told"), p.Phys, strings.TrimSpace(p.Layer + " " + p.Rate)}
+		told = slices.DeleteFunc(told, func(s string) bool { return s == "" })
+		ports = append(ports, fmt.Sprintf("port %d %s", p.N, strings.Join(told, ", ")))
 	}
-	r.Value = strings.Join(ports, "; ")
+	r.Value = cmp.Or(strings.Join(ports, "; "), "no port")
 	if n.PCI != "" {
 		r.Value += " at " + n.PCI
 	}
