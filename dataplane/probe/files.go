@@ -220,6 +220,16 @@ func newFile(f *os.File, path string, id fileID) (*File, error) {
 	return &File{Path: path, Sites: sites, id: id, f: f, state: fileState{st.Size(), st.ModTime()}}, nil
 }
 
+// At tells whether a path still names this file.
+func (f *File) At(path string) bool {
+	there, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	st, err := f.f.Stat()
+	return err == nil && os.SameFile(there, st)
+}
+
 // Overwritten gives the files that somebody has written into since they were read, and forgets them. Who is attached to one must detach: the
 // kernel would put its probes where the sites were, into the midst of other code of processes that start now.
 func (fs *Files) Overwritten() (list []*File) {

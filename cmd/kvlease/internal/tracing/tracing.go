@@ -51,6 +51,7 @@ type tracer struct {
 	began    time.Time
 	attached map[attachment]*probe.Attachment
 	paths    map[string]bool  // of all files that were ever attached to
+	library  *probe.File      // of Config.Library
 	watched  map[int]*process // those named by PIDs
 	notes    []string
 	outliers outliers
@@ -138,6 +139,7 @@ func (t *tracer) addLibrary() error {
 	if err != nil {
 		return err
 	}
+	t.library = f
 	return t.add(f, 0)
 }
 
@@ -177,6 +179,9 @@ func (t *tracer) scan() error {
 	t.leave()
 	if t.cfg.Library != "" {
 		if len(t.attached) > 0 {
+			if !t.library.At(t.cfg.Library) {
+				t.note(t.cfg.Library + " is another file by now, or gone: processes that map the new one are not traced")
+			}
 			return nil
 		}
 		var missing *probe.Missing

@@ -315,6 +315,16 @@ func TestALibraryThatIsWrittenIntoIsLeftAndFoundAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.True(t, "the whole library is traced again", attached)
+	if strings.Contains(r.out.String(), "is another file by now") {
+		t.Error("nobody has replaced it yet")
+	}
+	if err := errors.Join(os.WriteFile(program+".new", text, 0o755), os.Rename(program+".new", program)); err != nil {
+		t.Fatal(err)
+	}
+	r.until(func(out string) bool { return strings.Contains(out, program+" is another file by now, or gone") })
+	if attached() {
+		t.Error("the new file is traced: it is not the very one")
+	}
 	r.end()
 }
 
