@@ -32,7 +32,7 @@ type Range struct {
 
 // Plan is how regions are registered.
 type Plan struct {
-	Ranges      []Range        // by device and address; regions that touch within an allocation are one
+	Ranges      []Range        // by device and address; regions that touch within an allocation are one, up to joinedMax
 	Devices     []int          // in order
 	Allocations []Range        // those that the regions are in, for SyncMemops
 	Pinned      map[int]uint64 // what a NIC pins of each device, in bytes: whole pages of 64 KiB
@@ -184,6 +184,10 @@ func (d *Driver) walk(c *checked, nic bool) error {
 	}
 }
 
+// joinedMax is how long a range becomes by joining. A registration goes on range by range, and what else needs the transport comes in between:
+// a cache whose layers touch would be one for all of it. A region is never cut, since a piece of a read has to lie in one range.
+const joinedMax = 1 << 30
+
 // join makes one range of what touches in one allocation, and counts what is pinned. Regions of two allocations stay two, as do those of
 // two mappings of VMM memory: neither a dma-buf nor the driver's pins are known to reach across.
 func join(list []checked) Plan {
@@ -199,7 +203,8 @@ func join(list []checked) Plan {
 		if !inOne {
 			p.Allocations = append(p.Allocations, Range{Addr: r.at.Base, Bytes: r.at.Bytes, Device: r.Device})
 		}
-		if last := len(p.Ranges) - 1; inOne && list[i-1].last.Mapping == r.at.Mapping && p.Ranges[last].Addr+p.Ranges[last].Bytes == r.Addr {
+		if last := len(p.Ranges) - 1; inOne && list[i-1].last.Mapping == r.at.Mapping && p.Ranges[last].Addr+p.Ranges[last].Bytes == r.Addr &&
+			p.Ranges[last].Bytes+r.Bytes <= joinedMax {
 			p.Ranges[last].Bytes += r.Bytes
 		} else {
 			p.Ranges = append(p.Ranges, Range{Addr: r.Addr, Bytes: r.Bytes, Device: r.Device})

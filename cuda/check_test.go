@@ -214,3 +214,34 @@ func TestADMABufIsEnough(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestWhatTouchesIsJoinedUpToAPieceOfARegistration, and no region is cut: one that is longer is a range of its own.
+func TestWhatTouchesIsJoinedUpToAPieceOfARegistration(t *testing.T) {
+	const base, mib = uint64(1) << 40, uint64(1) << 20
+	of := func(mibs ...uint64) (list []checked) {
+		at := base
+		for _, n := range mibs {
+			list = append(list, checked{Region: Region{Addr: at, Bytes: n * mib}, at: Pointer{Base: base, Bytes: 1 << 37}, pieces: 1})
+			at += n * mib
+		}
+		return list
+	}
+	for _, tc := range []struct{ regions, want []uint64 }{
+		{[]uint64{512, 512}, []uint64{1024}},
+		{[]uint64{512, 512, 1}, []uint64{1024, 1}},
+		{[]uint64{300, 300, 300, 300, 300, 300, 300}, []uint64{900, 900, 300}},
+		{[]uint64{1, 20480, 1, 1}, []uint64{1, 20480, 2}},
+	} {
+		p, end, all := join(of(tc.regions...)), base, uint64(0)
+		var got []uint64
+		for _, r := range p.Ranges {
+			if r.Addr != end {
+				t.Errorf("%d: a range begins at %#x, the one before ends at %#x", tc.regions, r.Addr, end)
+			}
+			end, all, got = r.Addr+r.Bytes, all+r.Bytes, append(got, r.Bytes/mib)
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" || p.Pinned[0] != all || len(p.Allocations) != 1 {
+			t.Errorf("regions of %d MiB: pinned %d of %d bytes, %d allocations, ranges (-want +got):\n%s", tc.regions, p.Pinned[0], all, len(p.Allocations), diff)
+		}
+	}
+}
