@@ -93,7 +93,7 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 			return budget
 		}
 		late := now.Sub(t.beats.At(i))
-		if t.times.BeatLate.Observe(late); late > t.interval(e) {
+		if t.times.BeatLate.Observe(late); late > t.interval(e) && e.said.late.Due(now) {
 			t.sayEngine(log.HeartbeatsLate, e, uint64(late), uint64(t.interval(e)))
 		}
 		t.beginRound(i, now)
@@ -104,7 +104,9 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 	for budget > 0 {
 		if e.unheard() >= t.cfg.UnheardBytesMax { // heartbeats may be dropped: the next one says the same
 			t.counters.BeatsDropped++
-			t.sayEngine(log.HeartbeatsDropped, e, e.unheard(), 0)
+			if e.said.dropped.Due(now) {
+				t.sayEngine(log.HeartbeatsDropped, e, e.unheard(), 0)
+			}
 			cut := e.beatList
 			t.endRound(i, now)
 			e.beatCut = cut // the next round goes on here: those behind it must have their turn
@@ -236,7 +238,9 @@ func (t *Tracker) sendTo(i, k uint32, beats int, now clock.Instant) bool {
 		return true
 	}
 	t.counters.SendFailed++
-	t.sayEngine(log.SendFailed, e, uint64(len(t.buf)), 0)
+	if e.said.send.Due(now) {
+		t.sayEngine(log.SendFailed, e, uint64(len(t.buf)), 0)
+	}
 	if errors.Is(err, transport.ErrFull) {
 		e.breaks++
 	} else {

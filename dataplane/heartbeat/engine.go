@@ -95,7 +95,12 @@ type engine struct {
 	drains           bool // its board says that it takes nothing new
 	pendDrains       bool
 	downCount        uint64
+
+	said paces
 }
+
+// paces space the lines about an engine's trouble that goes on: each try, round or message says the same again.
+type paces struct{ load, late, dropped, send log.Pace }
 
 // engineOf gives the engine of a live handle, or none.
 func (t *Tracker) engineOf(handle uint64) uint32 {
@@ -145,6 +150,7 @@ func (t *Tracker) setState(i uint32, s State) {
 	case s == Connected:
 		if e.offAt != 0 {
 			e.took, e.connects = t.now.Sub(e.offAt), e.connects+1
+			e.said.load = log.Pace{}
 			t.times.Connect.Observe(e.took)
 			if t.hush.At(i) == clock.Never { // else behind the word of the break
 				t.sayEngine(log.EngineUp, e, uint64(e.took), 0)

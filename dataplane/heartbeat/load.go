@@ -176,7 +176,7 @@ func (t *Tracker) loadNext(i uint32, now clock.Instant) bool {
 		if err != nil {
 			t.counters.LoadsFailed++
 			l.fails++
-			if t.hush.At(i) == clock.Never { // else it is of the break that is not said yet
+			if t.hush.At(i) == clock.Never && e.said.load.Due(now) { // else it is of the break that is not said yet
 				t.cfg.Log.Put(log.LoadFailed, now, log.Entry{Engine: e.id, Hash: e.hash, A: uint64(l.fails), Text: err.Error()})
 			}
 			if l.downAt == 0 {

@@ -221,6 +221,31 @@ func TestWhatGoesWrongForAReaderIsSaidWithEngineAndRequest(t *testing.T) {
 	}
 }
 
+// Each try to connect, each message and each round of heartbeats to an engine in trouble says the same again.
+func TestTroubleOfAnEngineThatGoesOnIsSaidAtGrowingDistances(t *testing.T) {
+	r := newRig(t, nil)
+	r.connect(r.owner("P", false))
+	for r.now < sec(60) {
+		r.d.FailNext(loopback.OpLoad, errors.New("nobody there"))
+		r.step(r.now.Add(500 * time.Millisecond))
+	}
+	said := r.book.Of(t, log.LoadFailed)
+	if tries := r.k.Counters().LoadsFailed; len(said) != 3 || tries < 8 || said[2].LeftOut != 0 || said[2].Values["failures"] < 4 {
+		t.Errorf("%d tries in a minute, said at its begin, after 10 s and after 30 s: %+v", tries, said)
+	}
+
+	r = newRig(t, func(c *Config) { c.UnheardBytesMax = 8 << 10 })
+	o := r.owner("P", false)
+	r.track(r.connect(o), o, 1, 0)
+	r.run(sec(6), 500*time.Millisecond)
+	r.hub.Stop("P")
+	r.run(sec(600), 500*time.Millisecond)
+	dropped := r.book.Of(t, log.HeartbeatsDropped)
+	if rounds := r.k.Counters().BeatsDropped; uint64(len(dropped)) >= rounds/4 || len(dropped) == 0 || dropped[len(dropped)-1].LeftOut != 0 {
+		t.Errorf("%d rounds were cut in ten minutes: %+v", rounds, dropped)
+	}
+}
+
 // What ends as it should leaves no line.
 func TestAReadThatEndsWellAndADrainAreNotSaidToBeWrong(t *testing.T) {
 	r := newRig(t, nil)
