@@ -373,3 +373,18 @@ func TestHandshakesOfARankAreItsHosts(t *testing.T) {
 		t.Errorf("it says %q", got)
 	}
 }
+
+// A host reads nothing itself: no reads in flight, no failures and no bytes would be untrue of an engine whose ranks read.
+func TestAHostSaysNothingOfReadsThatItsRanksMake(t *testing.T) {
+	for role, columns := range map[string]string{
+		"host": "READS FROM  STATE      TRACKED  ADDRESS  HANDSHAKE",
+		"rank": "READS FROM  STATE      TRACKED  READS  FAILS  BYTES  ADDRESS  HANDSHAKE",
+	} {
+		var b bytes.Buffer
+		c := &Context{Role: role, Owners: []Owner{{Name: "P", State: "connected", Tracked: 7, Address: "h:1", Asked: "ready"}}}
+		c.writeOwners(&b)
+		if !strings.Contains(b.String(), "  "+columns+"\n") {
+			t.Errorf("%s:%s\nwant %s", role, b.String(), columns)
+		}
+	}
+}

@@ -141,9 +141,13 @@ func (c *Context) writeOwners(b *bytes.Buffer) {
 	var rows [][]string
 	for i := range c.Owners {
 		o := &c.Owners[i]
+		reads, fails, read := fmt.Sprint(o.Reads), fmt.Sprint(o.Fails), text.Bytes(float64(o.Bytes))
+		if c.Role == "host" { // it reads nothing itself: its ranks' dumps have it
+			reads, fails, read = "", "", ""
+		}
 		rows = append(rows, []string{
-			text.Cut(text.Printable(o.Name), nameCells), text.Printable(o.State), fmt.Sprint(o.Tracked), fmt.Sprint(o.Reads), spanOf(o.BeatAgeNs), spanOf(o.HeardAgeNs),
-			fmt.Sprint(o.Fails), text.Bytes(float64(o.Bytes)), text.Printable(o.Address), c.asked(o),
+			text.Cut(text.Printable(o.Name), nameCells), text.Printable(o.State), fmt.Sprint(o.Tracked), reads, spanOf(o.BeatAgeNs), spanOf(o.HeardAgeNs),
+			fails, read, text.Printable(o.Address), c.asked(o),
 		})
 	}
 	b.WriteByte('\n')
