@@ -220,6 +220,20 @@ func newFile(f *os.File, path string, id fileID) (*File, error) {
 	return &File{Path: path, Sites: sites, id: id, f: f, state: fileState{st.Size(), st.ModTime()}}, nil
 }
 
+// Unreachable gives the files that no name is left of and that nobody uses, and forgets them: no process can map one any more. Who is
+// attached to one detaches.
+func (fs *Files) Unreachable(used map[*File]bool) (list []*File) {
+	for id, f := range fs.known {
+		var st unix.Stat_t
+		if !used[f] && unix.Fstat(int(f.f.Fd()), &st) == nil && st.Nlink == 0 {
+			list = append(list, f)
+			delete(fs.known, id)
+			f.f.Close()
+		}
+	}
+	return list
+}
+
 // At tells whether a path still names this file.
 func (f *File) At(path string) bool {
 	there, err := os.Stat(path)

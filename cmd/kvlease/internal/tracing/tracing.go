@@ -211,14 +211,21 @@ func (t *tracer) scan() error {
 	if hidden > hiddenUsual && len(all) == 0 && len(t.attached) == 0 {
 		t.note(plural.Counted(hidden, "process", "processes") + " could not be looked at, among them perhaps the engines: run as root, or add cap_sys_ptrace to the program's capabilities")
 	}
+	used := map[*probe.File]bool{}
 	for _, p := range all {
 		for _, f := range p.Files {
+			used[f] = true
 			var missing *probe.Missing
 			if err := t.add(f, 0); errors.As(err, &missing) {
 				return err
 			} else if err != nil { // the others can still be traced
 				t.note(err.Error())
 			}
+		}
+	}
+	if hidden <= hiddenUsual {
+		for _, f := range t.files.Unreachable(used) { // else a host that copies libraries runs out of descriptors
+			t.detach(func(key attachment) bool { return key.file == f })
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -326,6 +327,53 @@ func TestALibraryThatIsWrittenIntoIsLeftAndFoundAgain(t *testing.T) {
 		t.Error("the new file is traced: it is not the very one")
 	}
 	r.end()
+}
+
+// Copies of a library come and go with what runs from them, and each is a probe, a descriptor, and the disk's space.
+func TestAFileThatNobodyCanMapAnyMoreIsGivenBack(t *testing.T) {
+	needProbe(t)
+	if os.Geteuid() != 0 {
+		require.Skip(t, "root", "whether nobody maps it is known if all processes can be looked at")
+	}
+	program := filepath.Join(t.TempDir(), "kvlease-copy")
+	text, err := os.ReadFile("/proc/self/exe")
+	if err = errors.Join(err, os.WriteFile(program, text, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	cmd, in, out := target(t, program)
+	r := start(t, Config{JSON: true})
+	held := func() bool {
+		list, _ := os.ReadDir("/proc/self/fd")
+		return slices.ContainsFunc(list, func(e os.DirEntry) bool {
+			to, _ := os.Readlink("/proc/self/fd/" + e.Name())
+			return strings.HasPrefix(to, program)
+		})
+	}
+	attached := func() bool {
+		fmt.Fprintln(in)
+		line, err := out.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return line == "true\n"
+	}
+	await.True(t, "the copy is traced", attached)
+	if err := os.Remove(program); err != nil {
+		t.Fatal(err)
+	}
+	n := strings.Count(r.out.String(), "\n")
+	r.until(func(out string) bool { return strings.Count(out, "\n") > n+30 }) // a look for processes or more: it prints twenty times a second
+	if !held() || !attached() {
+		t.Error("a process still has it mapped")
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	await.True(t, "its file is given back", func() bool { return !held() })
+	if got := parse(t, r.end()); !slices.Contains(got.Files, program) {
+		t.Errorf("it was traced, and is not among %q", got.Files)
+	}
 }
 
 func TestAThreadIsNoProcess(t *testing.T) {
