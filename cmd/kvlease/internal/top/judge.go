@@ -220,7 +220,9 @@ func (p *Peer) judgeOwner(e *Engine) {
 	switch {
 	case p.Leases+p.Reads == 0:
 		if p.State != "connected" && p.State != "idle" && p.State != asking && p.State != byHost {
-			p.Level = Note
+			if p.Level = Note; e.State == Cut { // what it is asked for is lost at once, and this is why nothing can be reached
+				p.Level = Warn
+			}
 		}
 	case p.State == "broken":
 		p.Level = Alarm
@@ -233,22 +235,25 @@ func (p *Peer) judgeOwner(e *Engine) {
 
 // words say what is wrong with a peer.
 func (p *Peer) words() string {
-	leases, tracked := plural.Counted(p.Leases, "lease", "leases"), plural.Counted(p.Leases, "tracked request", "tracked requests")
+	leases, owner := plural.Counted(p.Leases, "lease", "leases"), p.Name
+	if p.Leases > 0 {
+		owner += ", which has blocks of " + plural.Counted(p.Leases, "tracked request", "tracked requests") + ","
+	}
 	switch {
 	case p.Kind == Reads && p.State == unfit:
-		return fmt.Sprintf("%s, which has blocks of %s, does not fit this engine: handshake_misfit in its log", p.Name, tracked)
+		return fmt.Sprintf("%s does not fit this engine: handshake_misfit in its log", owner)
 	case p.Kind == Reads && p.State == failing:
-		return fmt.Sprintf("%s, which has blocks of %s, cannot be asked: %s", p.Name, tracked, p.asked())
+		return fmt.Sprintf("%s cannot be asked: %s", owner, p.asked())
 	case p.Kind == Reads && p.State == byHost:
-		return fmt.Sprintf("%s, which has blocks of %s, is not connected: the host of this rank asks it", p.Name, tracked)
+		return fmt.Sprintf("%s is not connected: the host of this rank asks it", owner)
 	case p.Kind == Reads && p.State != "connected" && p.AskFails > 0:
-		return fmt.Sprintf("%s, which has blocks of %s, is %s and cannot be asked: %s", p.Name, tracked, p.State, p.asked())
+		return fmt.Sprintf("%s is %s and cannot be asked: %s", owner, p.State, p.asked())
 	case p.Kind == Reads && p.State != "connected":
-		return fmt.Sprintf("%s, which has blocks of %s, is %s", p.Name, tracked, p.State)
+		return fmt.Sprintf("%s is %s", owner, p.State)
 	case p.Kind == Reads && p.Fails > 0:
-		return fmt.Sprintf("%s, which has blocks of %s, fails", p.Name, tracked)
+		return fmt.Sprintf("%s fails", owner)
 	case p.Kind == Reads:
-		return fmt.Sprintf("%s, which has blocks of %s, has not been heard lately", p.Name, tracked)
+		return fmt.Sprintf("%s has not been heard lately", owner)
 	case p.unnamed:
 		return fmt.Sprintf("nobody has come for %s", leases)
 	case p.Slack != nil && p.State == unheard && *p.Slack < 0:

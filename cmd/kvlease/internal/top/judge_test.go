@@ -141,6 +141,28 @@ func TestWhatRanksComeToIsInTrouble(t *testing.T) {
 	}
 }
 
+// Requests at an engine that does not fit are lost as they come, so that nearly always none is tracked there.
+func TestWhoIsCutOffSaysFromWhom(t *testing.T) {
+	for _, tc := range []struct {
+		state, why, words string
+		fails             uint64
+	}{
+		{unfit, "incompatible", "P does not fit this engine: handshake_misfit in its log", 2},
+		{failing, "wrong_engine", "P cannot be asked: 2 handshakes have failed (wrong_engine)", 2},
+		{"broken", "", "P is broken", 0},
+	} {
+		e := &Engine{Role: "engine", alive: true, sick: true, Interval: 5 * time.Second, Extension: 20 * time.Second}
+		e.Peers = []Peer{{Name: "P", Kind: Reads, State: tc.state, AskFails: tc.fails, AskWhy: tc.why}}
+		if e.judge(); e.State != Cut || len(e.Trouble) != 2 || e.Trouble[1] != tc.words {
+			t.Errorf("%s: %s, %q", tc.state, e.State, e.Trouble)
+		}
+		e.sick = false
+		if e.judge(); e.Level != Note || len(e.Trouble) != 0 {
+			t.Errorf("%s, and others can be reached: level %d, %q", tc.state, e.Level, e.Trouble)
+		}
+	}
+}
+
 // Its peers count as failing nowhere: it is not they who are away.
 func TestWhoHasRequestsAndNoMemoryIsInTrouble(t *testing.T) {
 	const words = "no memory is registered: nobody can read from it, and it reads nothing"
