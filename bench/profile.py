@@ -58,6 +58,11 @@ def check_perf(out, event):
     """Records nothing much once: whatever is missing shows here, and not after a minute."""
     file = out / "check.data"
     try:
+        out.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    except OSError as why:  # perf -q says nothing of it
+        raise Unusable(f"{why.filename} cannot be written: {why.strerror}; remedy: --out DIR") from None
+    try:
         done = subprocess.run(["perf", "record", "-q", "-e", event, "-o", str(file), "--", "true"], capture_output=True, text=True)
     except OSError:
         raise Unusable("there is no perf; remedy: apt-get install linux-perf (Debian), linux-tools-generic (Ubuntu), perf (Fedora)") from None
@@ -76,7 +81,7 @@ def check_perf(out, event):
                        "setcap cap_perfmon+ep on perf; in a container --cap-add PERFMON and a seccomp profile that lets perf_event_open pass")
     if "not supported" in said or "No such device" in said:
         raise Unusable(f"this machine has no event {event}, as virtual machines often have no counters; remedy: EVENT=cpu-clock")
-    raise Unusable(f"perf cannot record: {said[-300:]}")
+    raise Unusable(f"perf cannot record: {said[-300:] or f'status {done.returncode}, and not a word'}")
 
 
 def record(out, name, event, unwind, *what):
@@ -195,14 +200,21 @@ def into_readme(name, text):
     whole.write(readme, new)
 
 
+def positive(text):
+    n = int(text)
+    if n < 1:
+        raise ValueError
+    return n
+
+
 def main():
     ap = argparse.ArgumentParser(usage=__doc__)
     core = os.environ.get("KVLEASE_CORE")
     ap.add_argument("--build", type=lambda p: Path(p).resolve(), default=Path(core).parent if core else ROOT / "build")
     ap.add_argument("--out", type=lambda p: Path(p).resolve())
     ap.add_argument("--only", default=",".join(PARTS))
-    ap.add_argument("--seconds", type=int, default=20)
-    ap.add_argument("--held", type=int, default=10000)
+    ap.add_argument("--seconds", type=positive, default=20)
+    ap.add_argument("--held", type=positive, default=10000)
     ap.add_argument("--event", default="cpu-clock")
     ap.add_argument("--readme", action="store_true")
     a = ap.parse_args()
@@ -210,12 +222,13 @@ def main():
     if unknown := set(chosen) - set(PARTS):
         ap.error(f"no part {', '.join(sorted(unknown))}")
     a.out = a.out or a.build / "profile"
-    a.out.mkdir(parents=True, exist_ok=True)
     try:
         check_perf(a.out, a.event)
     except Unusable as why:
         print(f"profile: {why}", file=sys.stderr)
         sys.exit(2)
+    if "pair" in chosen and not (a.build / "libkvlease.so").exists():
+        sys.exit(f"profile: there is no libkvlease.so in {a.build}; remedy: make build, or --build DIR")
     nixl = next(ROOT.glob("third_party/nixl/.nixl*.libs/libnixl_capi.so"), None)
     if nixl is not None:
         os.environ.setdefault("KVLEASE_NIXL", str(nixl))

@@ -42,6 +42,7 @@ func TestWhereThereIsNoPerfOneLineSaysWhatToDo(t *testing.T) {
 		{"not for this kernel", `echo "WARNING: perf not found for kernel 9.9.9" >&2; exit 2`, "linux-tools-$(uname -r)"},
 		{"no counters", `echo "The cycles event is not supported." >&2; exit 255`, "EVENT=cpu-clock"},
 		{"anything else", `echo "a fault" >&2; exit 1`, "perf cannot record: a fault"},
+		{"nothing said", "exit 3", "perf cannot record: status 3"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -55,6 +56,30 @@ func TestWhereThereIsNoPerfOneLineSaysWhatToDo(t *testing.T) {
 				t.Errorf("status %d, and %q; want 2 and one line with %q", status, said, tc.want)
 			}
 		})
+	}
+}
+
+func TestWhatCannotBeProfiledIsSaidInALine(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"perf": "#!/bin/sh\n", "file": ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := filepath.Join(dir, "out")
+	for _, tc := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"--out", filepath.Join(dir, "file", "out")}, 2, "remedy: --out DIR\n"},
+		{[]string{"--out", out, "--build", dir}, 1, "there is no libkvlease.so in " + dir},
+		{[]string{"--out", out, "--seconds", "0"}, 2, "--seconds"},
+		{[]string{"--out", out, "--held", "-1"}, 2, "--held"},
+	} {
+		if said, status := profiler(t, dir, tc.args...); status != tc.status || strings.Contains(said, "Traceback") || !strings.Contains(said, tc.want) {
+			t.Errorf("%v: status %d, and %q; want %d and %q", tc.args, status, said, tc.status, tc.want)
+		}
 	}
 }
 
