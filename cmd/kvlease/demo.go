@@ -85,6 +85,7 @@ func (c *demoCmd) Run(w *world) error {
 	defer picture.Close()
 	nameParts()
 	cfg := demo.Config{Programs: programs, Lease: c.Lease, Pass: c.PassTime, Scenes: c.Only, Version: version, Memory: c.Memory, Device: demo.Device{Of: gpus}}
+	scripted := os.Getenv("KVL_FAKE_CUDA")
 	end, err := c.onDevice(&cfg)
 	if err != nil {
 		return err
@@ -117,7 +118,10 @@ func (c *demoCmd) Run(w *world) error {
 			return err
 		}
 	}
-	return result.Verdict()
+	if err := result.Verdict(); err != nil {
+		return err
+	}
+	return missed(scripted, result)
 }
 
 // programs finds the two C programs and this one.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/demo"
 	"github.com/kvlease/kvlease/cmd/kvlease/internal/scratch"
@@ -62,6 +63,18 @@ func (c *demoCmd) onDevice(cfg *demo.Config) (end func(), err error) {
 	os.Setenv("KVL_FAKE_CUDA", script)
 	cfg.Device.Reads, cfg.Device.Machine, cfg.Device.Driver = "ipc", folder.Path, driver
 	return end, nil
+}
+
+// missed names a script of failures of which no engine has told one: then nothing was shown by it.
+func missed(script string, result *demo.Result) error {
+	fails := func(command string) bool {
+		word, _, _ := strings.Cut(strings.TrimSpace(command), " ")
+		return word == "fail" || word == "dies"
+	}
+	if result.Memory != demo.MemoryFakeCUDA || len(result.Refused) > 0 || !slices.ContainsFunc(strings.Split(script, ";"), fails) {
+		return nil
+	}
+	return fmt.Errorf("KVL_FAKE_CUDA is %q, and all promises were kept without a failure of the driver's: the scenes do not come to it, or it is one that is borne", script)
 }
 
 // fakeDriver is what `make build` puts beside this program.

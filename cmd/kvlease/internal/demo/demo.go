@@ -43,6 +43,7 @@ type Result struct {
 	Memory   string              `json:"memory"`
 	Replaced jsons.List[string]  `json:"replaced"` // what is not as in an engine with GPUs, and why
 	Skipped  jsons.List[string]  `json:"skipped"`  // runs that this machine cannot play, with the reason
+	Refused  jsons.List[string]  `json:"refused"`  // what CUDA drivers have refused, as the engines' logs tell it, though they went on
 	Repeats  int64               `json:"repeats"`  // runs played again, since the machine stood still in them
 	Seconds  float64             `json:"seconds"`
 	SVG      string              `json:"svg,omitempty"`
@@ -201,6 +202,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 		drawn := timeline.Scene{Title: s.key + ": " + s.title, Story: s.story}
 		for i, st := range stages {
 			result.Promises = append(result.Promises, st.promises...)
+			result.Refused = append(result.Refused, st.refused...)
 			drawn.Runs = append(drawn.Runs, st.picture)
 			var skip skipped
 			switch {

@@ -91,6 +91,16 @@ func (c *Config) replaced() (list []string) {
 	return append(list, "the C programs: they hold host memory, so stand-ins (kvlease node) take their places")
 }
 
+// tellRefusals tells what drivers have refused, though the engines went on: they meet a peer once more whose memory they could not open.
+func (s *stage) tellRefusals() {
+	for _, e := range s.all {
+		for _, what := range e.refusals() {
+			s.refused = append(s.refused, fmt.Sprintf("%s: %s: %s", s.name(), e, what))
+			s.tell("%s", s.say.paint.warn(fmt.Sprintf("the CUDA driver has refused %s something: %s", e.spec.name, what)))
+		}
+	}
+}
+
 // tellMemory says at the start where the blocks are, and what is replaced.
 func (n *narrator) tellMemory(c *Config) {
 	if !c.onDevices() {

@@ -154,11 +154,25 @@ func (e *engine) complaint() string {
 	if said == "" {
 		return ""
 	}
-	said = said[strings.LastIndexByte(said, '\n')+1:]
-	if _, what, ok := strings.Cut(said, ` what="`); ok { // a record of kvlease's log: the rest of it is known here
-		said, _, _ = strings.Cut(what, `" remedy="`)
+	return "; its log says: " + whatOf(said[strings.LastIndexByte(said, '\n')+1:])
+}
+
+// whatOf is the text of a record of kvlease's log: the rest of it is known here.
+func whatOf(line string) string {
+	if _, what, ok := strings.Cut(line, ` what="`); ok {
+		line, _, _ = strings.Cut(what, `" remedy="`)
 	}
-	return "; its log says: " + said
+	return line
+}
+
+// refusals are what a CUDA driver has refused the engine lately, by its log.
+func (e *engine) refusals() (list []string) {
+	for line := range strings.Lines(e.stderr.String()) {
+		if strings.Contains(line, "CUDA_ERROR_") {
+			list = append(list, whatOf(strings.TrimSpace(line)))
+		}
+	}
+	return list
 }
 
 // send gives commands without waiting for answers; the numbers of the answers come back.

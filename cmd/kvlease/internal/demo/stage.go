@@ -40,6 +40,7 @@ type stage struct {
 	stopped  time.Duration   // how long the scene itself kept an engine from running
 	start    uint64          // CLOCK_BOOTTIME in ns, zero of the picture
 	promises []Promise
+	refused  []string // by CUDA drivers
 	picture  timeline.Run
 	lanes    [2][]timeline.Lane // of P and D: the process that takes requests, then its ranks
 }
@@ -109,6 +110,7 @@ func (s *stage) perform() (err error) {
 	}
 	defer s.close()
 	err = s.scene.play(s)
+	s.tellRefusals()
 	if broken := s.broken(); broken != nil {
 		s.promises = nil // an engine whose core is broken keeps none, and the reason is the thing to tell
 		return broken
