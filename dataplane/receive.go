@@ -208,8 +208,7 @@ func (p *Plane) idsOn(left int, now clock.Instant) int {
 		n, more := p.msg.ids.Fill(p.ids[:])
 		left -= len(p.ids)
 		p.Counters.BeatsReceived += uint64(n)
-		p.Leases.RenewIDs(p.ids[:n], p.msg.agent, now, p.outcomes[:n])
-		p.countNamed(n)
+		p.Counters.BeatsApplied += uint64(p.Leases.RenewIDs(p.ids[:n], p.msg.agent, now, nil))
 		if !more {
 			p.idsEnd(now)
 			break

@@ -25,7 +25,10 @@ func TestALongBatchTellsTheOutcomeOfEachEntryAtItsPlace(t *testing.T) {
 	}
 	native, stock := make([]Outcome, n), make([]Outcome, n)
 	r.t.RenewEntries(entries, engineD, r.now, native)
-	r.t.RenewIDs(ids, agentD, r.now, stock)
+	named := r.t.RenewIDs(ids, agentD, r.now, stock)
+	if others := r.t.RenewIDs([][]byte{[]byte("nobody's")}, agentD, r.now, nil); named != n-n/7 || others != 0 {
+		t.Errorf("%d of %d ids named a lease, and %d of one that is no id", named, n, others)
+	}
 	for i := range n {
 		wantN, wantS := Applied, Applied
 		if i%7 == 3 {

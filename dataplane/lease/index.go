@@ -44,8 +44,11 @@ func (x *index) home(tag uint64) int {
 
 // find gives the position of tag, or -1. How far it is from home differs by chance, and a processor that guesses it wrongly
 // loses more than the few steps that nearly all need, which are therefore made without a branch.
-func (x *index) find(tag uint64) int {
-	i, e := x.home(tag), x.entries
+func (x *index) find(tag uint64) int { return x.findFrom(x.home(tag), tag) }
+
+// findFrom is find for who has the tag's home at hand.
+func (x *index) findFrom(i int, tag uint64) int {
+	e := x.entries
 	_, larger := bits.Sub64(tag, e[i].tag, 0)
 	i += int(larger)
 	_, larger = bits.Sub64(tag, e[i].tag, 0)

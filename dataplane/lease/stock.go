@@ -12,15 +12,15 @@ import (
 const batchMax = 64
 
 // RenewIDs applies the ids of one stock heartbeat of an agent: each deadline = max(deadline, now + extension) (L1). out, if not nil,
-// takes an outcome per id. Ids are looked up side by side, so that their cache misses overlap: among a million leases that is several
-// times cheaper per id than one after the other.
-func (t *Table) RenewIDs(ids [][]byte, agent []byte, now clock.Instant, out []Outcome) {
+// takes an outcome per id; named is how many were Applied or Kept. Ids are looked up side by side, so that their cache misses overlap:
+// among a million leases that is several times cheaper per id than one after the other.
+func (t *Table) RenewIDs(ids [][]byte, agent []byte, now clock.Instant, out []Outcome) (named int) {
 	if !t.cfg.StockPeers {
 		t.Counters.StockIgnored += uint64(len(ids))
 		for i := range out {
 			out[i] = Ignored
 		}
-		return
+		return 0
 	}
 	var tags [batchMax]uint64
 	var at [batchMax]int32
@@ -28,27 +28,13 @@ func (t *Table) RenewIDs(ids [][]byte, agent []byte, now clock.Instant, out []Ou
 	du, us := units(now.Add(t.cfg.Extension)), t.deadlineUs(now)
 	for len(ids) > 0 {
 		n := min(len(ids), batchMax)
-		for i, id := range ids[:n] {
-			tags[i] = t.tag(id)
-		}
-		// Short loops that wait for nothing: the processor sees many of their misses at once.
-		var touched uint64
-		for _, tag := range tags[:n] {
-			touched ^= t.index.entries[t.index.home(tag)].tag
-		}
-		for i, tag := range tags[:n] {
-			at[i] = int32(t.index.find(tag))
-		}
-		for _, p := range at[:n] {
-			touched ^= t.mem.Rows[t.index.entries[max(p, 0)].word&slotMask].GenBeats
-		}
-		t.touched = touched
-		for i := range n {
+		t.lookUp(ids[:n], tags[:n], at[:n])
+		for i, x := range at[:n] {
 			var o Outcome
-			if x := int(at[i]); x < 0 {
+			if x < 0 {
 				o = t.missing(tags[i], &t.Counters.LateRenew, &t.Counters.UnknownRenew)
-			} else {
-				o = t.renewAt(x, &p, now, du, us, &run)
+			} else if o = t.renewAt(int(x), &p, now, du, us, &run); o == Applied || o == Kept {
+				named++
 			}
 			if i < len(out) {
 				out[i] = o
@@ -58,6 +44,29 @@ func (t *Table) RenewIDs(ids [][]byte, agent []byte, now clock.Instant, out []Ou
 		out = out[min(n, len(out)):]
 	}
 	t.heard(&p, &run, now)
+	return named
+}
+
+// lookUp writes tags and index entries of ids, -1 for those that are not there. Short loops that wait for nothing: the processor sees many of their
+// misses at once. They are a function of their own since beside the rest of RenewIDs the compiler finds them no registers.
+func (t *Table) lookUp(ids [][]byte, tags []uint64, at []int32) {
+	tags, at = tags[:len(ids)], at[:len(ids)]
+	for i, id := range ids {
+		tags[i] = t.tag(id)
+	}
+	var touched uint64
+	for i, tag := range tags {
+		home := t.index.home(tag)
+		touched ^= t.index.entries[home].tag
+		at[i] = int32(home)
+	}
+	for i, home := range at {
+		at[i] = int32(t.index.findFrom(int(home), tags[i]))
+	}
+	for _, p := range at {
+		touched ^= t.mem.Rows[t.index.entries[max(p, 0)].word&slotMask].GenBeats
+	}
+	t.touched = touched
 }
 
 // TryID is RenewIDs for one text that may be an id: nothing is counted if it is none. It is for runs of elements that a
