@@ -170,7 +170,7 @@ bench-python: python ## the hooks from Python beside ctypes and vLLM's own hook
 bench-vllm: vllm-wheel ## the connector in vLLM's classes and real engines, vLLM's own and kvlease's in turn; QUICK=1 for a short one
 	tests/vllm/classes/deps.sh .deps/vllm-0.33
 	KVLEASE_PYTHONPATH=$(BUILT)/vllm/wheel KVLEASE_VLLM_OUT=$(BUILT)/vllm \
-		$(PYTHON) bench/run.py --only passes,engines --save vllm- $(if $(QUICK),--quick,--readme)
+		$(PYTHON) bench/run.py --only passes,engines,meet --save vllm- $(if $(QUICK),--quick,--readme)
 
 .PHONY: models
 models: ## the protocol's models (spin) and the edges between threads, every variant; writes docs/models.md; about 5 minutes

@@ -240,6 +240,8 @@ def inside():
         row("P: heartbeats of a stock decoder applied in a second of CPU time, 1,000 leases", "P.beats", unit="/s", more=True),
         row("P: completions of a stock decoder applied in a second of CPU time, with the blocks given back", "P.completions", unit="/s", more=True),
     ]
+    out.append(Row("meet", "whole handshake with an engine of 1,024 blocks: named → asked over TCP, checked, loaded, connected", "meet.ours", US,
+                   peers=[("vLLM", "_nixl_handshake", "meet.stock", US)]))
     beside = [("vLLM", "0.32, NIXL's progress thread calmed to 1 ms", "stock"), ("vLLM as it ships", "", "spins"), ("kvlease inline", "", "inline"),
               ("no connector", "no leases", "none")]
     for key, words, unit, goal in (("cpu", "share of a core", "%", {"limit": 2.0, "target": "≤ 2 %"}), ("switches", "voluntary context switches", "/s", {})):

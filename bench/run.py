@@ -4,7 +4,7 @@
 usage: run.py [--quick] [--only SECTION,...] [--rounds N] [--calm SECONDS] [--readme] [--save NAME]
 
   --quick    few rounds and the smaller sizes: shows that all of it runs, not how fast it is
-  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, ranks, tcp, first, wire, guest, memory, sites, scrape; and passes, engines, which need make deps-vllm
+  --only     some of: ring, hook, python, lease, idle, latency, kill, reads, ranks, tcp, first, wire, guest, memory, sites, scrape; and passes, engines, meet, which need make deps-vllm
   --rounds   7 unless said; the latencies and the kill take as many as fit beside them
   --calm     wait before a round while others use the machine, so many seconds in all at most
   --readme   put the table into bench/README.md and its picture into docs, too
@@ -313,6 +313,13 @@ class Bench:
         programs = [Once(python, "bench/vllm/idle.py", kind, f"idle-{kind}", 100, windows, seconds) for kind in ("stock", "pump", "inline", "spins", "none")]
         turns(programs[:2] if self.quick else programs, 1 if self.quick else 2, self.samples, self.calm)
 
+    def meet(self):
+        """Handshakes of vLLM's own connector and of kvlease's in one pair of processes."""
+        package = os.environ.get("KVLEASE_PYTHONPATH", str(ROOT / "build" / "vllm" / "wheel"))
+        python = ROOT / ".deps" / "vllm" / "venv" / "bin" / "python"
+        program = Once("env", f"PYTHONPATH={package}", f"KVLEASE_VLLM_PYTHON={ROOT / '.deps' / 'vllm-0.33'}", python, "bench/vllm/handshake.py", timeout=600)
+        turns([program], 1 if self.quick else 3, self.samples, self.calm)
+
     def memory(self):
         text = run(["go", "test", "-count=1", "-v", "-run", "TestAMillionLeasesStayWithin256MiB", "./dataplane/core"], 300)
         m = re.search(r"a lease: (\d+) bytes opened, (\d+) granted, (\d+) with every end waiting", text)
@@ -323,7 +330,7 @@ class Bench:
 
 
 SECTIONS = ["ring", "hook", "python", "lease", "idle", "latency", "kill", "reads", "ranks", "tcp", "first", "wire", "guest", "memory", "sites", "scrape"]
-INSIDE = ["passes", "engines"]  # inside vLLM, with what `make deps-vllm` installs
+INSIDE = ["passes", "engines", "meet"]  # inside vLLM, with what `make deps-vllm` installs
 TABLES = {"vllm": INSIDE, "seeing": ["sites", "scrape"]}  # of bench/README.md, beside the one of all
 TITLES = {"table": "kvlease beside its peers", "vllm": "kvlease inside vLLM", "seeing": "What it costs to be seen"}  # of their pictures
 
