@@ -166,3 +166,22 @@ func TestAZeroThatWasAskedForIsNotTheDefault(t *testing.T) {
 		t.Errorf("stock_linger is handed on as %v", l.StockLinger)
 	}
 }
+
+// The pump's posts hold up nobody's pass, so its lists go out whole.
+func TestOnlyInlineStepsHaveABudgetForPosts(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		`{}`:                                   time.Millisecond,
+		`{"post_budget":0.002}`:                2 * time.Millisecond,
+		`{"post_budget":0}`:                    0,
+		`{"drive":"pump"}`:                     0,
+		`{"drive":"pump","post_budget":0.002}`: 0,
+	} {
+		c, err := ParseConfig([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.readConfig().PostBudget; got != want {
+			t.Errorf("%s: a step posts for %v, want %v", text, got, want)
+		}
+	}
+}
