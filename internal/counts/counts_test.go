@@ -184,7 +184,7 @@ func TestAHotFunctionThatGotSlowerFails(t *testing.T) {
 		}
 		return &File{Tools: r.Tools(), Counts: n}
 	}
-	const line = "func (t *Table) RenewIDs(ids [][]byte, agent []byte, now clock.Instant, out []Outcome) {\n"
+	const line = "func (t *Table) RenewIDs(ids [][]byte, agent []byte, now clock.Instant, out []Outcome) (named int) {\n"
 	overlay, err := mutate.Overlay(root, t.TempDir(), mutate.Change{
 		File: "dataplane/lease/stock.go", Old: line, New: line + "\tfor _, id := range ids {\n\t\tt.touched ^= t.tag(id)\n\t}\n",
 	})
