@@ -77,6 +77,7 @@ func (l *Link) tell(now clock.Instant) {
 	if !l.hostLost {
 		l.tellAgain()
 		l.tellReaders()
+		l.tellTroubles(now)
 		l.tellMap()
 		l.tellState()
 	}

@@ -84,7 +84,7 @@ type Gauges struct {
 	RunsLeft                   int // chunks of 32
 	LongIDsLeft, LongRemotes   int
 	RanksUp, RanksLost, Behind int
-	Engines, Failing           int    // engines that are known; of these, that are not up on all ranks for an interval
+	Engines, Failing           int    // engines that are known; of these, that are not up on all ranks, or fail on one, for an interval
 	FailingLong                int    // for one lease duration, and requests are tracked there, or were in its trouble: two minutes and a lease duration ago at most
 	FailingUnused              int    // for one lease duration, and nobody misses them
 	FailingMs                  uint64 // the longest of all

@@ -18,6 +18,8 @@ type engine struct {
 	died     bool           // that boot: the ranks are told that there are no maps
 	need     uint64         // ranks of ours that have still to be told them
 	up       uint64         // ranks of ours that are connected to it
+	fails    uint64         // ranks of ours where it fails
+	failsAt  clock.Instant  // since when it fails on one of them or another
 	isUp     bool           // EvEngineUp was said, or waits
 	offAt    clock.Instant  // since when it is not up
 	missedAt clock.Instant  // when a request was lost, given up in trouble, or could not be read here last; 0: none was

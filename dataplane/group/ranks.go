@@ -201,6 +201,12 @@ func (g *Group) hear(r *rank, tag uint32, rec []byte, now clock.Instant) bool {
 			g.wires.Heard(h.Reader, h.Epoch, h.Nonce)
 		}
 		return ok
+	case record.TagTrouble:
+		t, ok := record.AsTrouble(rec)
+		if ok {
+			g.troubleOn(r, t)
+		}
+		return ok
 	case record.TagBlob:
 		b, piece, ok := record.AsBlob(rec)
 		if ok && b.Kind == record.BlobOwn {

@@ -86,8 +86,8 @@ func (g *Group) ShowEngine(i int, v *heartbeat.EngineShown) bool {
 	case e.breaks > 0:
 		v.State = heartbeat.Broken
 	}
-	if off := g.now.Sub(e.offAt); !e.isUp && !g.asleep() && off >= g.cfg.Duration/6 {
-		v.Failing, v.FailingFor, v.Wanted = true, off, heartbeat.Wanted(v.Tracked, e.missedAt, g.now, g.cfg.Duration)
+	if at := g.trouble(e); at != 0 && !g.asleep() && g.now.Sub(at) >= g.cfg.Duration/6 {
+		v.Failing, v.FailingFor, v.Wanted = true, g.now.Sub(at), heartbeat.Wanted(v.Tracked, e.missedAt, g.now, g.cfg.Duration)
 	}
 	return true
 }

@@ -219,7 +219,7 @@ func (g *Group) settle(u uint32, t *track) {
 	}
 	if _, e := g.placeOf(t.req.Engine); e != nil {
 		e.tracked--
-		if t.withdrew == e.withdrew && heartbeat.Missed(t.said&saidRead != 0, t.status, !e.isUp) {
+		if t.withdrew == e.withdrew && heartbeat.Missed(t.said&saidRead != 0, t.status, g.trouble(e) != 0) {
 			e.missedAt = g.now
 		}
 		if t.req.ExpiresNs != 0 {

@@ -140,6 +140,7 @@ func (t *Tracker) adopt(i, use uint32) {
 }
 
 func (t *Tracker) setState(i uint32, s State) {
+	t.mended++
 	e := &t.engines[i]
 	*t.stateGauge(e.state)--
 	if e.state != s {

@@ -66,6 +66,22 @@ func (e *engine) trouble() clock.Instant {
 	return since
 }
 
+// Trouble is since when an engine fails, as its failing gauges count it; 0: it does not, or is not known. Stepping thread.
+func (t *Tracker) Trouble(engine uint64) clock.Instant {
+	i := t.engineOf(engine)
+	if i == none {
+		return 0
+	}
+	since, failing := t.failingSince(&t.engines[i])
+	if !failing {
+		return 0
+	}
+	return since
+}
+
+// Mended grows when an engine may be out of its trouble, with requests or without. Stepping thread.
+func (t *Tracker) Mended() uint64 { return t.mended }
+
 // failingSince is when an engine's trouble began; false: it has none that lasts. An engine that is not connected, or not heard, has
 // an interval to mend it. While we sleep none has: it is we who reach nobody.
 func (t *Tracker) failingSince(e *engine) (since clock.Instant, failing bool) {

@@ -116,6 +116,7 @@ func (t *Tracker) broken(i, k uint32, now clock.Instant) {
 
 // heard takes the end of a one-sided read: everything that was sent before it was posted, up to mark, has been taken in.
 func (t *Tracker) heard(i, k uint32, mark uint64) {
+	t.mended++
 	e := &t.engines[i]
 	if e.state != Connected {
 		return // of a connection that is no more

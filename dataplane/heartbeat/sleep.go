@@ -23,6 +23,7 @@ func (t *Tracker) Sleep(now clock.Instant) {
 	}
 	t.endReads(now)
 	t.asleep = true
+	t.mended++
 	for i := range t.engines {
 		e := &t.engines[i]
 		for n := 0; n < sleepSends && e.owedN > 0 && e.state == Connected; n++ {

@@ -69,7 +69,8 @@ type Tracker struct {
 	why  log.Kind     // why the read that is about to be ended is, if its status does not say it
 	ev   record.Event // the event under construction: a local one would be moved to the heap
 
-	places      int // of engines, used so far
+	places      int    // of engines, used so far
+	mended      uint64 // grows when an engine may be out of its trouble
 	counters    Counters
 	times       Times
 	gauges      Gauges

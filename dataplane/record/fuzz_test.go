@@ -69,6 +69,9 @@ func FuzzRecords(f *testing.F) {
 		if v, ok := AsReaderHeard(from); ok {
 			same("reader heard", ReaderHeardLen, func(b []byte) { PutReaderHeard(b, v) })
 		}
+		if v, ok := AsTrouble(from); ok {
+			same("trouble", TroubleLen, func(b []byte) { PutTrouble(b, v) })
+		}
 		if v, ok := AsReaderDead(from); ok {
 			same("reader dead", ReaderDeadLen, func(b []byte) { PutReaderDead(b, v) })
 		}

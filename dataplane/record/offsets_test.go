@@ -47,6 +47,7 @@ func goLayout() []field {
 		po Poison
 		rd ReaderDead
 		rh ReaderHeard
+		tr Trouble
 		rs RankState
 	)
 	return []field{
@@ -107,6 +108,7 @@ func goLayout() []field {
 		{"rec_reader_dead", 0, unsafe.Sizeof(rd)}, {"rec_reader_dead.reader", unsafe.Offsetof(rd.Reader), 8}, {"rec_reader_dead.epoch", unsafe.Offsetof(rd.Epoch), 8},
 		{"rec_reader_heard", 0, unsafe.Sizeof(rh)}, {"rec_reader_heard.reader", unsafe.Offsetof(rh.Reader), 8}, {"rec_reader_heard.epoch", unsafe.Offsetof(rh.Epoch), 8},
 		{"rec_reader_heard.nonce", unsafe.Offsetof(rh.Nonce), 16}, {"rec_reader_heard.left", unsafe.Offsetof(rh.Left), 4}, {"rec_reader_heard.zero", unsafe.Offsetof(rh.Zero), 4},
+		{"rec_trouble", 0, unsafe.Sizeof(tr)}, {"rec_trouble.engine", unsafe.Offsetof(tr.Engine), 8}, {"rec_trouble.for_ns", unsafe.Offsetof(tr.ForNs), 8},
 		{"rec_rank_state", 0, unsafe.Sizeof(rs)}, {"rec_rank_state.flags", unsafe.Offsetof(rs.Flags), 4}, {"rec_rank_state.held", unsafe.Offsetof(rs.Held), 4},
 		{"rec_rank_state.tracked", unsafe.Offsetof(rs.Tracked), 4}, {"rec_rank_state.reads", unsafe.Offsetof(rs.Reads), 4},
 		{"rec_rank_state.era", unsafe.Offsetof(rs.Era), 8}, {"rec_rank_state.incarnation", unsafe.Offsetof(rs.Incarnation), 8},
@@ -125,7 +127,7 @@ var goConstants = []struct {
 	{"KVL_REC_PRESSURE", TagPressure}, {"KVL_REC_TRACK", TagTrack}, {"KVL_REC_UNTRACK", TagUntrack}, {"KVL_REC_REJECT", TagReject},
 	{"KVL_REC_READ", TagRead}, {"KVL_REC_ENGINE", TagEngine}, {"KVL_REC_ENGINE_GONE", TagEngineGone}, {"KVL_REC_BLOB", TagBlob},
 	{"KVL_REC_PAUSE", TagPause}, {"KVL_REC_ERA", TagEra}, {"KVL_REC_FULL", TagFull}, {"KVL_REC_DRAIN", TagDrain}, {"KVL_REC_POISON", TagPoison},
-	{"KVL_REC_READER_DEAD", TagReaderDead}, {"KVL_REC_READER_HEARD", TagReaderHeard}, {"KVL_REC_EVENT", TagEvent}, {"KVL_REC_RETIRED", TagRetired}, {"KVL_REC_STATE", TagState},
+	{"KVL_REC_READER_DEAD", TagReaderDead}, {"KVL_REC_READER_HEARD", TagReaderHeard}, {"KVL_REC_EVENT", TagEvent}, {"KVL_REC_RETIRED", TagRetired}, {"KVL_REC_STATE", TagState}, {"KVL_REC_TROUBLE", TagTrouble},
 	{"KVL_BLOB_PEER", BlobPeer}, {"KVL_BLOB_OWN", BlobOwn}, {"KVL_BLOB_PIECE_MAX", BlobPieceMax}, {"KVL_FULL_START", FullStart},
 	{"KVL_FULL_END", FullEnd}, {"KVL_RS_REGISTERED", RankRegistered}, {"KVL_RS_POISONED", RankPoisoned}, {"KVL_RS_DRAINED", RankDrained},
 	{"KVL_READ_RUNS_MAX", RunsMax}, {"KVL_ID_MAX", IDMax}, {"KVL_LAYOUT_VERSION", LayoutVersion},

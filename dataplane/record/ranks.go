@@ -79,6 +79,12 @@ type ReaderHeard struct {
 	Zero   uint32
 }
 
+// Trouble is how a rank finds a remote engine, told when it changes: a connection may stand and nothing be heard over it.
+type Trouble struct {
+	Engine uint64
+	ForNs  uint64 // it fails for so long (heartbeat.Tracker.Trouble); 0: it does not, or no longer
+}
+
 // RankState is what a rank tells about itself when a flag or number has changed; the counts are gauges of its last step.
 type RankState struct {
 	Flags         uint32

@@ -13,6 +13,7 @@ const (
 	DrainLen       = int(unsafe.Sizeof(Drain{}))
 	PoisonLen      = int(unsafe.Sizeof(Poison{}))
 	ReaderHeardLen = int(unsafe.Sizeof(ReaderHeard{}))
+	TroubleLen     = int(unsafe.Sizeof(Trouble{}))
 	ReaderDeadLen  = int(unsafe.Sizeof(ReaderDead{}))
 	RankStateLen   = int(unsafe.Sizeof(RankState{}))
 )
@@ -118,6 +119,12 @@ func AsReaderHeard(rec []byte) (ReaderHeard, bool) { return head[ReaderHeard](re
 
 // PutReaderHeard writes READER_HEARD.
 func PutReaderHeard(rec []byte, h ReaderHeard) { putHead(rec, h) }
+
+// AsTrouble views TROUBLE.
+func AsTrouble(rec []byte) (Trouble, bool) { return head[Trouble](rec) }
+
+// PutTrouble writes TROUBLE.
+func PutTrouble(rec []byte, t Trouble) { putHead(rec, t) }
 
 // AsRankEvent views EVENT, an Event of one rank. AsEvent is for our own rings, whose records have their length.
 func AsRankEvent(rec []byte) (Event, bool) { return head[Event](rec) }

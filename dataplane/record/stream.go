@@ -26,6 +26,7 @@ const (
 	TagRetired     = 65 // rank -> host: nothing is left of a tracked request here
 	TagReaderHeard = 67 // rank -> host: a reader has said who its death wire is, or that it leaves
 	TagState       = 66 // rank -> host: registered or not
+	TagTrouble     = 68 // rank -> host: how it finds a remote engine
 )
 
 // IDMax is the longest request id in bytes; RunsMax the most runs of one read part (4 KiB record).

@@ -130,7 +130,8 @@ enum {
 	KVL_REC_EVENT = 64,       /* rank -> host: a kvl_event_t, of this rank alone */
 	KVL_REC_RETIRED = 65,     /* rank -> host: nothing is left of a tracked request here */
 	KVL_REC_READER_HEARD = 67, /* rank -> host: a reader has said who its death wire is, or that it leaves */
-	KVL_REC_STATE = 66        /* rank -> host: registered or not, counters */
+	KVL_REC_STATE = 66,       /* rank -> host: registered or not, counters */
+	KVL_REC_TROUBLE = 68      /* rank -> host: how it finds a remote engine */
 };
 
 typedef struct kvl_rec_expect { /* then id */
@@ -264,6 +265,11 @@ typedef struct kvl_rec_reader_heard {
 	uint32_t zero;
 } kvl_rec_reader_heard_t;
 
+typedef struct kvl_rec_trouble {
+	uint64_t engine;
+	uint64_t for_ns; /* it fails for so long; 0: it does not, or no longer */
+} kvl_rec_trouble_t;
+
 typedef struct kvl_rec_rank_state { /* sent when a word changed; counts are gauges of the rank's last step */
 	uint32_t flags; /* KVL_RS_* */
 	uint32_t held;  /* leases expected or held */
@@ -335,6 +341,7 @@ KVL_ASSERT(sizeof(kvl_rec_era_t) == 40);
 KVL_ASSERT(sizeof(kvl_rec_full_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_reader_dead_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_reader_heard_t) == 40);
+KVL_ASSERT(sizeof(kvl_rec_trouble_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_rank_state_t) == 48);
 KVL_ASSERT(sizeof(kvl_core_sizes_t) == 64);
 KVL_ASSERT(sizeof(kvl_core_args_t) == 120);
