@@ -39,6 +39,7 @@ const (
 	EndUntold
 	TracksFull
 	RunsFull
+	TransfersFailHere
 	HeartbeatsMuted
 	LeaseUnread
 	LeaseExpired
@@ -55,7 +56,6 @@ const (
 	MessageMalformed
 	MessageUnknown
 	MessagesTooLong
-	TransfersFailHere
 	StockIgnored
 	PushRegistration
 	SubmissionsBad

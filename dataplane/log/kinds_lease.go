@@ -77,11 +77,6 @@ var leaseDefs = map[Kind]Def{
 		"{messages} [message was|messages were] longer than parse_max, and dropped unread",
 		"raise parse_max, or see who sends them",
 	},
-	TransfersFailHere: {
-		"transfers_fail_here", Warning, [2]string{"times"},
-		"{times} [transfer|transfers] of data, rows or fences failed for a reason of this side: its memory, its device, or what it asked the transport",
-		"look at what the transport has written to stderr and, with device memory, at dmesg for NVRM lines; if it goes on, unregister the memory and register it again",
-	},
 	StockIgnored: {
 		"stock_ignored", Warning, [2]string{},
 		"it does not speak kvlease, and stock_peers is off: nothing that it says counts, and its leases expire",

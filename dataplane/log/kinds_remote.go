@@ -172,6 +172,11 @@ var remoteDefs = map[Kind]Def{
 		"{reads} [read|reads] failed for want of room for [its|their] runs of blocks",
 		"raise read_runs_max",
 	},
+	TransfersFailHere: {
+		"transfers_fail_here", Warning, [2]string{"times"},
+		"{times} [transfer|transfers] of data, rows or fences failed for a reason of this side: its memory, its device, or what it asked the transport",
+		"look at what the transport has written to stderr and, with device memory, at dmesg for NVRM lines; if it goes on, unregister the memory and register it again",
+	},
 	HeartbeatsMuted: {
 		"heartbeats_muted", Warning, [2]string{"since_ns"},
 		"the forward loop has not passed for {since_ns}: no heartbeats leave until it does, and leases at others expire",
