@@ -85,7 +85,7 @@ func (c *demoCmd) Run(w *world) error {
 	defer picture.Close()
 	nameParts()
 	cfg := demo.Config{Programs: programs, Lease: c.Lease, Pass: c.PassTime, Scenes: c.Only, Version: version, Memory: c.Memory, Device: demo.Device{Of: gpus}}
-	scripted := os.Getenv("KVL_FAKE_CUDA")
+	script := os.Getenv("KVL_FAKE_CUDA") // the user's: onDevice puts its own before it
 	end, err := c.onDevice(&cfg)
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (c *demoCmd) Run(w *world) error {
 	if err := result.Verdict(); err != nil {
 		return err
 	}
-	return missed(scripted, result)
+	return missed(script, result)
 }
 
 // programs finds the two C programs and this one.
