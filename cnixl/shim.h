@@ -21,7 +21,7 @@ enum {
 };
 
 /* Status of a read, as in package transport. */
-enum { KVLX_PENDING = 0, KVLX_DONE = 1, KVLX_FAILED = 2, KVLX_FAILED_HERE = 3 }; /* as transport.Status */
+enum { KVLX_PENDING = 0, KVLX_DONE = 1, KVLX_FAILED = 2, KVLX_FAILED_HERE = 3 };
 
 enum {
 	KVLX_NAME_MAX = 255, /* bytes of an agent's name */
@@ -60,7 +60,7 @@ typedef struct {
 	uint64_t status_agent;  /* statuses of the agent layer that say nothing about a transfer: the read stays pending */
 	uint64_t notifs_broken; /* notifications that NIXL listed and then could not give */
 	uint64_t polls_failed;  /* get_notifs that NIXL refused */
-	uint64_t posts_partly;  /* posts of several descriptors that failed: reported as a failed read, since some may land */
+	uint64_t posts_partly;  /* posts that failed and may have begun: reported as a failed read, since some of it may land */
 	uint64_t maps_merged;   /* polls that found every map of the backlog in use */
 } kvlx_counters_t;
 
