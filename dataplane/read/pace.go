@@ -27,8 +27,8 @@ const (
 )
 
 const (
-	timedLeast = 20       // a part that should take less than this part of the budget is not timed
-	leftLeast  = 8        // a step that has less than this part of its budget left begins no further part
+	timedLeast = 20       // a part that should take less than 1/20 of the budget is not timed
+	leftLeast  = 8        // a step with less than 1/8 of its budget left begins no further part
 	cutLeast   = 64 << 10 // a descriptor is cut into pieces of no less
 	cutUnit    = 4 << 10  // and at multiples of a page
 )
@@ -69,8 +69,8 @@ func (p *pace) costNs(descs int, bytes uint64) float64 {
 
 // learn takes what a list has taken. The error goes to descriptors and bytes by their shares of what was expected: a list of few
 // long ones says little about descriptors. What took longer is believed at once, what took less by a quarter: a run of
-// equal lists comes down to its cost from above, and one of which some take twice as long (TCP, where the kernel's work comes in bursts) stays
-// near those.
+// equal lists comes down to its cost from above, and one of which some take twice as long (TCP, where the kernel's work
+// comes in bursts) stays near those.
 func (p *pace) learn(descs int, bytes uint64, took time.Duration) {
 	expected := p.costNs(descs, bytes)
 	off := min((float64(took)-expected)/expected, 7) // a thread that was held up is no peer that is slow
@@ -84,38 +84,38 @@ func (p *pace) learn(descs int, bytes uint64, took time.Duration) {
 	p.byteNs = min(max(p.byteNs*(1+float64(byByte*off)), byteNsLeast), byteNsMost)
 }
 
-// purse is what one part may take.
-type purse struct {
+// allowance is what one part may take.
+type allowance struct {
 	leftNs float64
 	must   bool // something, whatever it costs
 	pace   pace
 }
 
 // take reports how many bytes of a descriptor the part still takes, 0 if none.
-func (p *purse) take(bytes uint64) uint64 {
-	cost := p.pace.costNs(1, bytes)
-	if cost > p.leftNs {
-		room := uint64(max(p.leftNs-p.pace.descNs, 0)/p.pace.byteNs) &^ (cutUnit - 1)
+func (a *allowance) take(bytes uint64) uint64 {
+	cost := a.pace.costNs(1, bytes)
+	if cost > a.leftNs {
+		room := uint64(max(a.leftNs-a.pace.descNs, 0)/a.pace.byteNs) &^ (cutUnit - 1)
 		switch {
-		case p.must:
+		case a.must:
 			room = max(room, cutLeast)
 		case room < cutLeast:
 			return 0
 		}
 		bytes = min(bytes, room)
-		cost = p.pace.costNs(1, bytes)
+		cost = a.pace.costNs(1, bytes)
 	}
-	p.leftNs -= cost
-	p.must = false
+	a.leftNs -= cost
+	a.must = false
 	return bytes
 }
 
-// purseFor is what the next part to a peer may take of this step, which posts something in any case.
-func (m *Machine) purseFor(p transport.Peer, share float64) purse {
+// allowanceFor is what the next part to a peer may take of this step, which posts something in any case.
+func (m *Machine) allowanceFor(p transport.Peer, share float64) allowance {
 	if m.cfg.PostBudget == 0 {
-		return purse{leftNs: math.Inf(1)}
+		return allowance{leftNs: math.Inf(1)}
 	}
-	return purse{leftNs: share - partNs, must: !m.posted, pace: *m.paces.of(p)}
+	return allowance{leftNs: share - partNs, must: !m.posted, pace: *m.paces.of(p)}
 }
 
 // timed reports that a part is worth two looks at the clock.
@@ -128,8 +128,8 @@ func (m *Machine) spent() bool {
 	return m.cfg.PostBudget > 0 && m.leftNs < float64(m.cfg.PostBudget)/leftLeast
 }
 
-// pay takes a part that was posted off the step, and learns from it if it was timed.
-func (m *Machine) pay(s *transport.ReadSpec, bytes uint64) {
+// charge takes a part that was posted off the step, and learns from it if it was timed.
+func (m *Machine) charge(s *transport.ReadSpec, bytes uint64) {
 	if m.cfg.PostBudget == 0 {
 		return
 	}

@@ -62,9 +62,10 @@ func (m *Machine) plan(j *job, s *source) (descs uint64) {
 	return descs
 }
 
-// fill makes the next descriptors of a source: as many as out and the purse take, but of one kind of memory only. The caller has
-// seen that there are some. None: the purse takes none, and nothing has changed. The last may be the beginning of one, whose rest is the next part's. It reports their number, bytes and kind.
-func (m *Machine) fill(j *job, s *source, out []transport.Desc, pays purse) (n int, bytes uint64, mem int) {
+// fill makes the next descriptors of a source: as many as out has room for and the allowance covers, of one kind of
+// memory. The caller has seen that there are some. The last may be the beginning of one, whose rest is the next part's. It reports
+// their number, bytes and kind; 0: the allowance covers not one, and nothing has changed.
+func (m *Machine) fill(j *job, s *source, out []transport.Desc, may allowance) (n int, bytes uint64, mem int) {
 	c := &s.cur
 	for s.left[c.mem] == 0 {
 		*c = cursor{mem: c.mem + 1, piece: none}
@@ -73,7 +74,7 @@ func (m *Machine) fill(j *job, s *source, out []transport.Desc, pays purse) (n i
 	if left := s.left[mem]; uint64(len(out)) > left {
 		out = out[:left]
 	}
-	l := list{out: out, pays: pays}
+	l := list{out: out, may: may}
 	for !l.full && l.n < len(out) {
 		p := &s.how.pairs[c.pair]
 		if int(p.mem) != mem {
@@ -105,7 +106,7 @@ type list struct {
 	n     int
 	ended uint64 // of these, but for one whose rest is the next part's
 	bytes uint64
-	pays  purse
+	may   allowance
 	full  bool
 }
 
@@ -115,7 +116,7 @@ func (l *list) add(d transport.Desc, part *uint64) bool {
 		return false
 	}
 	left := d.Len - *part
-	n := l.pays.take(left)
+	n := l.may.take(left)
 	if l.full = n < left; n == 0 {
 		return false
 	}

@@ -131,11 +131,11 @@ func (m *Machine) nextPart(j *job, s *source, others bool) (n int, bytes uint64)
 	if others {
 		descs = descs[:min(m.descsLeft, max(m.cfg.DescsStepMax/4, 1))]
 	}
-	n, bytes, mem := m.fill(j, s, descs, m.purseFor(s.peer, m.leftNs))
+	n, bytes, mem := m.fill(j, s, descs, m.allowanceFor(s.peer, m.leftNs))
 	if quarter := float64(m.cfg.PostBudget) / 4; others && s.leftAll > 0 && m.leftNs > quarter {
 		most := *s
 		*s = before
-		if k, b, of := m.fill(j, s, descs, m.purseFor(s.peer, quarter)); k > 0 {
+		if k, b, of := m.fill(j, s, descs, m.allowanceFor(s.peer, quarter)); k > 0 {
 			n, bytes, mem = k, b, of
 		} else {
 			*s = most
@@ -163,7 +163,7 @@ func (m *Machine) postSource(i, k int32, s, before *source, n int, bytes uint64)
 		m.fail(i, record.ReadFailed, m.blamed(s.peer))
 		return n, false
 	}
-	m.pay(&m.spec, bytes)
+	m.charge(&m.spec, bytes)
 	s.inFlight++
 	j.inFlight++
 	if !j.posted {
