@@ -277,7 +277,8 @@ func (a *Agent) Abandon(p transport.Peer) error {
 	return errorOf(C.kvlx_abandon(a.handle, C.uint32_t(p)))
 }
 
-// Send posts one notification. After the first ErrPeer it answers so without asking NIXL, until Drop and Load.
+// Send posts one notification. After the first ErrPeer it answers so without asking NIXL, until Drop and Load. ErrInvalid: UCX takes no such
+// message, or there is no such peer.
 func (a *Agent) Send(p transport.Peer, msg []byte) error {
 	return errorOf(C.kvlx_send(a.handle, C.uint32_t(p), unsafe.Pointer(unsafe.SliceData(msg)), C.size_t(len(msg))))
 }
@@ -309,7 +310,7 @@ func (a *Agent) Backlog() int { return int(a.backlog) }
 // PostRead starts a read; the descriptors cross once and NIXL's lists are built in C. ErrInvalid: a range that is not
 // registered here or not in the peer's metadata.
 //
-// A post of several descriptors that NIXL refuses may have started some of them: then the handle of a Failed read is returned.
+// A post that NIXL refuses may have started some of its descriptors: then the handle of a Failed read is returned.
 func (a *Agent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	var x C.uint64_t
 	var took C.int64_t
@@ -369,7 +370,7 @@ type Counters struct {
 	StatusAgent  uint64 // looks at a read that got a status of the agent layer; the read stays pending
 	NotifsBroken uint64 // notifications that NIXL listed and could not give
 	PollsFailed  uint64 // polls that NIXL refused
-	PostsPartly  uint64 // posts of several descriptors that NIXL refused
+	PostsPartly  uint64 // posts that NIXL refused, of which something may have begun
 	MapsMerged   uint64 // polls that found the backlog's maps all in use
 }
 

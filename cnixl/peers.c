@@ -294,7 +294,10 @@ int32_t kvlx_send(int32_t handle, uint32_t peer, const void *msg, size_t len)
 	} else if (p != NULL) {
 		int st = a->api->gen_notif(a->agent, p->name, len > 0 ? msg : "", len, NULL);
 		result = KVLX_OK;
-		if (st != NIXL_OK && st != NIXL_IN_PROGRESS) {
+		if (st == NIXL_INVALID_PARAM) { /* UCX's, of the message: nothing of the connection */
+			a->counters.sends_failed++;
+			result = KVLX_INVALID;
+		} else if (st != NIXL_OK && st != NIXL_IN_PROGRESS) {
 			/* Backend error, or NIXL has forgotten the agent after a disconnect: loading again is the probe for life. */
 			p->lost = 1;
 			a->counters.sends_failed++;

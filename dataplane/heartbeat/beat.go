@@ -213,7 +213,7 @@ func (t *Tracker) sendAll(i uint32, beats int, now clock.Instant) (full bool) {
 	return full
 }
 
-// sendTo sends t.buf over one link. On failure that link is broken, or has no room now.
+// sendTo sends t.buf over one link. On failure that link is broken, or does not take it now.
 func (t *Tracker) sendTo(i, k uint32, beats int, now clock.Instant) bool {
 	e := &t.engines[i]
 	l := &e.links[k]
@@ -241,10 +241,10 @@ func (t *Tracker) sendTo(i, k uint32, beats int, now clock.Instant) bool {
 	if e.said.send.Due(now) {
 		t.sayEngine(log.SendFailed, e, uint64(len(t.buf)), 0)
 	}
-	if errors.Is(err, transport.ErrFull) {
-		e.breaks++
-	} else {
+	if errors.Is(err, transport.ErrPeer) {
 		t.broken(i, k, now)
+	} else { // no room, or a reason of this side, which says nothing of the peer
+		e.breaks++
 	}
 	return false
 }

@@ -39,25 +39,30 @@ func TestACutConnectionIsHealedBeforeTheNextHeartbeatIsMissed(t *testing.T) {
 	}
 }
 
+// Nor does one that this side cannot send speak against the peer: its connection stays, and the reads over it.
 func TestASendThatFindsNoRoomIsTriedAgainWithinTheInterval(t *testing.T) {
-	r := newRig(t, nil)
-	o := r.owner("P", false)
-	e := r.connect(o)
-	r.track(e, o, 1, 0)
-	r.run(sec(1), 100*time.Millisecond)
-	before := o.count("renew")
-	for range 3 {
-		r.d.FailNext(loopback.OpSend, transport.ErrFull)
+	for _, refused := range []error{transport.ErrFull, transport.ErrInvalid} {
+		t.Run(refused.Error(), func(t *testing.T) {
+			r := newRig(t, nil)
+			o := r.owner("P", false)
+			e := r.connect(o)
+			r.track(e, o, 1, 0)
+			r.run(sec(1), 100*time.Millisecond)
+			before := o.count("renew")
+			for range 3 {
+				r.d.FailNext(loopback.OpSend, refused)
+			}
+			r.run(sec(7.5), 100*time.Millisecond)
+			c := r.k.Counters()
+			if c.SendFailed != 3 || c.Disconnects != 0 {
+				t.Errorf("%d sends failed, %d disconnects; want 3, 0", c.SendFailed, c.Disconnects)
+			}
+			if n := o.count("renew") - before; n != 1 {
+				t.Errorf("%d heartbeats by 7.5, want the one that was due at 5", n)
+			}
+			r.wantEngine(e, "up")
+		})
 	}
-	r.run(sec(7.5), 100*time.Millisecond)
-	c := r.k.Counters()
-	if c.SendFailed != 3 || c.Disconnects != 0 {
-		t.Errorf("%d sends failed, %d disconnects; want 3, 0", c.SendFailed, c.Disconnects)
-	}
-	if n := o.count("renew") - before; n != 1 {
-		t.Errorf("%d heartbeats by 7.5, want the one that was due at 5", n)
-	}
-	r.wantEngine(e, "up")
 }
 
 func TestHeartbeatsThatFindNoRoomAreTriedAgainAtLeastTwiceAnInterval(t *testing.T) {

@@ -61,7 +61,7 @@ type ReadSpec struct {
 }
 
 // Errors of a transport. ErrPeer after a Send or PostRead means that the connection is gone and Drop + Load is the probe for life. Any other
-// error of PostRead is of what was asked, or of this side's memory and device, and says nothing of the peer.
+// error of the two is of what was asked, or of this side's memory and device, and says nothing of the peer.
 var (
 	ErrUnavailable = errors.New("transport: unavailable")
 	ErrPeer        = errors.New("transport: peer unreachable")
@@ -96,7 +96,8 @@ type Transport interface {
 	// not end. They go on and may land at any time; PollReads and Release go on for their handles. The same blob may be loaded
 	// again at once, as another Peer. Only Done is an end of such a read: Failed may say no more than that it was abandoned.
 	Abandon(Peer) error
-	// Send posts one notification. nil says nothing about its arrival. ErrPeer: disconnected; ErrInvalid: unknown peer.
+	// Send posts one notification. nil says nothing about its arrival. ErrPeer: disconnected; ErrInvalid: unknown peer, or no message that
+	// can be sent.
 	Send(p Peer, msg []byte) error
 	// Poll moves what has arrived into in, as much as fits, and reports how many notifications that were. The rest waits.
 	Poll(in *Inbox) int

@@ -370,21 +370,25 @@ int nixl_capi_load_remote_md(agent_t *a, const void *blob, size_t len, char **na
 	return OK;
 }
 
-int nixl_capi_invalidate_remote_md(agent_t *a, const char *name);
-int nixl_capi_invalidate_remote_md(agent_t *a, const char *name)
+bool forget_remote(agent_t *a, const char *name)
 {
-	SCRIPTED("invalidate_remote_md");
-	int st = NOT_FOUND;
-	pthread_mutex_lock(&lock);
 	for (remote_t **at = &a->remotes; *at != NULL; at = &(*at)->next) {
 		if (strcmp((*at)->name, name) == 0) {
 			remote_t *r = *at;
 			*at = r->next;
 			free_remote(r);
-			st = OK;
-			break;
+			return true;
 		}
 	}
+	return false;
+}
+
+int nixl_capi_invalidate_remote_md(agent_t *a, const char *name);
+int nixl_capi_invalidate_remote_md(agent_t *a, const char *name)
+{
+	SCRIPTED("invalidate_remote_md");
+	pthread_mutex_lock(&lock);
+	int st = forget_remote(a, name) ? OK : NOT_FOUND;
 	pthread_mutex_unlock(&lock);
 	return st;
 }

@@ -45,7 +45,7 @@ typedef struct agent {
 	struct agent *next;
 	char name[NAME];
 	uint64_t epoch;
-	bool dead, stopped, hold, backend, telemetry;
+	bool dead, stopped, hold, choked, backend, telemetry;
 	int32_t sync; /* as nixl_agent_config_t has it */
 	params_t params; /* of its backend */
 	ranges_t ranges;
@@ -85,6 +85,8 @@ agent_t *find_agent(const char *name);
 /* What an agent has loaded under a name, and the living agent behind it; or NULL. */
 remote_t *find_remote(agent_t *a, const char *name);
 agent_t *reach(agent_t *a, const char *name);
+/* Forgets what an agent has loaded under a name; false: nothing. */
+bool forget_remote(agent_t *a, const char *name);
 void push(agent_t *to, const void *name, size_t name_len, const void *body, size_t len);
 void add_range(ranges_t *r, uint64_t addr, uint64_t len, uint64_t device, int mem);
 bool covered(const ranges_t *r, const range_t *x);

@@ -4,6 +4,7 @@
  *   count CALL           returns how often CALL was entered
  *   gate CALL 1|0        CALL waits (at most 20 s) while its gate is closed
  *   hold AGENT 1|0       reads of AGENT stay in progress
+ *   choke AGENT 1|0      posts of AGENT begin and are refused all the same, as where UCX has no memory for the flush behind a get
  *   stop AGENT 1|0       AGENT is a stopped process: reads from it stay in progress
  *   kill AGENT           AGENT died: sends and reads of its peers fail
  *   cut FROM TO          FROM's connection to TO is reset until it is invalidated and loaded again
@@ -105,6 +106,8 @@ static int command(const char *line)
 		return at->telemetry;
 	if (strcmp(word, "hold") == 0) {
 		at->hold = atoi(b) != 0;
+	} else if (strcmp(word, "choke") == 0) {
+		at->choked = atoi(b) != 0;
 	} else if (strcmp(word, "stop") == 0) {
 		at->stopped = atoi(b) != 0;
 	} else if (strcmp(word, "kill") == 0) {

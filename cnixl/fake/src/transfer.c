@@ -173,6 +173,10 @@ int nixl_capi_post_xfer_req(agent_t *a, xfer_t *x, opt_args_t *args)
 	int st = find_remote(a, x->peer) == NULL ? NOT_FOUND : reach(a, x->peer) == NULL ? BACKEND : IN_PROGRESS;
 	x->status = st;
 	x->posted = true;
+	if (st == BACKEND)
+		forget_remote(a, x->peer); /* as the real one, which calls that a disconnect before it is folded */
+	else if (st == IN_PROGRESS && a->choked)
+		st = BACKEND;
 	pthread_mutex_unlock(&lock);
 	return st;
 }
