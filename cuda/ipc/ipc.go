@@ -48,7 +48,8 @@ type Transport struct {
 
 // peer is a loaded agent that has device memory.
 type peer struct {
-	regions []shared // at is where they are here
+	own     bool     // of this very process
+	regions []shared // at is where they are here; 0: not mapped yet
 	opened  []uint64 // mappings that have to be closed
 	open    int      // reads that are not released
 	broken  bool     // the inner transport could not reach it: Drop and Load
@@ -154,6 +155,9 @@ func (t *Transport) Register(regions []transport.Region) error {
 		return err
 	}
 	t.regions = append(t.regions, add...)
+	for _, p := range t.peers {
+		t.mapLate(p)
+	}
 	return nil
 }
 
@@ -256,36 +260,51 @@ func (t *Transport) Load(blob []byte) (transport.Peer, error) {
 		return 0, err
 	}
 	t.peers[id] = p
+	t.mapLate(p) // device memory may have been registered meanwhile
 	return id, nil
 }
 
-// open maps what a peer has told of. Memory of this very process is where it is.
+// open makes a peer of what it has told of, and maps its memory.
 func (t *Transport) open(m *metadata) (*peer, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return nil, transport.ErrClosed
 	}
-	p := &peer{regions: m.regions}
-	for i := range p.regions {
-		r := &p.regions[i]
-		if m.of == t.self {
-			r.at = r.addr
-			continue
-		}
-		if t.ctx == nil { // nothing of ours could be read into
-			r.bytes = 0
-			continue
-		}
-		base, err := t.ctx.OpenShared(r.handle)
-		if err != nil {
-			t.forget(p)
-			return nil, fmt.Errorf("%d bytes of process %d: %w", r.bytes, m.of.process, err)
-		}
-		p.opened = append(p.opened, base)
-		r.at = base + (r.addr - r.base)
+	p := &peer{own: m.of == t.self, regions: m.regions}
+	if err := t.mapIn(p); err != nil {
+		t.forget(p)
+		return nil, fmt.Errorf("process %d: %w", m.of.process, err)
 	}
 	return p, nil
+}
+
+// mapIn maps what of a peer's memory is not yet. Memory of this very process is where it is. Without a context nothing of ours could be read
+// into, and what is loaded before device memory is registered waits for it. Under the lock.
+func (t *Transport) mapIn(p *peer) error {
+	for i := range p.regions {
+		r := &p.regions[i]
+		switch {
+		case r.at != 0:
+		case p.own:
+			r.at = r.addr
+		case t.ctx != nil:
+			base, err := t.ctx.OpenShared(r.handle)
+			if err != nil {
+				return fmt.Errorf("%d bytes: %w", r.bytes, err)
+			}
+			p.opened = append(p.opened, base)
+			r.at = base + (r.addr - r.base)
+		}
+	}
+	return nil
+}
+
+// mapLate is mapIn for a peer that is loaded already: what cannot be mapped has it loaded again, which says why. Under the lock.
+func (t *Transport) mapLate(p *peer) {
+	if t.mapIn(p) != nil {
+		p.broken = true
+	}
 }
 
 // forget closes what was opened of a peer that is not read from. A device that is lost refuses, and there is nothing to keep. Under the lock.

@@ -266,6 +266,68 @@ func TestWhoDiesBeforeItIsToldOfAReadIsNotReadFromAnyMore(t *testing.T) {
 	}
 }
 
+// TestANotificationThatThisSideCannotSendSpeaksAgainstNobody, and the next read of that owner is posted.
+func TestANotificationThatThisSideCannotSendSpeaksAgainstNobody(t *testing.T) {
+	r := newRig(t)
+	addr, blob, _ := owner(t, r)
+	tr, local := newReader(t, r)
+	peer, err := tr.Load(blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := vram(peer, transport.Desc{Local: local, Remote: addr, Len: 8})
+	read.Notif = []byte("read")
+	for sends, want := range map[error]transport.Status{transport.ErrInvalid: transport.FailedHere, nil: transport.Done} {
+		tr.inner.(*wire).sends = sends
+		x, err := tr.PostRead(read)
+		if err != nil || ended(t, tr, x) != want || tr.Release(x) != nil {
+			t.Errorf("a notification with %v: %v, want status %v", sends, err, want)
+		}
+	}
+}
+
+// TestAPeerThatIsLoadedBeforeOurMemoryIsReadIntoIt: an engine may be tracked before there is a device to map its memory into.
+func TestAPeerThatIsLoadedBeforeOurMemoryIsReadIntoIt(t *testing.T) {
+	r := newRig(t)
+	addr, blob, _ := owner(t, r)
+	local := r.alloc(ownerBytes)
+	for opens, want := range map[int]error{0: nil, 1: transport.ErrPeer} { // which open the driver refuses: it is loaded again then
+		tr, err := New(&wire{}, Config{Driver: r.driver, ReadsMax: 1, DescsMax: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer, err := tr.Load(blob)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := vram(peer, transport.Desc{Local: local, Remote: addr + 8, Len: 8})
+		if _, err := tr.PostRead(read); !errors.Is(err, transport.ErrInvalid) {
+			t.Errorf("without memory of ours: %v", err)
+		}
+		if err := r.ctx.Fill(local, 0, ownerBytes); err != nil {
+			t.Fatal(err)
+		}
+		if opens > 0 {
+			r.Do("fail cuIpcOpenMemHandle %d 217", opens)
+		}
+		if err := tr.Register([]transport.Region{{Addr: local, Bytes: ownerBytes, Mem: transport.VRAM}}); err != nil {
+			t.Fatal(err)
+		}
+		x, err := tr.PostRead(read)
+		if !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		} else if err == nil && (ended(t, tr, x) != transport.Done || r.Do("byte %#x", local) != 2 || r.Do("byte %#x", local+8) != 0 || tr.Release(x) != nil) {
+			t.Errorf("bytes %d and %d", r.Do("byte %#x", local), r.Do("byte %#x", local+8))
+		}
+		if err := errors.Join(tr.Drop(peer), tr.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	if opened, closed := r.Do("count cuIpcOpenMemHandle"), r.Do("count cuIpcCloseMemHandle"); opened != 2 || closed != 1 {
+		t.Errorf("opened %d times, one of them in vain, closed %d times", opened, closed)
+	}
+}
+
 // TestAProcessOfTheSameNumberIsAnother: its addresses mean nothing here, and what lies at them here are not its bytes.
 func TestAProcessOfTheSameNumberIsAnother(t *testing.T) {
 	tr, _ := newReader(t, newRig(t))

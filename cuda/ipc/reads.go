@@ -54,10 +54,12 @@ func (t *Transport) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	switch {
 	case t.closed:
 		return 0, transport.ErrClosed
-	case p == nil || spec.LocalMem != spec.RemoteMem || t.ctx == nil || !t.plan(p, spec.Descs):
+	case p == nil || spec.LocalMem != spec.RemoteMem || t.ctx == nil:
 		return 0, transport.ErrInvalid
 	case p.broken:
 		return 0, transport.ErrPeer
+	case !t.plan(p, spec.Descs):
+		return 0, transport.ErrInvalid
 	case len(t.free) == 0:
 		return 0, transport.ErrFull
 	}
@@ -109,7 +111,7 @@ func (t *Transport) plan(p *peer, descs []transport.Desc) bool {
 // find is where a piece of the owner's is in this process.
 func find(regions []shared, device uint32, addr, bytes uint64) (uint64, bool) {
 	for i := range regions {
-		if r := &regions[i]; r.device == device && addr >= r.addr && bytes <= r.bytes && addr-r.addr <= r.bytes-bytes {
+		if r := &regions[i]; r.at != 0 && r.device == device && addr >= r.addr && bytes <= r.bytes && addr-r.addr <= r.bytes-bytes {
 			return r.at + (addr - r.addr), true
 		}
 	}
@@ -194,6 +196,8 @@ func (t *Transport) advance(s *slot) transport.Status {
 		return transport.Pending // it leaves at a later look
 	case errors.Is(err, transport.ErrPeer):
 		s.peer.broken = true
+	case !s.peer.gone: // of this side
+		return transport.FailedHere
 	}
 	return transport.Failed
 }
