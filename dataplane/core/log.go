@@ -41,8 +41,8 @@ type logs struct {
 
 // stuck watches reads that have neither failed nor come to an end.
 type stuck struct {
-	since clock.Instant
-	least int // since then
+	since clock.Instant // 0: none is open
+	least int           // since then
 	pace  log.Pace
 }
 
@@ -147,7 +147,11 @@ func (l *logs) stepped(now clock.Instant) {
 
 // look says how many reads have been open for as long as the transport may take, twice over.
 func (s *stuck) look(l *logs, held int, now clock.Instant) {
-	if held == 0 || s.since == 0 {
+	switch {
+	case held == 0: // what gets stuck from now on is other trouble
+		*s = stuck{}
+		return
+	case s.since == 0:
 		s.since, s.least = now, held
 		return
 	}
@@ -222,6 +226,7 @@ var collectionLong = 10 * time.Millisecond
 var collections struct {
 	sync.Mutex
 	told []uint64
+	seen uint64   // how many of them were long, at the look before of any context
 	pace log.Pace // of Now
 }
 
@@ -272,20 +277,24 @@ func (b *beside) stops(l *logs) {
 	h := b.pause[0].Value.Float64Histogram()
 	collections.Lock()
 	defer collections.Unlock()
-	longest := time.Duration(0)
+	longest, long := time.Duration(0), uint64(0)
 	for i, n := range h.Counts {
-		if l != nil && n != b.slow[i] && (i >= len(collections.told) || n > collections.told[i]) {
-			if least := h.Buckets[i]; !math.IsInf(least, -1) {
-				longest = max(longest, time.Duration(least*1e9))
-			}
+		least := h.Buckets[i]
+		if math.IsInf(least, -1) || time.Duration(least*1e9) < max(collectionLong, 1) {
+			continue
+		}
+		if long += n; l != nil && n != b.slow[i] && (i >= len(collections.told) || n > collections.told[i]) {
+			longest = max(longest, time.Duration(least*1e9))
 		}
 	}
-	if longest > 0 && longest >= collectionLong && log.LevelOf(l.core.cfg.LogLevel) >= log.Warning { // else another context may tell it
-		if !collections.pace.Due(Now()) { // the next line has it
-			return
+	if longest > 0 && log.LevelOf(l.core.cfg.LogLevel) >= log.Warning { // else another context may tell it
+		came, now := long != collections.seen, Now()
+		collections.seen = long
+		if came && !collections.pace.Due(now) || !came && !collections.pace.Kept(now) ||
+			!l.log.Side.Put(log.CollectionLong, l.core.clock(), log.Entry{A: uint64(longest)}) {
+			return // the next line has it
 		}
 		collections.told = append(collections.told[:0], h.Counts...)
-		l.log.Side.Put(log.CollectionLong, l.core.clock(), log.Entry{A: uint64(longest)})
 	}
 	b.slow = append(b.slow[:0], h.Counts...)
 }

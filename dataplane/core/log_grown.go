@@ -14,6 +14,7 @@ type growth struct {
 	pace log.Pace
 	at   []*uint64
 	told uint64  // of their sum
+	seen uint64  // likewise, at the look before
 	most *uint64 // the worst since the line before, which takes it; nil: the kind has none
 }
 
@@ -21,6 +22,7 @@ type growth struct {
 func grows(kind log.Kind, at ...*uint64) growth {
 	g := growth{kind: kind, at: at}
 	g.told = g.sum()
+	g.seen = g.told
 	return g
 }
 
@@ -34,29 +36,31 @@ func (g *growth) sum() (n uint64) {
 // look says what has come.
 func (g *growth) look(to *log.Writer, now clock.Instant) {
 	n := g.sum()
-	if n == g.told || !g.pace.Due(now) {
+	came := n != g.seen
+	if g.seen = n; n == g.told || came && !g.pace.Due(now) || !came && !g.pace.Kept(now) {
 		return
 	}
 	e := log.Entry{A: n - g.told}
 	if g.most != nil {
-		e.B, *g.most = *g.most, 0
+		e.B = *g.most
 	}
-	g.told = n
-	to.Put(g.kind, now, e)
+	if !to.Put(g.kind, now, e) { // the next line has it
+		return
+	}
+	if g.told = n; g.most != nil {
+		*g.most = 0
+	}
 }
 
-// fullness is a table without room, which is said when it comes to that: it may be so again with each place that becomes free.
+// fullness is a table without room. It may be so for long, or again with each place that becomes free.
 type fullness struct {
 	kind log.Kind
 	pace log.Pace
-	full bool
 }
 
 // look takes how many of the places are used.
 func (f *fullness) look(to *log.Writer, used, most int, now clock.Instant) {
-	if full := used >= most; full != f.full {
-		if f.full = full; full && f.pace.Due(now) {
-			to.Put(f.kind, now, log.Entry{A: uint64(most)})
-		}
+	if used >= most && f.pace.Due(now) {
+		to.Put(f.kind, now, log.Entry{A: uint64(most)})
 	}
 }

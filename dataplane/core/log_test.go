@@ -209,7 +209,9 @@ func TestWhatGoesWrongForAReadersContextIsSaid(t *testing.T) {
 			t.Errorf("said after 25 s: %+v", said)
 		}
 		l.run(90*time.Second, 100*time.Millisecond)
-		l.d.wantSaid(t, log.BlocksStuck, "", "")
+		if said := l.d.said(t, log.BlocksStuck); len(said) == 0 || said[0].Values["reads"] != 1 {
+			t.Errorf("of one read is said %+v", said)
+		}
 		l.d.wantSaid(t, log.BlocksAside, "P", "a")
 	})
 }

@@ -40,8 +40,11 @@ type sidePeer struct {
 	offset  bool      // the sink has one
 	fresh   time.Time // of the last refresh that was asked for
 	moves   []time.Time
-	failing log.Pace // of lines that it cannot be asked; the results' goroutine
+	failing failures // of lines that it cannot be asked; the results' goroutine
 }
+
+// failures space lines for each reason by itself: that an engine was not reached for long must not keep quiet that it answers nonsense now.
+type failures [handshake.Classes]log.Pace
 
 // An engine that has moved to another address more often than this within that time is two.
 const (
@@ -204,11 +207,11 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 		case handshake.Incompatible:
 			s.misfit(p, r.Err)
 		default:
-			switch {
+			switch failing := &p.failing[r.Class]; {
 			case s.unsure(p, r): // before it is asked what its wire has said
 			case s.parted(p) && s.watch.of(p.engine)&seenTracked == 0: // nobody waits for its answer; who does later hears of it at once
-				p.failing = log.Pace{}
-			case p.failing.Due(s.now()):
+				p.failing = failures{}
+			case failing.Due(s.now()):
 				s.say(log.HandshakeFailing, p, uint64(r.Failures), r.Err.Error())
 			}
 		}
@@ -216,7 +219,7 @@ func (s *sideChannel) take(p *sidePeer, r handshake.Result) {
 	case r.Maps != nil && !s.takeMaps(p, r):
 		return
 	}
-	p.failing = log.Pace{}
+	p.failing = failures{}
 	s.mu.Lock()
 	news := r.Offset.Known() || p.offset
 	p.offset = r.Offset.Known()

@@ -122,6 +122,7 @@ func (t *Tracker) install(i uint32, now clock.Instant) {
 	e.facts, e.links = e.want.facts, e.want.facts.links
 	e.drains, e.pendDrains = false, false
 	e.badReads = 0
+	e.said = paces{} // what is wrong with this boot is news
 	e.want = want{}
 	e.sent = 0
 	t.startWalk(i, walkSettle, now)

@@ -224,7 +224,8 @@ func TestWhatGoesWrongForAReaderIsSaidWithEngineAndRequest(t *testing.T) {
 // Each try to connect, each message and each round of heartbeats to an engine in trouble says the same again.
 func TestTroubleOfAnEngineThatGoesOnIsSaidAtGrowingDistances(t *testing.T) {
 	r := newRig(t, nil)
-	r.connect(r.owner("P", false))
+	o := r.owner("P", false)
+	e := r.connect(o)
 	for r.now < sec(60) {
 		r.d.FailNext(loopback.OpLoad, errors.New("nobody there"))
 		r.step(r.now.Add(500 * time.Millisecond))
@@ -234,8 +235,16 @@ func TestTroubleOfAnEngineThatGoesOnIsSaidAtGrowingDistances(t *testing.T) {
 		t.Errorf("%d tries in a minute, said at its begin, after 10 s and after 30 s: %+v", tries, said)
 	}
 
+	o.reboot()
+	must(t, r.k.LoadHandshake(e, 0, o.handshake()))
+	r.d.FailNext(loopback.OpLoad, errors.New("nobody there"))
+	r.step(r.now.Add(500 * time.Millisecond))
+	if said := r.book.Of(t, log.LoadFailed); len(said) != 4 {
+		t.Errorf("of another boot it is said at once: %+v", said)
+	}
+
 	r = newRig(t, func(c *Config) { c.UnheardBytesMax = 8 << 10 })
-	o := r.owner("P", false)
+	o = r.owner("P", false)
 	r.track(r.connect(o), o, 1, 0)
 	r.run(sec(6), 500*time.Millisecond)
 	r.hub.Stop("P")

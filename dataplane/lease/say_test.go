@@ -100,3 +100,23 @@ func TestGapsBetweenStepsAreSaidAtGrowingDistances(t *testing.T) {
 		t.Errorf("beyond what is allowed, in s (-want +got):\n%s", diff)
 	}
 }
+
+// The longest gap may come right behind a short one, and be the last.
+func TestALongGapBehindAShortOneIsSaid(t *testing.T) {
+	book := logtest.New()
+	r := newRig(t, 8, func(c *Config) { c.Log = book.Log.Step })
+	r.t.SayGap(at(0), r.t.cfg.StallGap+1, 0)
+	r.t.SayGap(at(3), r.t.cfg.StallGap+time.Minute, 0)
+	for s := 3.0; s < 3600; s += 0.5 {
+		r.t.Sweep(at(s), 0, 0, 0)
+	}
+	r.t.SayGap(at(3600), r.t.cfg.StallGap+2, 0)
+	want := []time.Duration{1, time.Minute, 2}
+	var got []time.Duration
+	for _, n := range book.Of(t, log.Stall) {
+		got = append(got, time.Duration(n.Values["gap_ns"]-uint64(r.t.cfg.StallGap)))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("beyond what is allowed (-want +got):\n%s", diff)
+	}
+}

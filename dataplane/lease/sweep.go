@@ -27,6 +27,9 @@ func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uin
 		t.takeBack(now)
 	}
 	past := unitsPast(now)
+	if t.stalls.most != 0 && t.stalls.pace.Kept(now) {
+		t.sayStall(now)
+	}
 	if gap > t.cfg.StallGap { // also if nothing was held before: a lease may have been granted meanwhile
 		t.stalled, t.looks.calm = past, past+t.interval
 	}
@@ -45,7 +48,7 @@ func (t *Table) Sweep(now clock.Instant, gap time.Duration, arrived, applied uin
 // stalls space the lines about gaps on a machine that is busy for long; each has the longest since the one before.
 type stalls struct {
 	pace log.Pace
-	most time.Duration
+	most time.Duration // not said yet; 0: all are
 }
 
 // SayGap counts and tells a gap between two steps that is longer than is allowed. backlog is how many notifications are known of and not
@@ -56,10 +59,15 @@ func (t *Table) SayGap(now clock.Instant, gap time.Duration, backlog uint64) {
 	}
 	t.Times.StallGap.Observe(gap)
 	if t.stalls.most = max(t.stalls.most, gap); t.stalls.pace.Due(now) {
-		t.cfg.Log.Put(log.Stall, now, log.Entry{A: uint64(t.stalls.most), B: uint64(t.cfg.StallGap)})
-		t.stalls.most = 0
+		t.sayStall(now)
 	}
 	t.traceStall(gap, backlog)
+}
+
+func (t *Table) sayStall(now clock.Instant) {
+	if t.cfg.Log.Put(log.Stall, now, log.Entry{A: uint64(t.stalls.most), B: uint64(t.cfg.StallGap)}) { // else the next line has it
+		t.stalls.most = 0
+	}
 }
 
 // secondLooks ends what was looked at once and not renewed since, when all that had arrived by now is applied.

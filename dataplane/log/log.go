@@ -102,10 +102,11 @@ type Writer struct {
 	lostAt     atomic.Int64  // when the last one found none
 }
 
-// Put says something. now is the step's time, or CLOCK_BOOTTIME beside it.
-func (w *Writer) Put(k Kind, now clock.Instant, e Entry) {
+// Put says something. now is the step's time, or CLOCK_BOOTTIME beside it. It reports whether there will be a line: who adds up what
+// has come between lines goes on adding otherwise.
+func (w *Writer) Put(k Kind, now clock.Instant, e Entry) bool {
 	if w == nil || Defs[k].Level > w.least {
-		return
+		return false
 	}
 	if w.shared {
 		w.mu.Lock()
@@ -116,7 +117,7 @@ func (w *Writer) Put(k Kind, now clock.Instant, e Entry) {
 	if b.full.Sub(now) > (burst-1)*every || Defs[k].Level != Error && w.all.Sub(now) > (allBurst-1)*allEvery {
 		b.left++
 		w.out.Add(1)
-		return
+		return false
 	}
 	tail, room := w.tail.Load(), uint64(ringLen)
 	if Defs[k].Level != Error {
@@ -125,7 +126,7 @@ func (w *Writer) Put(k Kind, now clock.Instant, e Entry) {
 	if tail-w.head.Load() >= room { // L4
 		w.lostAt.Store(int64(now))
 		w.lost.Add(1)
-		return
+		return false
 	}
 	if b.full = b.full.Add(every); Defs[k].Level != Error {
 		w.all = w.all.Add(allEvery)
@@ -147,6 +148,7 @@ func (w *Writer) Put(k Kind, now clock.Instant, e Entry) {
 		r.cut |= cutText
 	}
 	w.tail.Store(tail + 1) // L1
+	return true
 }
 
 const (

@@ -23,15 +23,24 @@ type Pace struct {
 	wait       time.Duration
 }
 
-// Due is asked when there is something to say, and reports that it is to be said now. What is not, who asks keeps for the next line.
+// Due is asked when the trouble has come, and reports that it is to be said now. What is not, who asks keeps for the next line, or drops.
 func (p *Pace) Due(now clock.Instant) bool {
-	if p.wait == 0 || now.Sub(p.seen) > paceQuiet {
+	if p.wait == 0 || p.quiet(now) {
 		*p = Pace{next: now}
 	}
 	p.seen = now
-	if now < p.next {
-		return false
-	}
+	return now >= p.next && p.say(now)
+}
+
+// Kept is asked about what Due has kept, when nothing more has come, and reports that it is to be said now: its distance is over, or the
+// trouble is. It is no trouble by itself: what comes after two minutes of quiet is news, whatever was said meanwhile.
+func (p *Pace) Kept(now clock.Instant) bool {
+	return (now >= p.next || p.quiet(now)) && p.say(now)
+}
+
+func (p *Pace) quiet(now clock.Instant) bool { return now.Sub(p.seen) > paceQuiet }
+
+func (p *Pace) say(now clock.Instant) bool {
 	p.wait = min(max(2*p.wait, paceFirst), paceMost)
 	p.next = now.Add(p.wait)
 	return true

@@ -37,3 +37,29 @@ func TestTroubleThatGoesOnIsSaidAtGrowingDistances(t *testing.T) {
 		})
 	}
 }
+
+// What is kept is said when its distance is over, or the trouble is; that it waited so long is no trouble, so the next one is news.
+func TestWhatIsKeptIsNoTrouble(t *testing.T) {
+	var p Pace
+	var came, kept []int
+	pending := false
+	for s := range 2200 {
+		now := clock.Instant(time.Hour) + clock.Instant(s)*clock.Instant(time.Second)
+		switch {
+		case s < 700 || s == 1000 || s == 1001 || s == 2000: // a long trouble, two that come together, and one more
+			if p.Due(now) {
+				came, pending = append(came, s), false
+			} else {
+				pending = true
+			}
+		case pending && p.Kept(now):
+			kept, pending = append(kept, s), false
+		}
+	}
+	if diff := cmp.Diff([]int{0, 10, 30, 70, 150, 310, 630, 1000, 2000}, came); diff != "" {
+		t.Errorf("said as they came (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]int{699 + 121, 1010}, kept); diff != "" {
+		t.Errorf("said of what was kept (-want +got):\n%s", diff)
+	}
+}
