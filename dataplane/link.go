@@ -57,14 +57,12 @@ type Link struct {
 	refuseSaid bool
 	rowsClosed bool
 	poisonSaid bool
-	lostAt     int    // next track to untrack
-	lookAt     int    // next engine whose trouble is looked at
-	lookedAt   uint64 // heartbeat.Tracker.Mended then
-	lookLeft   int    // engines to be looked at until all have been, since there was something to do
+	lostAt     int // next track to untrack
 
-	maps maps
-	own  ownMap
-	said readersSaid
+	maps     maps
+	own      ownMap
+	troubles troubles
+	said     readersSaid
 
 	id   [record.IDMax]byte // a copy: the carrier may be memory that another process writes to
 	id2  [record.IDMax]byte
@@ -130,13 +128,13 @@ const (
 
 // engineTold is the remote engine in a place.
 type engineTold struct {
-	handle uint64
-	user   uint64
-	value0 uint64
-	named  uint64        // the full state that named it last
-	kind   uint16        // EvEngineUp or EvEngineDown, as told last; 0: neither
-	ailing clock.Instant // heartbeat.Tracker.Trouble, as told last
-	retell bool          // what was told of that may have been lost
+	handle  uint64
+	user    uint64
+	value0  uint64
+	named   uint64        // the full state that named it last
+	kind    uint16        // EvEngineUp or EvEngineDown, as told last; 0: neither
+	trouble clock.Instant // since when it fails, as told last (heartbeat.Tracker.Trouble); 0: it does not
+	retell  bool          // what was told of that may have been lost
 	list.Links
 }
 
@@ -221,7 +219,7 @@ func (l *Link) tellFlag(flag uint32) bool {
 // telling reports that the host has not been told all: a step says a bounded part, and a full stream takes none.
 func (l *Link) telling() bool {
 	return l.carrier.State() == stream.Attached &&
-		(l.own.news.Load() || l.own.any && !l.own.done || l.said.n > 0 || l.lookLeft > 0 || l.stateDue || l.again.Head != list.None || l.news.Head != list.None || l.states.Head != list.None)
+		(l.own.news.Load() || l.own.any && !l.own.done || l.said.n > 0 || l.troubles.left > 0 || l.stateDue || l.again.Head != list.None || l.news.Head != list.None || l.states.Head != list.None)
 }
 
 func (l *Link) pending() bool {

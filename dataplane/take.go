@@ -164,7 +164,7 @@ func (l *Link) engine(e record.Engine, id []byte) {
 	k.named = l.full
 	switch {
 	case k.handle == e.Engine: // of a full state: where it stands may have been lost
-		k.retell, l.lookLeft = true, len(l.engines)
+		k.retell, l.troubles.left = true, len(l.engines)
 		if k.kind != 0 {
 			list.Push(&l.states, l.engines, i, (*engineTold).ofQueue)
 		}
@@ -175,7 +175,7 @@ func (l *Link) engine(e record.Engine, id []byte) {
 	case k.handle != 0:
 		_ = l.p.Tracker.RemoveEngine(k.handle)
 	}
-	k.handle, k.user, k.kind, k.ailing, k.retell = e.Engine, e.User, 0, 0, false
+	k.handle, k.user, k.kind, k.trouble, k.retell = e.Engine, e.User, 0, 0, false
 	if err := l.p.Tracker.AddEngineAt(e.Engine, heartbeat.EngineDesc{ID: string(id), TP: e.TP, PP: e.PP, User: e.User}); err != nil {
 		l.Counters.EnginesBad++
 	}
