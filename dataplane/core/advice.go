@@ -101,7 +101,11 @@ func (c *Core) remake() error {
 			return err
 		}
 	}
-	return c.reopen(loaded)
+	err := c.reopen(loaded)
+	if err != nil && !loaded {
+		_ = c.offStep(c.tracker.Part) // until there is an agent nobody can be loaded, which is nobody's fault
+	}
+	return err
 }
 
 // dropAgent destroys an agent that nobody has met. Under the lock.

@@ -207,20 +207,7 @@ func TestWhatIsTrackedAtEnginesThatTheFirstAgentHasLoadedOutlivesIt(t *testing.T
 	l := newAdviceLab(t, `{}`)
 	l.of.advice = []Setting{one("UCX_NET_DEVICES", "^mlx5_1:1", "")}
 	l.d = l.unregistered("E")
-	m, err := l.p.core.OwnHandshake(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := new(wire.Handshake)
-	if err := wire.ParseHandshake(m, h); err != nil {
-		t.Fatal(err)
-	}
-	if l.peer, err = l.d.core.AddEngine(heartbeat.EngineDesc{ID: "P"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.d.core.tracker.LoadHandshake(l.peer, 0, h); err != nil { // as a rank's host hands it on
-		t.Fatal(err)
-	}
+	l.knows(l.d)
 	there, here := blocks(3, 8), blocks(40, 8)
 	_, remote := l.grant("early", 9, there)
 	track := l.track(remote, "d-early", 90)
@@ -290,8 +277,8 @@ func TestRanksWhoseAgentsAreMadeAnewReadAndServe(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatCannotBeMadeAnewIsMadeAtTheNextRegistration(t *testing.T) {
-	l := newAdviceLab(t, `{}`)
+// withoutAgent is an engine whose first agent went at a registration, and the next one could not be made.
+func (l *adviceLab) withoutAgent() *node {
 	l.of.advice = []Setting{one("UCX_NET_DEVICES", "^mlx5_1:1", "")}
 	e := l.unregistered("E")
 	open, fails := e.core.open, 1
@@ -302,8 +289,56 @@ func TestAnAgentThatCannotBeMadeAnewIsMadeAtTheNextRegistration(t *testing.T) {
 		return open(cfg, agent)
 	}
 	if err := e.core.Register(e.regions); err == nil || !strings.Contains(err.Error(), "no descriptors left") {
-		t.Fatalf("%v", err)
+		l.t.Fatalf("%v", err)
 	}
+	return e
+}
+
+// knows has an engine told of P as a rank's host tells it, before its own memory is registered.
+func (l *adviceLab) knows(e *node) {
+	l.t.Helper()
+	m, err := l.p.core.OwnHandshake(0)
+	h := new(wire.Handshake)
+	if err == nil {
+		err = wire.ParseHandshake(m, h)
+	}
+	if err == nil {
+		l.peer, err = e.core.AddEngine(heartbeat.EngineDesc{ID: "P"})
+	}
+	if err == nil {
+		err = e.core.tracker.LoadHandshake(l.peer, 0, h)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// TestWhereThereIsNoAgentNoEngineIsToBlame: what is tracked waits for the next registration, and whoever owns it has done nothing.
+func TestWhereThereIsNoAgentNoEngineIsToBlame(t *testing.T) {
+	l := newAdviceLab(t, `{}`)
+	l.d = l.withoutAgent()
+	l.knows(l.d)
+	there, here := blocks(3, 8), blocks(40, 8)
+	_, remote := l.grant("early", 9, there)
+	track := l.track(remote, "d-early", 90)
+	l.run(2*time.Second, 100*time.Millisecond)
+	if n := l.d.core.tracker.Counters().LoadsFailed; n != 0 || len(l.d.said(t, log.LoadFailed)) != 0 {
+		t.Errorf("%d loads failed without an agent", n)
+	}
+	if err := l.d.core.Register(l.d.regions); err != nil {
+		t.Fatal(err)
+	}
+	l.run(200*time.Millisecond, 10*time.Millisecond)
+	l.read(track, here, there)
+	l.run(200*time.Millisecond, 10*time.Millisecond)
+	if evs := l.d.take(record.EvReadDone); len(evs) != 1 || evs[0].Status != record.ReadOK || l.d.wrong(9, here) != 0 {
+		t.Errorf("read: %+v, left %+v", evs, l.d.evs)
+	}
+}
+
+func TestAnAgentThatCannotBeMadeAnewIsMadeAtTheNextRegistration(t *testing.T) {
+	l := newAdviceLab(t, `{}`)
+	e := l.withoutAgent()
 	for range 3 {
 		if err := e.core.Step(); err != nil {
 			t.Fatal(err)
