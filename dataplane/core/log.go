@@ -288,10 +288,9 @@ func (b *beside) stops(l *logs) {
 		}
 	}
 	if longest > 0 && log.LevelOf(l.core.cfg.LogLevel) >= log.Warning { // else another context may tell it
-		came, now := long != collections.seen, Now()
+		came := long != collections.seen
 		collections.seen = long
-		if came && !collections.pace.Due(now) || !came && !collections.pace.Kept(now) ||
-			!l.log.Side.Put(log.CollectionLong, l.core.clock(), log.Entry{A: uint64(longest)}) {
+		if !collections.pace.Look(came, Now()) || !l.log.Side.Put(log.CollectionLong, l.core.clock(), log.Entry{A: uint64(longest)}) {
 			return // the next line has it
 		}
 		collections.told = append(collections.told[:0], h.Counts...)

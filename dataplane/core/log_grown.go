@@ -37,7 +37,7 @@ func (g *growth) sum() (n uint64) {
 func (g *growth) look(to *log.Writer, now clock.Instant) {
 	n := g.sum()
 	came := n != g.seen
-	if g.seen = n; n == g.told || came && !g.pace.Due(now) || !came && !g.pace.Kept(now) {
+	if g.seen = n; n == g.told || !g.pace.Look(came, now) {
 		return
 	}
 	e := log.Entry{A: n - g.told}

@@ -38,6 +38,14 @@ func (p *Pace) Kept(now clock.Instant) bool {
 	return (now >= p.next || p.quiet(now)) && p.say(now)
 }
 
+// Look is Due where the trouble has come since who asks looked last, else Kept.
+func (p *Pace) Look(came bool, now clock.Instant) bool {
+	if came {
+		return p.Due(now)
+	}
+	return p.Kept(now)
+}
+
 func (p *Pace) quiet(now clock.Instant) bool { return now.Sub(p.seen) > paceQuiet }
 
 func (p *Pace) say(now clock.Instant) bool {
