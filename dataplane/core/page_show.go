@@ -194,7 +194,7 @@ func (w *engineWalk) put() {
 	*r = watch.Remote{
 		Engine: v.Engine, ID: v.ID, Hash: v.Hash, Address: v.Address, State: v.State.String(), Since: v.Since, Native: v.Native, Epoch: v.Epoch,
 		Ranks: v.Ranks, Handshake: v.Connect, Connects: v.Connects, LastBeat: v.LastBeat, LastRow: v.LastRow, Fails: uint64(v.Fails),
-		Tracked: uint64(v.Tracked), Reads: uint64(v.Reads), Bytes: v.Bytes, Unheard: v.Unheard,
+		Tracked: uint64(v.Tracked), Reads: uint64(v.Reads), Bytes: v.Bytes, Unheard: v.Unheard, Missed: v.Failing && v.Wanted,
 	}
 	switch apart := v.State != heartbeat.Connected && v.State != heartbeat.Removing; {
 	case apart && w.slept:

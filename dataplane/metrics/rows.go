@@ -131,6 +131,7 @@ func (e *emitter) remote(id string, r *watch.Remote) {
 	e.age("remote_beat_age_seconds", r.LastBeat, id, hash)
 	e.age("remote_row_age_seconds", r.LastRow, id, hash)
 	e.put("remote_fails", float64(r.Fails), id, hash)
+	e.put("remote_missed", truth(r.Missed), id, hash)
 	if r.OffsetKnown {
 		e.seconds("remote_clock_offset_seconds", time.Duration(r.Offset), id, hash)
 	}

@@ -239,6 +239,7 @@ var table = []metric{
 	gauge("remote_beat_age_seconds", ofAll, "Since the last round of heartbeats to it began.").with("remote", "hash"),
 	gauge("remote_row_age_seconds", ofAll, "Since it was last heard: an answer of its rows, or a sign of life.").with("remote", "hash"),
 	gauge("remote_fails", ofAll, "Failures in a row of its worst rank.").with("remote", "hash"),
+	gauge("remote_missed", ofAll, "1: it counts among engines_failing, and requests are tracked there, or were lost, given up or not read there for its trouble.").with("remote", "hash"),
 	gauge("remote_requests_tracked", ofAll, "Requests tracked at it.").with("remote", "hash"),
 	gauge("remote_reads_in_flight", ofAll, "Reads from it in flight, those with blocks aside too.").with("remote", "hash"),
 	counter("remote_read_bytes_total", ofAll, "Bytes read from it.").with("remote", "hash"),

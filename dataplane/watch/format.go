@@ -112,6 +112,7 @@ const (
 	remoteAddr  = 64
 	remoteLen   = remoteWords*8 + remoteID + remoteAddr
 	remoteState = 17 * 8 // in the row: a short text
+	remoteFlags = 23     // the word behind it: 1: missed
 	remoteCell  = 32     // rows of a cell, those of asked, too
 	askedWords  = 8
 	askedLen    = askedWords * 8

@@ -68,7 +68,7 @@ func (p *Page) readRemotes(s *Snapshot, n uint64) error {
 			Engine: word(0), Hash: word(1), Since: clock.Instant(word(2)), Native: word(3) != 0, Epoch: word(4), Ranks: int(word(5)),
 			Handshake: time.Duration(word(6)), Connects: word(7), LastBeat: clock.Instant(word(8)), LastRow: clock.Instant(word(9)), Fails: word(10),
 			Tracked: word(11), Reads: word(12), Bytes: word(13), Unheard: word(14), OffsetKnown: word(15) != 0, Offset: time.Duration(word(16)),
-			State: cString(row[remoteState : remoteWords*8]), ID: cString(row[remoteWords*8:][:remoteID]), Address: cString(row[remoteWords*8+remoteID:]),
+			Missed: word(remoteFlags)&1 != 0, State: cString(row[remoteState : remoteFlags*8]), ID: cString(row[remoteWords*8:][:remoteID]), Address: cString(row[remoteWords*8+remoteID:]),
 		}
 		if r.Engine != 0 && !slices.ContainsFunc(s.Remotes, func(o Remote) bool { return o.Engine == r.Engine }) {
 			s.Remotes = append(s.Remotes, r)

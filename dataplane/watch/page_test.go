@@ -88,7 +88,7 @@ func TestAPageSaysWhatWasPutIntoIt(t *testing.T) {
 	w.SetReaders(4)
 	for i := range 40 {
 		w.PutRemote(i, &Remote{Engine: uint64(i + 1), ID: fmt.Sprint("engine-", i), Hash: uint64(i), Address: "host:1", State: "connected", Native: i%2 == 0, Bytes: 1 << 40,
-			Handshake: time.Second, OffsetKnown: true, Offset: -time.Minute, LastRow: 3})
+			Handshake: time.Second, OffsetKnown: true, Offset: -time.Minute, LastRow: 3, Missed: i == 39})
 	}
 	w.FinishRemotes(40)
 	asked := []AskedRow{{Engine: 99, Asked: Asked{State: "ready"}}}
@@ -135,7 +135,7 @@ func TestAPageSaysWhatWasPutIntoIt(t *testing.T) {
 	if len(s.Remotes) != 40 {
 		t.Fatalf("%d engines", len(s.Remotes))
 	}
-	if r := s.Remotes[39]; r.Engine != 40 || r.ID != "engine-39" || r.Address != "host:1" || r.State != "connected" || r.Native || r.Bytes != 1<<40 || r.Handshake != time.Second || r.Offset != -time.Minute || !r.OffsetKnown || r.LastRow != 3 {
+	if r := s.Remotes[39]; r.Engine != 40 || r.ID != "engine-39" || r.Address != "host:1" || r.State != "connected" || r.Native || r.Bytes != 1<<40 || r.Handshake != time.Second || r.Offset != -time.Minute || !r.OffsetKnown || r.LastRow != 3 || !r.Missed || s.Remotes[38].Missed {
 		t.Errorf("the last engine is %+v", r)
 	}
 	for i, r := range s.Remotes {

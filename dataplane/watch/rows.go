@@ -74,7 +74,10 @@ func (w *Writer) PutRemote(i int, r *Remote) {
 	} {
 		binary.LittleEndian.PutUint64(row[8*k:], v)
 	}
-	copy(row[remoteState:remoteWords*8], r.State)
+	copy(row[remoteState:remoteFlags*8], r.State)
+	if r.Missed {
+		binary.LittleEndian.PutUint64(row[8*remoteFlags:], 1)
+	}
 	copy(row[remoteWords*8:][:remoteID], r.ID)
 	copy(row[remoteWords*8+remoteID:], r.Address)
 	if i%remoteCell == remoteCell-1 {

@@ -102,6 +102,7 @@ type Remote struct {
 	Reads   uint64 // in flight, those with blocks aside too
 	Bytes   uint64 // read so far
 	Unheard uint64 // bytes sent that it has not taken in, as far as is known
+	Missed  bool   // it fails, and requests are tracked there, or were lost, given up or not read there for it (heartbeat.Wanted)
 
 	OffsetKnown bool
 	Offset      time.Duration // our CLOCK_BOOTTIME minus its CLOCK_MONOTONIC

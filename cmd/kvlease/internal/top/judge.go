@@ -220,7 +220,7 @@ func (p *Peer) judgeOwner(e *Engine) {
 	switch {
 	case p.Leases+p.Reads == 0:
 		if p.State != "connected" && p.State != "idle" && p.State != asking && p.State != byHost {
-			if p.Level = Note; e.State == Cut { // what it is asked for is lost at once, and this is why nothing can be reached
+			if p.Level = Note; p.Missed || e.State == Cut { // what it is asked for is lost at once, so that nothing stays tracked there
 				p.Level = Warn
 			}
 		}

@@ -156,7 +156,11 @@ func TestWhoIsCutOffSaysFromWhom(t *testing.T) {
 		if e.judge(); e.State != Cut || len(e.Trouble) != 2 || e.Trouble[1] != tc.words {
 			t.Errorf("%s: %s, %q", tc.state, e.State, e.Trouble)
 		}
-		e.sick = false
+		e.sick, e.Peers[0].Missed = false, true
+		if e.judge(); e.Level != Warn || len(e.Trouble) != 1 || e.Trouble[0] != tc.words {
+			t.Errorf("%s, others can be reached, and requests were lost there: level %d, %q", tc.state, e.Level, e.Trouble)
+		}
+		e.Peers[0].Missed = false
 		if e.judge(); e.Level != Note || len(e.Trouble) != 0 {
 			t.Errorf("%s, and others can be reached: level %d, %q", tc.state, e.Level, e.Trouble)
 		}

@@ -186,7 +186,7 @@ func engineOf(path string, s *watch.Snapshot) *Engine {
 		r := &s.Remotes[i]
 		e.Peers = append(e.Peers, Peer{
 			Name: r.ID, Hash: wire.HashText(r.Hash), Kind: Reads, State: r.State, Leases: r.Tracked, Reads: r.Reads, Beat: ago(now, r.LastBeat), Heard: ago(now, r.LastRow),
-			Since: ago(now, r.Since), Fails: r.Fails, Unheard: r.Unheard, Address: r.Address, key: fmt.Sprintf("e%x", r.Engine), bytes: r.Bytes,
+			Since: ago(now, r.Since), Fails: r.Fails, Unheard: r.Unheard, Missed: r.Missed, Address: r.Address, key: fmt.Sprintf("e%x", r.Engine), bytes: r.Bytes,
 			Asked: r.Asked.State, AskFails: r.Asked.Fails, AskSince: ago(now, r.Asked.Since), AskWhy: r.Asked.Why,
 		})
 	}

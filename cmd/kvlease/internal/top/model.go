@@ -135,6 +135,7 @@ type Peer struct {
 	Rate    float64 `json:"read_bytes_per_second"`
 	Fails   uint64  `json:"fails"`
 	Unheard uint64  `json:"unheard_bytes"`
+	Missed  bool    `json:"missed"` // reads: it fails, and requests are tracked there, or were lost, given up or not read there for it
 	Address string  `json:"address,omitempty"`
 
 	Asked    string         `json:"handshake,omitempty"` // reads: how asking it for its maps stands; empty: it is not asked, or metrics do not say

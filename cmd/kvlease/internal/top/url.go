@@ -321,6 +321,7 @@ var taken = map[string]taker{
 	"remote_requests_tracked": ofRemote(func(k *Peer, v float64) { k.Leases = number(v) }),
 	"remote_reads_in_flight":  ofRemote(func(k *Peer, v float64) { k.Reads = number(v) }),
 	"remote_read_bytes_total": ofRemote(func(k *Peer, v float64) { k.bytes = number(v) }),
+	"remote_missed":           ofRemote(func(k *Peer, v float64) { k.Missed = v != 0 }),
 	"remote_unheard_bytes":    ofRemote(func(k *Peer, v float64) { k.Unheard = number(v) }),
 }
 
