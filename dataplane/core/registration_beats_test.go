@@ -63,6 +63,26 @@ func TestARegistrationThatTakesLongLosesNoLease(t *testing.T) {
 	}
 }
 
+// TestAReadThatIsAskedForWhileMemoryIsRegisteredStandsInNobodysWay: its engine is reached between two pieces, and nothing is there to read into.
+func TestAReadThatIsAskedForWhileMemoryIsRegisteredStandsInNobodysWay(t *testing.T) {
+	l, result := newSlow(t, func(l *lab) { l.d.core.pace.window = time.Hour })
+	tr := waitForSlow(l)
+	<-tr.at
+	there, here := blocks(3, 8), blocks(40, 8)
+	_, remote := l.grant("r0", 5, there)
+	l.read(l.track(remote, "d-r0", 5), here, there)
+	for over, err := false, error(nil); !over; {
+		l.run(l.p.core.cfg.Interval(), 100*time.Millisecond)
+		if over, err = l.between(tr, result); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.run(200*time.Millisecond, 10*time.Millisecond)
+	if done := l.d.take(record.EvReadDone); len(done) != 1 || l.d.wrong(5, here) != 0 {
+		t.Errorf("read: %+v, left %+v", done, l.d.evs)
+	}
+}
+
 // TestWhereNobodyStepsARegistrationWaitsOnce: a wait that is not over ends with the time of the tests.
 func TestWhereNobodyStepsARegistrationWaitsOnce(t *testing.T) {
 	l, result := newSlow(t, nil)

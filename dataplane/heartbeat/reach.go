@@ -8,8 +8,8 @@ type Reach uint8
 const (
 	// ReachAll is the zero value: everything.
 	ReachAll Reach = iota
-	// ReachMessages: no memory of ours is known to the transport, so no row can land. Engines are loaded and heartbeats leave; nobody is
-	// taken for silent because his rows are not read.
+	// ReachMessages: no memory of ours is known to the transport, so no row and no block can land. Engines are loaded and heartbeats leave;
+	// reads wait, and nobody is taken for silent because his rows are not read.
 	ReachMessages
 	// ReachNothing: who called it would wait, as while memory is registered. What is due stays due, and nothing has failed.
 	ReachNothing

@@ -70,7 +70,7 @@ func (t *Tracker) start(u uint32, now clock.Instant) bool {
 	case r.gone, q.other:
 		t.why = said
 		return t.finish(u, record.ReadUnproven, now)
-	case e.state != Connected || e.facts.bare || r.place == inStrange:
+	case e.state != Connected || e.facts.bare || r.place == inStrange || t.reach != ReachAll: // a job would have the layout of memory that is no more
 		return false
 	case !r.native && e.facts.native: // its owner may rely on the fence, and without slot and use there is none to read
 		t.counters.Keyless++
@@ -323,9 +323,9 @@ const startsStepMax = 64
 // stepWaiting starts reads that waited for their engine or for room, oldest first of each engine, and ends those that
 // waited too long. It reports whether it has looked at any.
 func (t *Tracker) stepWaiting(now clock.Instant) bool {
-	tried := t.readyQueue.head != none
+	tried := t.reach == ReachAll && t.readyQueue.head != none
 	t.crowded = false
-	for n := 0; t.readyQueue.head != none && n < startsStepMax; {
+	for n := 0; tried && t.readyQueue.head != none && n < startsStepMax; {
 		i := t.popEngine(&t.readyQueue)
 		e := &t.engines[i]
 		for e.waiting.head != none && n < startsStepMax && e.state == Connected {

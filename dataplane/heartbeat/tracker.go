@@ -160,7 +160,7 @@ func (t *Tracker) Alive() int {
 // clock.Never: nothing is tracked.
 func (t *Tracker) NextDue(now clock.Instant) clock.Instant {
 	if t.gauges.Events > 0 || t.rowQueue.head != none && t.reach == ReachAll || t.walkQueue.head != none || t.reg.news.Load() > 0 ||
-		t.readyQueue.head != none && !(t.crowded && t.crowdedAt == t.reads.Freed()) { // else they wait for the end of another read
+		t.readyQueue.head != none && t.reach == ReachAll && !(t.crowded && t.crowdedAt == t.reads.Freed()) { // else they wait for the end of another read
 		return now
 	}
 	_, due := t.fixed.First()
