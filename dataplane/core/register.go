@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 	"sort"
 	"sync/atomic"
@@ -125,6 +126,13 @@ func oneDevice(regions []Region, deviceID uint32) ([]Region, error) {
 	return all, nil
 }
 
+// extent is what the blocks of a region take, in bytes; false: more than there are addresses.
+func (r *Region) extent() (bytes uint64, fits bool) {
+	hi, span := bits.Mul64(uint64(max(r.Blocks, 1)-1), r.BlockStride)
+	bytes, carry := bits.Add64(span, r.BlockLen, 0)
+	return bytes, hi|carry == 0
+}
+
 // checkRegions names the first region that cannot be what it says.
 func checkRegions(regions []Region) error {
 	if len(regions) == 0 || len(regions) > regionsMax {
@@ -133,10 +141,7 @@ func checkRegions(regions []Region) error {
 	order := make([]int, len(regions))
 	for i, r := range regions {
 		order[i] = i
-		extent := uint64(0)
-		if r.Blocks > 0 && r.BlockStride < 1<<40 {
-			extent = uint64(r.Blocks-1)*r.BlockStride + r.BlockLen
-		}
+		extent, fits := r.extent()
 		var what string
 		switch {
 		case r.Addr == 0:
@@ -151,6 +156,8 @@ func checkRegions(regions []Region) error {
 			what = fmt.Sprintf("group is %d, allowed: -1 (all) to %d", r.Group, read.GroupsMax-1)
 		case r.Parts > read.BlockPartsMax || r.BlockLen%uint64(max(r.Parts, 1)) != 0:
 			what = fmt.Sprintf("parts is %d, allowed: 0 to %d that divide block_len %d", r.Parts, read.BlockPartsMax, r.BlockLen)
+		case !fits:
+			what = fmt.Sprintf("%d blocks of block_stride %d pass the end of the address space", r.Blocks, r.BlockStride)
 		case r.Bytes < extent:
 			what = fmt.Sprintf("bytes is %d, %d blocks need %d", r.Bytes, r.Blocks, extent)
 		case r.Addr+r.Bytes < r.Addr:

@@ -11,6 +11,20 @@ import (
 	"github.com/kvlease/kvlease/dataplane/stream"
 )
 
+// The extent of what is handed in is computed with all its bits: a product that comes round to a few bytes would fit any region.
+func TestBlocksPastAllAddressesAreNoRegion(t *testing.T) {
+	page := uint64(unix.Getpagesize())
+	for what, r := range map[string]Region{
+		"that come round to one block": {Blocks: 1<<25 + 1, BlockStride: 1 << 39},
+		"that come round to a few":     {Blocks: 1<<30 + 1, BlockStride: 1<<34 + 1<<12},
+	} {
+		r.Addr, r.Bytes, r.BlockLen, r.Group = 1<<20, 1<<43, page, -1
+		if err := checkRegions([]Region{r}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("blocks %s: %v", what, err)
+		}
+	}
+}
+
 // A peer's READ of an address that is not there would end the owner's process.
 func TestMemoryThatIsNotMappedIsNotRegistered(t *testing.T) {
 	f := newFleet(t, stream.KindProcess)
