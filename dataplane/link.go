@@ -52,6 +52,7 @@ type Link struct {
 	full       uint64 // the full state that is being taken, 0: none
 	draining   bool
 	hostLost   bool
+	hostLeaves bool // it has said that it closes
 	lostSaid   bool
 	refused    bool // the host takes part without us, or we without it: told once
 	refuseSaid bool
@@ -261,7 +262,11 @@ func (l *Link) lost(now clock.Instant) {
 	if !l.lostSaid {
 		l.ev = record.Event{Kind: record.EvHostDown}
 		if l.lostSaid = l.p.out.Put(&l.ev); l.lostSaid {
-			l.p.cfg.Log.Put(log.HostLost, now, log.Entry{})
+			kind := log.HostLost
+			if l.hostLeaves {
+				kind = log.HostLeft
+			}
+			l.p.cfg.Log.Put(kind, now, log.Entry{})
 		}
 	}
 	for n := 0; l.lostAt < len(l.tracks) && n < lostStepMax; n++ { // the rest in the next step

@@ -100,6 +100,9 @@ func (l *Link) apply(tag uint32, rec []byte, now clock.Instant) bool {
 	case record.TagPoison:
 		l.poison(now)
 		return true
+	case record.TagHostLeaves:
+		l.hostLeaves = true
+		return true
 	case record.TagReaderDead:
 		d, ok := record.AsReaderDead(rec)
 		if ok {

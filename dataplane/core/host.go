@@ -234,6 +234,9 @@ func (c *Core) closeHost(timeout time.Duration) error {
 		c.pump.halt()
 	}
 	c.side.close()
+	c.mu.Lock()
+	c.hosted.group.Leave()
+	c.mu.Unlock()
 	return c.hosted.streams.Close()
 }
 

@@ -84,6 +84,7 @@ const (
 	RankMisfit
 	HostRefuses
 	HostLost
+	HostLeft
 	MapRefused
 	ClockUnknown
 	HandshakeFailing

@@ -52,6 +52,11 @@ var rankDefs = map[Kind]Def{
 		"the host of this rank is lost: nothing new comes, and what is held ends at its deadline",
 		"end this rank, and start the engine anew",
 	},
+	HostLeft: {
+		"host_left", Info, [2]string{},
+		"the host of this rank has closed its context: nothing new comes",
+		"close this rank",
+	},
 	MapRefused: {
 		"map_refused", Warning, [2]string{},
 		"the map of an engine that the host has told cannot be used here: {text}",

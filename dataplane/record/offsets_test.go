@@ -45,6 +45,7 @@ func goLayout() []field {
 		fu Full
 		dr Drain
 		po Poison
+		hl HostLeaves
 		rd ReaderDead
 		rh ReaderHeard
 		tr Trouble
@@ -105,6 +106,7 @@ func goLayout() []field {
 		{"rec_full.zero", unsafe.Offsetof(fu.Zero), 4},
 		{"rec_drain", 0, unsafe.Sizeof(dr)}, {"rec_drain.left_ns", unsafe.Offsetof(dr.LeftNs), 8},
 		{"rec_poison", 0, unsafe.Sizeof(po)}, {"rec_poison.zero", unsafe.Offsetof(po.Zero), 8},
+		{"rec_host_leaves", 0, unsafe.Sizeof(hl)}, {"rec_host_leaves.zero", unsafe.Offsetof(hl.Zero), 8},
 		{"rec_reader_dead", 0, unsafe.Sizeof(rd)}, {"rec_reader_dead.reader", unsafe.Offsetof(rd.Reader), 8}, {"rec_reader_dead.epoch", unsafe.Offsetof(rd.Epoch), 8},
 		{"rec_reader_heard", 0, unsafe.Sizeof(rh)}, {"rec_reader_heard.reader", unsafe.Offsetof(rh.Reader), 8}, {"rec_reader_heard.epoch", unsafe.Offsetof(rh.Epoch), 8},
 		{"rec_reader_heard.nonce", unsafe.Offsetof(rh.Nonce), 16}, {"rec_reader_heard.left", unsafe.Offsetof(rh.Left), 4}, {"rec_reader_heard.zero", unsafe.Offsetof(rh.Zero), 4},
@@ -127,7 +129,7 @@ var goConstants = []struct {
 	{"KVL_REC_PRESSURE", TagPressure}, {"KVL_REC_TRACK", TagTrack}, {"KVL_REC_UNTRACK", TagUntrack}, {"KVL_REC_REJECT", TagReject},
 	{"KVL_REC_READ", TagRead}, {"KVL_REC_ENGINE", TagEngine}, {"KVL_REC_ENGINE_GONE", TagEngineGone}, {"KVL_REC_BLOB", TagBlob},
 	{"KVL_REC_PAUSE", TagPause}, {"KVL_REC_ERA", TagEra}, {"KVL_REC_FULL", TagFull}, {"KVL_REC_DRAIN", TagDrain}, {"KVL_REC_POISON", TagPoison},
-	{"KVL_REC_READER_DEAD", TagReaderDead}, {"KVL_REC_READER_HEARD", TagReaderHeard}, {"KVL_REC_EVENT", TagEvent}, {"KVL_REC_RETIRED", TagRetired}, {"KVL_REC_STATE", TagState}, {"KVL_REC_TROUBLE", TagTrouble},
+	{"KVL_REC_HOST_LEAVES", TagHostLeaves}, {"KVL_REC_READER_DEAD", TagReaderDead}, {"KVL_REC_READER_HEARD", TagReaderHeard}, {"KVL_REC_EVENT", TagEvent}, {"KVL_REC_RETIRED", TagRetired}, {"KVL_REC_STATE", TagState}, {"KVL_REC_TROUBLE", TagTrouble},
 	{"KVL_BLOB_PEER", BlobPeer}, {"KVL_BLOB_OWN", BlobOwn}, {"KVL_BLOB_PIECE_MAX", BlobPieceMax}, {"KVL_FULL_START", FullStart},
 	{"KVL_FULL_END", FullEnd}, {"KVL_RS_REGISTERED", RankRegistered}, {"KVL_RS_POISONED", RankPoisoned}, {"KVL_RS_DRAINED", RankDrained},
 	{"KVL_READ_RUNS_MAX", RunsMax}, {"KVL_ID_MAX", IDMax}, {"KVL_LAYOUT_VERSION", LayoutVersion},

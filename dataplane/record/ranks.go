@@ -64,6 +64,9 @@ type Drain struct{ LeftNs uint64 }
 // Poison closes every row for ever.
 type Poison struct{ Zero uint64 }
 
+// HostLeaves says that the host closes its context: the end of the stream that follows is no crash.
+type HostLeaves struct{ Zero uint64 }
+
 // ReaderDead says that a reader engine's death wire fell.
 type ReaderDead struct {
 	Reader uint64 // hash of its id, as in native messages

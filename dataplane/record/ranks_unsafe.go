@@ -12,6 +12,7 @@ const (
 	FullLen        = int(unsafe.Sizeof(Full{}))
 	DrainLen       = int(unsafe.Sizeof(Drain{}))
 	PoisonLen      = int(unsafe.Sizeof(Poison{}))
+	HostLeavesLen  = int(unsafe.Sizeof(HostLeaves{}))
 	ReaderHeardLen = int(unsafe.Sizeof(ReaderHeard{}))
 	TroubleLen     = int(unsafe.Sizeof(Trouble{}))
 	ReaderDeadLen  = int(unsafe.Sizeof(ReaderDead{}))
@@ -107,6 +108,9 @@ func PutDrain(rec []byte, leftNs uint64) { putHead(rec, Drain{leftNs}) }
 
 // PutPoison writes POISON, which says all by its tag.
 func PutPoison(rec []byte) { putHead(rec, Poison{}) }
+
+// PutHostLeaves writes HOST_LEAVES, which says all by its tag.
+func PutHostLeaves(rec []byte) { putHead(rec, HostLeaves{}) }
 
 // AsReaderDead views READER_DEAD.
 func AsReaderDead(rec []byte) (ReaderDead, bool) { return head[ReaderDead](rec) }

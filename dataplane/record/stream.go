@@ -22,6 +22,7 @@ const (
 	TagDrain       = 38 // host -> rank: tell owners what will not be read
 	TagPoison      = 39 // host -> rank: close every row for ever
 	TagReaderDead  = 40 // host -> rank: a reader engine's death wire fell (L12)
+	TagHostLeaves  = 41 // host -> rank: it closes its context
 	TagEvent       = 64 // rank -> host: an Event of this rank alone
 	TagRetired     = 65 // rank -> host: nothing is left of a tracked request here
 	TagReaderHeard = 67 // rank -> host: a reader has said who its death wire is, or that it leaves

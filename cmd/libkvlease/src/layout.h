@@ -127,6 +127,7 @@ enum {
 	KVL_REC_DRAIN = 38,       /* host -> rank: tell owners what will not be read */
 	KVL_REC_POISON = 39,      /* host -> rank: close every row for ever */
 	KVL_REC_READER_DEAD = 40, /* host -> rank: a reader engine's death wire fell (L12) */
+	KVL_REC_HOST_LEAVES = 41, /* host -> rank: it closes its context */
 	KVL_REC_EVENT = 64,       /* rank -> host: a kvl_event_t, of this rank alone */
 	KVL_REC_RETIRED = 65,     /* rank -> host: nothing is left of a tracked request here */
 	KVL_REC_READER_HEARD = 67, /* rank -> host: a reader has said who its death wire is, or that it leaves */
@@ -252,6 +253,10 @@ typedef struct kvl_rec_poison {
 	uint64_t zero;
 } kvl_rec_poison_t;
 
+typedef struct kvl_rec_host_leaves {
+	uint64_t zero;
+} kvl_rec_host_leaves_t;
+
 typedef struct kvl_rec_reader_dead {
 	uint64_t reader; /* hash of the reader engine's id, as in native messages */
 	uint64_t epoch;
@@ -339,6 +344,7 @@ KVL_ASSERT(sizeof(kvl_rec_engine_t) == 32);
 KVL_ASSERT(sizeof(kvl_rec_blob_t) == 24);
 KVL_ASSERT(sizeof(kvl_rec_era_t) == 40);
 KVL_ASSERT(sizeof(kvl_rec_full_t) == 16);
+KVL_ASSERT(sizeof(kvl_rec_host_leaves_t) == 8);
 KVL_ASSERT(sizeof(kvl_rec_reader_dead_t) == 16);
 KVL_ASSERT(sizeof(kvl_rec_reader_heard_t) == 40);
 KVL_ASSERT(sizeof(kvl_rec_trouble_t) == 16);

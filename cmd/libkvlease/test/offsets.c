@@ -42,6 +42,7 @@ int main(void)
 	S(rec_full), F(rec_full, incarnation), F(rec_full, mark), F(rec_full, zero);
 	S(rec_drain), F(rec_drain, left_ns);
 	S(rec_poison), F(rec_poison, zero);
+	S(rec_host_leaves), F(rec_host_leaves, zero);
 	S(rec_reader_dead), F(rec_reader_dead, reader), F(rec_reader_dead, epoch);
 	S(rec_reader_heard), F(rec_reader_heard, reader), F(rec_reader_heard, epoch), F(rec_reader_heard, nonce), F(rec_reader_heard, left),
 		F(rec_reader_heard, zero);
@@ -52,7 +53,7 @@ int main(void)
 		C(KVL_S_MASK), C(KVL_S_CANCEL), C(KVL_S_REVOKE), C(KVL_SF_UNCHECKED), C(KVL_SF_UNREADY), C(KVL_GRANT_FIXED), C(KVL_BF_DRAINING), C(KVL_BF_CLOSED);
 	C(KVL_REC_EXPECT), C(KVL_REC_GRANT), C(KVL_REC_CANCEL), C(KVL_REC_REVOKE), C(KVL_REC_PRESSURE), C(KVL_REC_TRACK),
 		C(KVL_REC_UNTRACK), C(KVL_REC_REJECT), C(KVL_REC_READ), C(KVL_REC_ENGINE), C(KVL_REC_ENGINE_GONE), C(KVL_REC_BLOB),
-		C(KVL_REC_PAUSE), C(KVL_REC_ERA), C(KVL_REC_FULL), C(KVL_REC_DRAIN), C(KVL_REC_POISON), C(KVL_REC_READER_DEAD), C(KVL_REC_READER_HEARD),
+		C(KVL_REC_PAUSE), C(KVL_REC_ERA), C(KVL_REC_FULL), C(KVL_REC_DRAIN), C(KVL_REC_POISON), C(KVL_REC_HOST_LEAVES), C(KVL_REC_READER_DEAD), C(KVL_REC_READER_HEARD),
 		C(KVL_REC_EVENT), C(KVL_REC_RETIRED), C(KVL_REC_STATE), C(KVL_REC_TROUBLE), C(KVL_BLOB_PEER), C(KVL_BLOB_OWN), C(KVL_BLOB_PIECE_MAX),
 		C(KVL_FULL_START), C(KVL_FULL_END), C(KVL_RS_REGISTERED), C(KVL_RS_POISONED), C(KVL_RS_DRAINED), C(KVL_READ_RUNS_MAX), C(KVL_ID_MAX), C(KVL_LAYOUT_VERSION);
 	C(KVL_EV_FREED), C(KVL_EV_READ_DONE), C(KVL_EV_READ_FAILED), C(KVL_EV_BLOCKS_BACK), C(KVL_EV_LEASE_GONE), C(KVL_EV_AT_RISK),
