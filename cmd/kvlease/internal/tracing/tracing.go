@@ -173,23 +173,35 @@ func (t *tracer) detach(which func(attachment) bool) {
 	}
 }
 
-// scan attaches to files with sites of whatever runs by now. A probe at a file is there for processes that map it later, too, so only
-// files matter that nobody had before; of named processes, files that they have loaded meanwhile.
+// scan leaves what was written into, and attaches to what is there by now.
 func (t *tracer) scan() error {
 	t.leave()
-	if t.cfg.Library != "" {
-		if len(t.attached) > 0 {
-			if !t.library.At(t.cfg.Library) {
-				t.note(t.cfg.Library + " is another file by now, or gone: processes that map the new one are not traced")
-			}
-			return nil
-		}
-		var missing *probe.Missing
-		if err := t.addLibrary(); errors.As(err, &missing) {
-			return err
-		}
-		return nil // it was written into, and is perhaps not whole yet
+	switch {
+	case t.cfg.Library != "":
+		return t.scanLibrary()
+	case len(t.cfg.PIDs) > 0:
+		return t.scanWatched()
 	}
+	return t.scanAll()
+}
+
+// scanLibrary attaches anew to a library that was written into, once it is whole, and notes that another file has its name.
+func (t *tracer) scanLibrary() error {
+	if len(t.attached) > 0 {
+		if !t.library.At(t.cfg.Library) {
+			t.note(t.cfg.Library + " is another file by now, or gone: processes that map the new one are not traced")
+		}
+		return nil
+	}
+	var missing *probe.Missing
+	if err := t.addLibrary(); errors.As(err, &missing) {
+		return err
+	}
+	return nil // else it is perhaps not whole yet
+}
+
+// scanWatched attaches to files that named processes have loaded meanwhile.
+func (t *tracer) scanWatched() error {
 	for pid := range t.watched {
 		files, err := t.files.Of(pid)
 		if err != nil {
@@ -201,9 +213,12 @@ func (t *tracer) scan() error {
 			}
 		}
 	}
-	if len(t.cfg.PIDs) > 0 {
-		return nil
-	}
+	return nil
+}
+
+// scanAll attaches to files with sites of whatever runs by now. A probe at a file is there for processes that map it later, too, so only
+// files matter that nobody had before. Those that nobody can map any more are given back.
+func (t *tracer) scanAll() error {
 	all, hidden, err := t.files.All()
 	if err != nil {
 		return err
