@@ -99,6 +99,7 @@ func newSideChannel(cfg *Config, sink peerSink, now func() clock.Instant, sites 
 		s.owners = deathwire.NewClient(deathwire.ClientConfig{
 			Dead:      func(engine uint64, w deathwire.Wire) { s.ownerOver(engine, w, heartbeat.Died) },
 			Withdrawn: func(engine uint64, w deathwire.Wire) { s.ownerOver(engine, w, heartbeat.Withdrew) },
+			Lives:     s.lives,
 			Changed:   s.retry, Grace: cfg.WireGrace, WiresMax: cfg.EnginesMax,
 		})
 	}

@@ -18,6 +18,9 @@ type ClientConfig struct {
 	Dead func(engine uint64, w Wire)
 	// Withdrawn hears in place of Dead that an owner's life is over on purpose: it said farewell before its wire was closed.
 	Withdrawn func(engine uint64, w Wire)
+	// Lives asks an owner otherwise whether it is still the life of a wire, where connections are taken and closed for a whole grace: so does
+	// an owner that has no place, or one that a crowd keeps busy, and so does who stands before one that has died. nil: it is not.
+	Lives func(ctx context.Context, engine uint64, w Wire) bool
 	// Changed hears that an owner is perhaps not the one that it was; its handshake should be asked for anew.
 	Changed func(engine uint64)
 

@@ -276,6 +276,14 @@ func TestWhatIsNoDeathOfAnOwner(t *testing.T) {
 			s.pass(grace - 30*time.Millisecond)
 			s.then(s.owner(owner))
 		}, true},
+		{"an owner without a place any more, which answers otherwise", func(s *shore) {
+			s.cfg.Lives = func(_ context.Context, engine uint64, w Wire) bool { return engine == 7 && w == wireD }
+			s.kept()
+			s.then(s.hangUp)
+			s.fall()
+			s.pass(time.Hour)
+			s.then(s.owner(owner))
+		}, true},
 		{"an owner that said that it leaves, while it serves on", func(s *shore) {
 			s.kept()
 			s.ownerSays(Frame{Kind: Leaving, Engine: owner.engine, Epoch: owner.epoch, Nonce: nonce(1)})

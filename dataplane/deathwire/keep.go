@@ -70,6 +70,7 @@ func (c *Client) run(ctx context.Context, l *link) {
 			continue
 		}
 		over := !fell.IsZero() && time.Since(fell) >= c.cfg.Grace
+		lives := over && got == hungUp && c.cfg.Lives != nil && c.cfg.Lives(ctx, l.engine, l.w)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -77,10 +78,10 @@ func (c *Client) run(ctx context.Context, l *link) {
 			c.n.others.Add(1)
 			c.end(ctx, l, parted || got == withdrew)
 			return
-		case got == refused && known, over && (got == hungUp || got == unreachable):
+		case got == refused && known, over && !lives && (got == hungUp || got == unreachable):
 			c.end(ctx, l, parted)
 			return
-		case !fell.IsZero() && (got == hungUp || got == unreachable):
+		case !fell.IsZero() && !lives && (got == hungUp || got == unreachable):
 			c.sleep(ctx, min(graceStep, c.cfg.Grace))
 			continue
 		}
