@@ -101,6 +101,11 @@ func TestNoStepPostsForLongerThanTheBudget(t *testing.T) {
 					if took := tc.how.sum(parts); took > budget+budget/10 && (tc.how != slowWire || token+uint64(passes) > 0) { // of which nothing is known
 						t.Fatalf("read %d: pass %d posts for %v, the budget is %v", token, passes, took, budget)
 					}
+					for k := range parts {
+						if took := tc.how.sum(parts[:k]); took > budget-budget/leftLeast {
+							t.Fatalf("read %d: pass %d begins part %d when it has posted for %v", token, passes, k, took)
+						}
+					}
 					if len(parts) > 24 {
 						t.Fatalf("read %d: pass %d makes %d posts", token, passes, len(parts))
 					}
