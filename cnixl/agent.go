@@ -308,7 +308,7 @@ func (a *Agent) Poll(in *transport.Inbox) int {
 func (a *Agent) Backlog() int { return int(a.backlog) }
 
 // PostRead starts a read; the descriptors cross once and NIXL's lists are built in C. ErrInvalid: a range that is not
-// registered here or not in the peer's metadata.
+// registered here. ErrRange: one that is not in the peer's metadata.
 //
 // A post that NIXL refuses may have started some of its descriptors: then the handle of a Failed read is returned.
 func (a *Agent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {

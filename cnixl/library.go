@@ -89,6 +89,7 @@ var errorsOf = [...]error{
 	-C.KVLX_INVALID:     transport.ErrInvalid,
 	-C.KVLX_CLOSED:      transport.ErrClosed,
 	-C.KVLX_FULL:        transport.ErrFull,
+	-C.KVLX_RANGE:       transport.ErrRange,
 }
 
 func errorOf(st C.int32_t) error {

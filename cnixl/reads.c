@@ -68,7 +68,7 @@ static int32_t create(agent_t *a, const char *peer, nixl_xfer_list_t *local, nix
 	/* One status for everything: ask whether the agent is still known and whether it has these ranges. */
 	if (api->check_remote_md(a->agent, peer, NULL) != NIXL_OK)
 		return KVLX_PEER;
-	return api->check_remote_md(a->agent, peer, remote) == NIXL_OK ? KVLX_PEER : KVLX_INVALID;
+	return api->check_remote_md(a->agent, peer, remote) == NIXL_OK ? KVLX_PEER : KVLX_RANGE;
 }
 
 static void discard(agent_t *a, nixl_xfer_t *request)

@@ -222,7 +222,12 @@ func TestAWrongAddressDoesNotLookLikeALostPeer(t *testing.T) {
 	l := newLinked(t)
 	spec := l.spec(2)
 	spec.Descs[1].Remote += 1 << 30
-	if _, err := l.a.PostRead(spec); !errors.Is(err, transport.ErrInvalid) {
+	if _, err := l.a.PostRead(spec); err != transport.ErrRange {
+		t.Errorf("%v, want ErrRange", err)
+	}
+	spec = l.spec(2)
+	spec.Descs[1].Local += 1 << 30
+	if _, err := l.a.PostRead(spec); err != transport.ErrInvalid {
 		t.Errorf("%v, want ErrInvalid", err)
 	}
 	if err := l.a.Send(l.toB, []byte("x")); err != nil {

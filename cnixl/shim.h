@@ -18,6 +18,7 @@ enum {
 	KVLX_INVALID = -3,
 	KVLX_CLOSED = -4,
 	KVLX_FULL = -5,
+	KVLX_RANGE = -6, /* not in the peer's metadata */
 };
 
 /* Status of a read, as in package transport. */

@@ -58,9 +58,11 @@ func (t *Transport) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 		return 0, transport.ErrInvalid
 	case p.broken:
 		return 0, transport.ErrPeer
-	case !t.plan(p, spec.Descs):
-		return 0, transport.ErrInvalid
-	case len(t.free) == 0:
+	}
+	if err := t.plan(p, spec.Descs); err != nil {
+		return 0, err
+	}
+	if len(t.free) == 0 {
 		return 0, transport.ErrFull
 	}
 	i := t.free[len(t.free)-1]
@@ -89,15 +91,21 @@ func (t *Transport) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	return t.handle(i), nil
 }
 
-// plan turns pieces into copies between addresses of this process; false: one is not registered here, or not the peer's.
-func (t *Transport) plan(p *peer, descs []transport.Desc) bool {
+// plan turns pieces into copies between addresses of this process. ErrInvalid: one is not registered here; ErrRange: or not the peer's.
+func (t *Transport) plan(p *peer, descs []transport.Desc) error {
+	if len(descs) == 0 {
+		return transport.ErrInvalid
+	}
 	t.copies = t.copies[:0]
 	for i := range descs {
 		d := &descs[i]
 		to, here := find(t.regions, d.LocalDevice, d.Local, d.Len)
 		from, there := find(p.regions, d.RemoteDevice, d.Remote, d.Len)
-		if d.Len == 0 || !here || !there {
-			return false
+		switch {
+		case d.Len == 0 || !here:
+			return transport.ErrInvalid
+		case !there:
+			return transport.ErrRange
 		}
 		if last := len(t.copies) - 1; last >= 0 && t.copies[last].To+t.copies[last].Bytes == to && t.copies[last].From+t.copies[last].Bytes == from {
 			t.copies[last].Bytes += d.Len
@@ -105,7 +113,7 @@ func (t *Transport) plan(p *peer, descs []transport.Desc) bool {
 		}
 		t.copies = append(t.copies, cuda.Copy{To: to, From: from, Bytes: d.Len})
 	}
-	return len(descs) > 0
+	return nil
 }
 
 // find is where a piece of the owner's is in this process.

@@ -253,6 +253,30 @@ func TestReadsThatFailForAReasonOfThisSideSpeakAgainstNoEngine(t *testing.T) {
 	r.wantFailing(0, 0, 0)
 }
 
+// An engine whose map names memory that it has not registered answers, and each read of it fails: that is its trouble, not ours, and none
+// of the connection.
+func TestAnEngineThatNamesWhatItHasNotRegisteredFails(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.add(o)
+	m := o.handshake()
+	m.BaseAddrs[0] += 1 << 40
+	must(t, r.k.LoadHandshake(e, 0, m))
+	r.run(sec(2), time.Second)
+	for n := range uint32(badReadsMax) {
+		h := r.track(e, o, n, 0)
+		r.run(r.now.Add(2*time.Second), time.Second)
+		r.read(h, record.Run{N: 1})
+		r.run(r.now.Add(2*time.Second), time.Second)
+		if got := r.said(h); got != "failed(3)" {
+			t.Fatalf("events: %q", got)
+		}
+	}
+	if n := r.k.Counters().Disconnects; n != 0 || r.reads.Counters.FailedHere != 0 || r.k.Gauges().Failing != 1 {
+		t.Errorf("%d connections broken, %d failures of this side, %d engines failing", n, r.reads.Counters.FailedHere, r.k.Gauges().Failing)
+	}
+}
+
 // It answers after each of them: that ends no trouble of reads.
 func TestAnEngineWhoseReadsFailInARowIsMissedAlthoughItAnswers(t *testing.T) {
 	r := newRig(t, nil)

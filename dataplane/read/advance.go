@@ -65,9 +65,9 @@ func (m *Machine) fenceFailed(t *xfer) {
 	m.fail(t.owner, record.ReadUnproven, m.blamed(t.peer))
 }
 
-// blamed is whom what has just failed speaks against: 0 where it was this side.
+// blamed is the peer whose connection what has just failed speaks against: 0 where it was this side, or the connection stands.
 func (m *Machine) blamed(p transport.Peer) transport.Peer {
-	if m.here {
+	if m.here || m.stands {
 		return 0
 	}
 	return p
@@ -94,14 +94,14 @@ func (m *Machine) fenceEnded(t *xfer) {
 	m.settle(i)
 }
 
-// fail makes a verdict that is not OK: the first one stands. What has not been posted never will be. peer: whom it speaks against; 0: this side.
+// fail makes a verdict that is not OK: the first one stands. What has not been posted never will be. peer: whose connection it speaks against; 0: none's.
 func (m *Machine) fail(i int32, verdict uint8, peer transport.Peer) {
 	j := &m.jobs[i]
 	if j.state == jobRunning && !j.bad {
 		j.bad = true
 		j.verdict = verdict
 		j.badPeer = peer
-		j.here = peer == 0
+		j.here = peer == 0 && m.here
 		m.remove(postList, i)
 		m.remove(fenceList, i)
 	}

@@ -151,6 +151,15 @@ func TestWhatFailsForAReasonOfThisSideSpeaksAgainstNobody(t *testing.T) {
 		})
 	}
 	b := newBench(t, Config{}, 1)
+	b.f.postErr = transport.ErrRange // what the peer's map names and its metadata has not: its own fault, and none of the connection
+	b.commit(1, 4, b.source(3, 0, 1))
+	b.step(0)
+	if o := b.wantOutcome(1, record.ReadFailed, false); o.Peer != 0 || o.Here || b.m.Counters.FailedHere != 0 {
+		t.Errorf("out of the peer's range: bad peer %d, here %v, counted %d times", o.Peer, o.Here, b.m.Counters.FailedHere)
+	}
+	if st := row(b); st != Refused {
+		t.Errorf("a row out of the peer's range: %v, want %v", st, Refused)
+	}
 	b.f.postErr = transport.ErrInvalid
 	if st := row(b); st != Full {
 		t.Errorf("a row that is refused: %v, want %v: it may be read later", st, Full)

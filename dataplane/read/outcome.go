@@ -14,7 +14,7 @@ type Outcome struct {
 	Status     uint8          // record.Read*
 	Proven     bool           // ReadOK, and every source's fence was equal
 	BlocksHeld bool           // a transfer may still write the local blocks: NextBack follows
-	Peer       transport.Peer // the first source that was bad; 0: none was, or the caller ended the read
+	Peer       transport.Peer // the first source that was bad; 0: none was, or not its connection, or the caller ended the read
 	Here       bool           // ReadFailed or ReadUnproven, and for a reason of this side
 	Bytes      uint64         // landed and known to have landed
 	Posted     clock.Instant  // when the first part was posted; 0: none was

@@ -32,18 +32,19 @@ type xfer struct {
 	abandoned bool // and still pending
 }
 
-// post starts a read of m.spec for owner. Full: the transport or the peer table has no room now. Refused: the peer is unreachable, or m.here
-// is set, and the transport cannot do what it is asked.
+// post starts a read of m.spec for owner. Full: the transport or the peer table has no room now. Refused: the peer is unreachable, or does not
+// have what its map names (m.stands), or the transport cannot do what it is asked (m.here).
 func (m *Machine) post(kind xferKind, owner, src int32, bytes uint64) (int32, Status) {
-	m.here = false
+	m.here, m.stands = false, false
 	p := m.peers.get(m.spec.Peer)
 	if p == nil {
 		m.Counters.TransportFull++
 		return none, Full
 	}
 	h, err := m.tr.PostRead(&m.spec)
-	m.here = err != nil && err != transport.ErrFull && !errors.Is(err, transport.ErrPeer)
 	if err != nil {
+		m.stands = errors.Is(err, transport.ErrRange)
+		m.here = err != transport.ErrFull && !m.stands && !errors.Is(err, transport.ErrPeer)
 		m.peers.tidy(m.spec.Peer)
 		if err == transport.ErrFull {
 			m.Counters.TransportFull++
@@ -114,7 +115,7 @@ func (m *Machine) ended(x int32, st transport.Status) {
 	}
 	if st != transport.Done {
 		m.Counters.Failures++
-		if m.here = st == transport.FailedHere; m.here {
+		if m.here, m.stands = st == transport.FailedHere, false; m.here {
 			m.Counters.FailedHere++
 		}
 		m.failed(x)

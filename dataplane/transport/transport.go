@@ -4,6 +4,7 @@ package transport
 
 import (
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -61,11 +62,13 @@ type ReadSpec struct {
 }
 
 // Errors of a transport. ErrPeer after a Send or PostRead means that the connection is gone and Drop + Load is the probe for life. Any other
-// error of the two is of what was asked, or of this side's memory and device, and says nothing of the peer.
+// error of the two is of what was asked, or of this side's memory and device, and says nothing of the peer, but for ErrRange, which is an
+// ErrInvalid: a peer's map names what its metadata does not have. Its connection stands.
 var (
 	ErrUnavailable = errors.New("transport: unavailable")
 	ErrPeer        = errors.New("transport: peer unreachable")
 	ErrInvalid     = errors.New("transport: invalid argument")
+	ErrRange       = fmt.Errorf("transport: not in what the peer has registered: %w", ErrInvalid)
 	ErrClosed      = errors.New("transport: closed")
 	ErrFull        = errors.New("transport: no room")
 	ErrUntaken     = errors.New("transport: peers have not taken what they asked for")

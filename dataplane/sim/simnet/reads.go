@@ -43,7 +43,7 @@ type read struct {
 // moving reports whether the owner has begun to answer a read that waits for nothing.
 func (r *read) moving(now instant) bool { return r.phase == going && r.event != 0 && now >= r.start }
 
-// PostRead starts a read. Ranges that are not registered here, or not in the peer's metadata, are ErrInvalid.
+// PostRead starts a read. Ranges that are not registered here are ErrInvalid, and those that are not in the peer's metadata ErrRange.
 func (a *Agent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	if !a.alive {
 		return 0, transport.ErrClosed
@@ -55,9 +55,11 @@ func (a *Agent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	var total uint64
 	for i := range spec.Descs {
 		d := &spec.Descs[i]
-		if d.Len == 0 || !regions.Covered(a.regions, spec.LocalMem, d.LocalDevice, d.Local, d.Len) ||
-			!regions.Covered(c.regions, spec.RemoteMem, d.RemoteDevice, d.Remote, d.Len) {
+		if d.Len == 0 || !regions.Covered(a.regions, spec.LocalMem, d.LocalDevice, d.Local, d.Len) {
 			return 0, transport.ErrInvalid
+		}
+		if !regions.Covered(c.regions, spec.RemoteMem, d.RemoteDevice, d.Remote, d.Len) {
+			return 0, transport.ErrRange
 		}
 		total += d.Len
 	}

@@ -247,9 +247,11 @@ func (a *Agent) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 	}
 	for i := range spec.Descs {
 		d := &spec.Descs[i]
-		if d.Len == 0 || !regions.Covered(a.regions, spec.LocalMem, d.LocalDevice, d.Local, d.Len) ||
-			!regions.Covered(p.regions, spec.RemoteMem, d.RemoteDevice, d.Remote, d.Len) {
+		if d.Len == 0 || !regions.Covered(a.regions, spec.LocalMem, d.LocalDevice, d.Local, d.Len) {
 			return 0, transport.ErrInvalid
+		}
+		if !regions.Covered(p.regions, spec.RemoteMem, d.RemoteDevice, d.Remote, d.Len) {
+			return 0, transport.ErrRange
 		}
 	}
 	if a.reach(p) == nil {
