@@ -1,12 +1,10 @@
 package core
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/kvlease/kvlease/dataplane/deathwire"
 	"github.com/kvlease/kvlease/dataplane/handshake"
 	"github.com/kvlease/kvlease/dataplane/heartbeat"
 	"github.com/kvlease/kvlease/dataplane/log"
@@ -47,54 +45,6 @@ func (s *sideChannel) failing() []string {
 // whether it is closed, sleeps or has died, which says more. The results' goroutine.
 func (s *sideChannel) unsure(p *sidePeer, r handshake.Result) bool {
 	return s.owners != nil && p.epoch != 0 && (s.owners.InGrace(p.engine) || time.Since(r.Failing) < s.cfg.wordWait())
-}
-
-// Bounds of the question whether an owner lives that takes no wire.
-const (
-	livesWait  = time.Second // for all of it
-	livesTries = 3           // a crowd may have one of its connections closed, too
-)
-
-// lives asks an owner that takes connections and closes them whether it is still the boot of a wire: one that has no place for wires answers
-// a handshake. A goroutine of the wires'.
-func (s *sideChannel) lives(ctx context.Context, engine uint64, w deathwire.Wire) bool {
-	s.mu.Lock()
-	p := s.peers[engine]
-	var id string
-	var rank handshake.Rank
-	if p != nil {
-		id, rank = p.id, p.ranks[0]
-	}
-	s.mu.Unlock()
-	if p == nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, livesWait)
-	defer cancel()
-	ask := func() (epoch uint64, err error) {
-		defer func() {
-			if p := recover(); p != nil { // what a peer says ends no process
-				err = fmt.Errorf("%v", p)
-			}
-		}()
-		a, err := handshake.Dial(ctx, w.Addr, livesWait, s.now)
-		if err != nil {
-			return 0, err
-		}
-		defer a.Close()
-		a.Expect(id, "")
-		m, _, err := a.Ask(ctx, rank)
-		if err != nil {
-			return 0, err
-		}
-		return m.Handshake.Lease.Epoch, nil
-	}
-	for range livesTries {
-		if epoch, err := ask(); err == nil {
-			return epoch == w.OwnersEpoch
-		}
-	}
-	return false
 }
 
 // misfit ends what is tracked at an engine that does not fit this one. Nothing better will be heard until it is another, so nobody
