@@ -108,7 +108,7 @@ func (p *Plane) startNative(agent, body []byte) {
 		p.Counters.ReleasesReceived += uint64(head.Count)
 	}
 	p.Times.Entries.ObserveCount(int(head.Count))
-	p.msg = message{open: true, native: true, head: head, entries: entries, before: p.Counters.BeatsApplied, number: uint32(head.Number()), beats: head.Kind == wire.Renew}
+	p.msg = message{open: true, native: true, agent: agent, head: head, entries: entries, before: p.Counters.BeatsApplied, number: uint32(head.Number()), beats: head.Kind == wire.Renew}
 	p.traceSeen()
 }
 
@@ -161,6 +161,7 @@ func (p *Plane) goOn(left int, now clock.Instant) int {
 func (p *Plane) entriesOn(left int, now clock.Instant) int {
 	m := &p.msg
 	reader := lease.Reader{Engine: m.head.Engine, Epoch: m.head.Epoch, Rank: m.head.Rank}
+	p.Leases.From(m.agent)
 	for left > 0 && m.at < int(m.head.Count) {
 		n := min(batch, int(m.head.Count)-m.at)
 		for i := range n {

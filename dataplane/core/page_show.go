@@ -102,7 +102,7 @@ func (p *statsPage) readers(c *Core, now clock.Instant) {
 		p.out.PutReader(i, &p.reader)
 		if a.Number != 0 && !p.out.Named(i, a.Number) {
 			p.out.NameReader(i, a.Number, agent)
-			p.walk.nameless = p.walk.nameless || a.Native
+			p.walk.nameless = p.walk.nameless || a.Native && len(agent) == 0
 		}
 	}
 	p.out.SetReaders(n)

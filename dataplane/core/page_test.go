@@ -260,22 +260,36 @@ func TestThePageShowsWhoHoldsWhatAndHowLongItTook(t *testing.T) {
 	}
 }
 
-// A reader of ours is known by a hash, unless its id is that of an engine that this one reads from.
-func TestAReaderWhoseIDIsKnownHereHasItsName(t *testing.T) {
-	l := newLab(t, `{}`)
-	_, remote := l.grant("r1", 7, blocks(0, 8))
-	l.track(remote, "d-r1", 70)
-	l.run(time.Second, 30*time.Millisecond)
-	if r := shown(t, l.p.core).Readers[2]; r.Name != "" {
-		t.Errorf("a reader that is no engine here is called %q", r.Name)
-	}
-	m := newLab(t, `{}`)
-	m.connect(m.p, m.d) // and P reads from D
-	_, remote = m.grant("r1", 7, blocks(0, 8))
-	m.track(remote, "d-r1", 70)
-	m.run(time.Second, 30*time.Millisecond)
-	if r := shown(t, m.p.core).Readers[2]; r.Name != "D" {
-		t.Errorf("the reader is %+v", r)
+// A reader of ours says who it is by a hash: its agent's name tells its id, or it is the id of an engine that this one reads from.
+func TestAReaderOfOursHasItsName(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		foreign bool // another implementation: its agent is named as it likes
+		reads   bool // P reads from D
+		want    string
+	}{
+		{name: "by its agent", want: "D"}, {name: "by nothing", foreign: true}, {name: "by the engine", foreign: true, reads: true, want: "D"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLab(t, `{}`)
+			if tc.reads {
+				l.connect(l.p, l.d)
+			}
+			_, remote := l.grant("r1", 7, blocks(0, 8))
+			if tc.foreign {
+				a, peer := third(t, l)
+				msg := wire.AppendHeader(nil, &wire.Header{Kind: wire.Renew, Engine: wire.EngineHash([]byte("D")), Epoch: 9, Count: 1})
+				if err := a.Send(peer, wire.AppendEntry(msg, remote.Slot, remote.Generation, remote.Key)); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				l.track(remote, "d-r1", 70)
+			}
+			l.run(time.Second, 30*time.Millisecond)
+			if r := shown(t, l.p.core).Readers[2]; r.Name != tc.want || !r.Native {
+				t.Errorf("the reader is %+v, want it called %q", r, tc.want)
+			}
+		})
 	}
 }
 

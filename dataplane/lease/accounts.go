@@ -81,6 +81,7 @@ type party struct {
 	who           uint64
 	engine, epoch uint64
 	agent         []byte // of a stock one
+	id            []byte // of one of ours; nil: not known
 	at            uint8  // NobodysAccount: not looked up, or none
 }
 
@@ -143,7 +144,11 @@ func (a *accounts) open(p *party, now clock.Instant) uint8 {
 	k := &a.all[at]
 	k.Number, k.who, k.used, k.Ended = a.number, p.who, now, ended
 	k.Native, k.Engine, k.Epoch = p.agent == nil, p.engine, p.epoch
-	a.names[at] = append(a.names[at][:0], p.agent[:min(len(p.agent), AgentMax)]...)
+	name := p.agent
+	if k.Native {
+		name = p.id
+	}
+	a.names[at] = append(a.names[at][:0], name[:min(len(name), AgentMax)]...)
 	a.last, a.lastAt = p.who, uint8(at)
 	return uint8(at)
 }
@@ -193,6 +198,9 @@ func (h *hot) setAccount(a uint8) { h.a = h.a&^(0xff<<accountShift) | uint64(a)<
 // attribute counts a slot for the party that names it.
 func (t *Table) attribute(s uint32, k *hot, p *party, now clock.Instant) {
 	if p.at == NobodysAccount {
+		if p.agent == nil {
+			p.id = idOf(t.from, p.engine)
+		}
 		p.at = t.accounts.open(p, now)
 	}
 	if k.account() != p.at {

@@ -31,9 +31,7 @@ func (t *Table) sayExpired(s uint32, k *hot, now clock.Instant) {
 	} else {
 		a := &t.accounts.all[at]
 		e.Hash, e.B = a.Engine, uint64(max(now.Sub(a.LastBeat), time.Duration(0)))
-		if !a.Native {
-			e.Agent = t.accounts.names[at]
-		}
+		e.Agent = t.accounts.names[at]
 	}
 	t.cfg.Log.Put(log.LeaseExpired, now, e)
 }

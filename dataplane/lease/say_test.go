@@ -10,6 +10,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/log"
 	"github.com/kvlease/kvlease/dataplane/log/logtest"
 	"github.com/kvlease/kvlease/dataplane/record"
+	"github.com/kvlease/kvlease/dataplane/wire"
 )
 
 // Each kind of the owner's side comes from its cause, and names the request and, if one has come, its reader.
@@ -26,6 +27,13 @@ func TestWhatGoesWrongForAnOwnerIsSaidWithReaderAndRequest(t *testing.T) {
 			a := r.grant("a")
 			r.run(at(20))
 			r.t.Renew(r.entry(a), Reader{Engine: 13, Epoch: 1}, r.now)
+			r.run(at(41))
+		}},
+		{name: "a reader of ours whose agent has its name fell silent", kind: log.LeaseExpired, engine: "D", request: "a", do: func(r *rig) {
+			a := r.grant("a")
+			r.run(at(20))
+			r.t.From([]byte("D.1.0a1b2c3d4e5f6071"))
+			r.t.Renew(r.entry(a), Reader{Engine: wire.EngineHash([]byte("D")), Epoch: 1}, r.now)
 			r.run(at(41))
 		}},
 		{name: "a stock reader fell silent", kind: log.LeaseExpired, engine: "agent D", request: "a", do: func(r *rig) {

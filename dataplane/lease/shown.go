@@ -42,7 +42,7 @@ func (t *Table) Look(now clock.Instant) {
 // Accounts is how many places of accounts have been used.
 func (t *Table) Accounts() int { return t.accounts.inUse }
 
-// Account gives one place, and the name of the agent of a stock reader; Number 0: nobody has it. What it gives is the table's: read it
+// Account gives one place, and the name of the agent of a stock reader, or the id of one of ours if its agent has told; Number 0: nobody has it. What it gives is the table's: read it
 // before the next step.
 func (t *Table) Account(i int) (a *Account, agent []byte) {
 	a = &t.accounts.all[i]

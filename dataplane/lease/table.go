@@ -70,6 +70,7 @@ type Table struct {
 	index   index
 	graves  graves
 	readers readers
+	from    []byte // agent of the message that is applied; nil: nobody has said
 	long    longIDs
 	jitter  uint64
 
