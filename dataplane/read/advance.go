@@ -67,10 +67,10 @@ func (m *Machine) fenceFailed(t *xfer) {
 
 // blamed is the peer whose connection what has just failed speaks against: 0 where it was this side, or the connection stands.
 func (m *Machine) blamed(p transport.Peer) transport.Peer {
-	if m.here || m.stands {
-		return 0
+	if m.fault == ofConnection {
+		return p
 	}
-	return p
+	return 0
 }
 
 // fenceEnded takes the DONE of a fence read.
@@ -101,7 +101,7 @@ func (m *Machine) fail(i int32, verdict uint8, peer transport.Peer) {
 		j.bad = true
 		j.verdict = verdict
 		j.badPeer = peer
-		j.here = peer == 0 && m.here
+		j.here = peer == 0 && m.fault == ofThisSide
 		m.remove(postList, i)
 		m.remove(fenceList, i)
 	}

@@ -94,8 +94,7 @@ type Machine struct {
 	freshN   int
 	descs    []transport.Desc
 	spec     transport.ReadSpec
-	here     bool  // what failed last did so for a reason of this side
-	stands   bool  // or for one of its peer's that is none of the connection
+	fault    fault // of what failed last
 	spin     int64 // nanoseconds of one round of the second look
 
 	// What is left of this step's bounds.

@@ -69,7 +69,7 @@ func (m *Machine) ReadRow(token uint64, peer transport.Peer, addr uint64, device
 	x, st := m.post(xferRow, i, 0, uint64(length))
 	if st != OK {
 		m.freeRow.Give(uint32(i))
-		if m.here { // the peer is as it was: later, perhaps
+		if m.fault == ofThisSide { // the peer is as it was: later, perhaps
 			return Full
 		}
 		return st
@@ -126,7 +126,7 @@ func (m *Machine) rowFailed(i int32) {
 		m.peers.find(peer).late--
 		return
 	}
-	m.rowResult(i, RowResult{Peer: peer, Here: m.here})
+	m.rowResult(i, RowResult{Peer: peer, Here: m.fault == ofThisSide})
 }
 
 // rowTimeouts gives the result of rows that were not answered in time. Their places stay taken.

@@ -32,10 +32,29 @@ type xfer struct {
 	abandoned bool // and still pending
 }
 
-// post starts a read of m.spec for owner. Full: the transport or the peer table has no room now. Refused: the peer is unreachable, or does not
-// have what its map names (m.stands), or the transport cannot do what it is asked (m.here).
+// fault is what a failure speaks against.
+type fault uint8
+
+const (
+	ofConnection fault = iota // to the peer
+	ofPeer                    // it does not have what its map names; the connection stands
+	ofThisSide                // its memory, its device, or what it asked the transport
+)
+
+// faultOf is that of a post that was refused.
+func faultOf(err error) fault {
+	switch {
+	case errors.Is(err, transport.ErrRange): // which is an ErrInvalid
+		return ofPeer
+	case errors.Is(err, transport.ErrPeer):
+		return ofConnection
+	}
+	return ofThisSide
+}
+
+// post starts a read of m.spec for owner. Full: the transport or the peer table has no room now. Refused: m.fault says what for.
 func (m *Machine) post(kind xferKind, owner, src int32, bytes uint64) (int32, Status) {
-	m.here, m.stands = false, false
+	m.fault = ofConnection
 	p := m.peers.get(m.spec.Peer)
 	if p == nil {
 		m.Counters.TransportFull++
@@ -43,15 +62,13 @@ func (m *Machine) post(kind xferKind, owner, src int32, bytes uint64) (int32, St
 	}
 	h, err := m.tr.PostRead(&m.spec)
 	if err != nil {
-		m.stands = errors.Is(err, transport.ErrRange)
-		m.here = err != transport.ErrFull && !m.stands && !errors.Is(err, transport.ErrPeer)
 		m.peers.tidy(m.spec.Peer)
 		if err == transport.ErrFull {
 			m.Counters.TransportFull++
 			return none, Full
 		}
 		m.Counters.PostErrors++
-		if m.here {
+		if m.fault = faultOf(err); m.fault == ofThisSide {
 			m.Counters.FailedHere++
 		}
 		return none, Refused
@@ -115,7 +132,8 @@ func (m *Machine) ended(x int32, st transport.Status) {
 	}
 	if st != transport.Done {
 		m.Counters.Failures++
-		if m.here, m.stands = st == transport.FailedHere, false; m.here {
+		if m.fault = ofConnection; st == transport.FailedHere {
+			m.fault = ofThisSide
 			m.Counters.FailedHere++
 		}
 		m.failed(x)
@@ -148,7 +166,7 @@ func (m *Machine) late(t *xfer) bool {
 	return m.jobs[t.owner].state == jobReported
 }
 
-// failed sets a transfer aside and tells whom it belongs to. m.here: for a reason of this side.
+// failed sets a transfer aside and tells whom it belongs to. m.fault says what for.
 func (m *Machine) failed(x int32) {
 	m.setAside(x, m.now.Add(m.cfg.QuarantineErrorWait))
 	switch t := &m.xfers[x]; t.kind {
