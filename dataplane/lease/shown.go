@@ -42,9 +42,9 @@ func (t *Table) Look(now clock.Instant) {
 // Accounts is how many places of accounts have been used.
 func (t *Table) Accounts() int { return t.accounts.inUse }
 
-// Account gives one place, and the name of the agent of a stock reader, or the id of one of ours if its agent has told; Number 0: nobody has it. What it gives is the table's: read it
-// before the next step.
-func (t *Table) Account(i int) (a *Account, agent []byte) {
+// Account gives one place, and a name: of a stock reader its agent's, of one of ours its id if its agent has told it, else none. Number 0:
+// nobody has the place. What it gives is the table's: read it before the next step.
+func (t *Table) Account(i int) (a *Account, name []byte) {
 	a = &t.accounts.all[i]
 	a.LeastSlack = NoSlack
 	if least := min(a.least[0], a.least[1]); least != noUnits {
