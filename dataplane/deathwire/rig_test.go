@@ -52,11 +52,13 @@ func inWorld(t *testing.T, cfg ServerConfig, do func(w *world)) {
 }
 
 // dial gives the reader's end of a new connection to the owner.
-func (w *world) dial() net.Conn {
+func (w *world) dial() net.Conn { return w.dialFrom("10.0.0.9") }
+
+func (w *world) dialFrom(ip string) net.Conn {
 	theirs, ours := net.Pipe()
 	w.conn.Go(func() {
 		defer ours.Close()
-		w.Serve(context.Background(), ours)
+		w.Serve(context.Background(), from{ours, ip})
 	})
 	return theirs
 }

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/kvlease/kvlease/dataplane/internal/hosts"
 )
 
 // ServerConfig says what an owner does with wires. A field that is zero has its default.
@@ -24,8 +27,8 @@ type ServerConfig struct {
 	HelloTimeout time.Duration // for the whole hello; 5 s
 }
 
-// pendingMax is how many connections may owe their hello at once. Past it the oldest goes: who is silent there is not a
-// reader, whose hello comes with the connection.
+// pendingMax is how many connections may owe their hello at once. Past it the oldest of the host that has the most goes: who is
+// silent there is not a reader, whose hello comes with the connection.
 const pendingMax = 256
 
 // Server keeps the wires of readers.
@@ -42,7 +45,8 @@ type Server struct {
 	mu      sync.Mutex
 	table   table
 	open    map[*wire]struct{}
-	pending []*wire // oldest first
+	pending []*wire     // oldest first
+	crowd   hosts.Crowd // of pending
 	leaving bool
 	parting bool  // behind leaving: a farewell is said on every wire
 	was     Frame // who we were when a wire was kept last; epoch 0: none was
@@ -55,6 +59,7 @@ type Server struct {
 // wire is one connection.
 type wire struct {
 	c     net.Conn
+	host  hosts.Host
 	peer  *peer
 	self  Frame  // what is said on it: who we were when it was kept, and its nonce
 	flags uint16 // of its hello
@@ -69,7 +74,7 @@ func NewServer(cfg ServerConfig) *Server {
 	if cfg.HelloTimeout <= 0 {
 		cfg.HelloTimeout = 5 * time.Second
 	}
-	s := &Server{cfg: cfg, open: map[*wire]struct{}{}, done: make(chan struct{})}
+	s := &Server{cfg: cfg, open: map[*wire]struct{}{}, crowd: hosts.Crowd{}, done: make(chan struct{})}
 	s.inbox.init()
 	s.table.init(cfg.Max)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -115,7 +120,7 @@ func (s *Server) listen() {
 
 // Serve keeps a connection until it ends: zmtp.Config.Other. The caller closes it afterwards.
 func (s *Server) Serve(_ context.Context, c net.Conn) {
-	w := &wire{c: c}
+	w := &wire{c: c, host: hosts.Of(c)}
 	if !s.enter(w) {
 		return
 	}
@@ -136,11 +141,18 @@ func (s *Server) enter(w *wire) bool {
 	}
 	if len(s.pending) >= pendingMax {
 		s.n.crowded.Add(1)
-		s.pending[0].ours = true
-		s.pending[0].c.Close()
-		s.pending = s.pending[1:]
+		o := s.pending[0]
+		for _, p := range s.pending {
+			if s.crowd[p.host] > s.crowd[o.host] {
+				o = p
+			}
+		}
+		o.ours = true
+		o.c.Close()
+		s.unpend(o)
 	}
 	s.pending = append(s.pending, w)
+	s.crowd.Come(w.host)
 	return true
 }
 
@@ -154,7 +166,8 @@ func (s *Server) leavePending(w *wire) (was bool) {
 func (s *Server) unpend(w *wire) bool {
 	for i, p := range s.pending {
 		if p == w {
-			s.pending = append(s.pending[:i:i], s.pending[i+1:]...)
+			s.pending = slices.Delete(s.pending, i, i+1)
+			s.crowd.Go(w.host)
 			return true
 		}
 	}

@@ -181,3 +181,27 @@ func TestLargestReplyArrivesWhole(t *testing.T) {
 		}
 	}
 }
+
+// One host's connections give way to each other, so that a slow peer elsewhere is still there for its request.
+func TestCrowdOfOneHostClosesNoConnectionOfAnother(t *testing.T) {
+	await.NoLeaks(t)
+	s := listen(t, "127.0.0.1:0", Config{Limits: Limits{Request: longest}, Handle: echo})
+	slow := dialRaw(t, s)
+	mustWrite(t, slow, reqHello[:1])
+	await.True(t, "it has a place", func() bool { return s.Stats().Open == 1 })
+	crowd := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	const connections = 200
+	for range connections {
+		c, err := crowd.DialContext(t.Context(), "tcp", s.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	await.True(t, "all have come", func() bool { return s.Stats().Accepted == connections+1 })
+	mustWrite(t, slow, reqHello[1:], message("", "hi"))
+	mustRead(t, slow, len(routerHello)+len(message("", "hi")))
+	if got := s.Stats(); got.Open != 64 || got.Evicted != connections+1-64 {
+		t.Errorf("stats %+v", got)
+	}
+}

@@ -4,14 +4,16 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/kvlease/kvlease/dataplane/internal/hosts"
 )
 
 // slots are a server's open connections.
 //
-// When all are taken, a new connection takes the place of the one that has waited longest for its peer: idle, still
-// greeting, or in the middle of a request. So a crowd of silent or slow connections gives way, at the speed at which it
-// grows, to whoever finishes a request quickly. Only a request that is being answered is never cut off: with all of them
-// busy the new connection is refused.
+// When all are taken, a new connection takes the place of the one that has waited longest for its peer, idle, still
+// greeting, or in the middle of a request, of the host that has the most. So a crowd of silent or slow connections gives way, at the
+// speed at which it grows, to whoever finishes a request quickly, and one host's to whoever else there is, however slow.
+// Only a request that is being answered is never cut off: with all of them busy the new connection is refused.
 //
 // Threads: any.
 type slots struct {
@@ -20,11 +22,13 @@ type slots struct {
 	closed bool
 	open   map[*slot]struct{}
 	other  map[*slot]struct{} // handed over, outside max
+	crowd  hosts.Crowd        // of those open
 }
 
 // slot is one connection's place. The fields below are the slots' own.
 type slot struct {
 	c       net.Conn
+	host    hosts.Host
 	waiting bool
 	since   time.Time
 }
@@ -41,32 +45,43 @@ func (s *slots) enter(c net.Conn, now time.Time) (placed *slot, evicted bool) {
 		if oldest == nil {
 			return nil, false
 		}
-		delete(s.open, oldest)
+		s.drop(oldest)
 		oldest.c.Close()
 		evicted = true
 	}
 	if s.open == nil {
-		s.open, s.other = make(map[*slot]struct{}), make(map[*slot]struct{})
+		s.open, s.other, s.crowd = make(map[*slot]struct{}), make(map[*slot]struct{}), make(hosts.Crowd)
 	}
-	placed = &slot{c: c, waiting: true, since: now}
+	placed = &slot{c: c, host: hosts.Of(c), waiting: true, since: now}
 	s.open[placed] = struct{}{}
+	s.crowd.Come(placed.host)
 	return placed, evicted
 }
 
+// oldest is the one that gives way to a new one.
 func (s *slots) oldest() (found *slot) {
+	most := 0
 	for o := range s.open {
-		if o.waiting && (found == nil || o.since.Before(found.since)) {
-			found = o
+		if n := s.crowd[o.host]; o.waiting && (n > most || n == most && o.since.Before(found.since)) {
+			found, most = o, n
 		}
 	}
 	return found
+}
+
+// drop takes a connection out of those open.
+func (s *slots) drop(o *slot) {
+	if _, ok := s.open[o]; ok {
+		delete(s.open, o)
+		s.crowd.Go(o.host)
+	}
 }
 
 // leave ends a connection.
 func (s *slots) leave(o *slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.open, o)
+	s.drop(o)
 	delete(s.other, o)
 	o.c.Close()
 }
@@ -94,7 +109,7 @@ func (s *slots) handOver(o *slot) bool {
 	if _, ok := s.open[o]; !ok || s.closed {
 		return false
 	}
-	delete(s.open, o)
+	s.drop(o)
 	s.other[o] = struct{}{}
 	return true
 }
