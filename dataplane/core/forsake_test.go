@@ -101,6 +101,35 @@ func TestNoStepWaitsForMemoryThatIsTakenBack(t *testing.T) {
 	}
 }
 
+// TestMemoryThatTheTransportDoesNotTakeBackTakesTheAgentAlong: it may answer reads of it for as long as it is there.
+func TestMemoryThatTheTransportDoesNotTakeBackTakesTheAgentAlong(t *testing.T) {
+	l := newLab(t, `{}`)
+	refuses := true
+	l.wrap = func(_ string, tr transport.Transport) transport.Transport {
+		if !refuses {
+			return tr
+		}
+		refuses = false
+		return &notTakenBack{refusesThird{Transport: tr}}
+	}
+	e := l.unregistered("E")
+	e.core.pace = registrationPace{pieceBytes: 1, every: time.Hour, slow: time.Hour}
+	was := e.core.tr
+	if err := e.core.Register(e.regions); !errors.Is(err, ErrTransport) || !e.core.gone {
+		t.Fatalf("%v, the agent is gone: %v", err, e.core.gone)
+	}
+	if _, err := was.Metadata(); !errors.Is(err, transport.ErrClosed) {
+		t.Errorf("the agent goes on: %v", err)
+	}
+	if err := e.core.Register(e.regions); err != nil || e.core.tr == was {
+		t.Errorf("the next one: %v", err)
+	}
+}
+
+type notTakenBack struct{ refusesThird }
+
+func (*notTakenBack) Unregister([]transport.Region) error { return transport.ErrInvalid }
+
 type takenBack struct {
 	refusesThird
 	at func()

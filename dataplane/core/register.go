@@ -43,22 +43,28 @@ func (c *Core) Register(regions []Region) error {
 		return err
 	}
 	defer leave()
-	if err := c.toTransport(r); err != nil {
-		return err
-	}
-	blob, err := r.tr.Metadata()
-	if err != nil {
-		err = fmt.Errorf("%w: %w", ErrTransport, err)
-	} else if err = c.prove(r, blob); err == nil {
-		err = c.keep(r, blob)
+	n, err := c.toTransport(r)
+	if err == nil {
+		err = c.complete(r)
 	}
 	if err != nil {
-		c.undo(r, len(r.list))
-		if r.strayed {
+		if undone := c.undo(r, n); r.strayed || undone != nil {
 			c.forsake()
 		}
 	}
 	return err
+}
+
+// complete looks whether peers can read what the transport has, and lets them know of it.
+func (c *Core) complete(r *registration) error {
+	blob, err := r.tr.Metadata()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrTransport, err)
+	}
+	if err := c.prove(r, blob); err != nil {
+		return err
+	}
+	return c.keep(r, blob)
 }
 
 // keep is the end of a registration: steps and peers know of it from here on.
@@ -288,8 +294,8 @@ func (c *Core) Unregister() error {
 	return err
 }
 
-// forsake destroys the agent of memory that was refused while a twin's read of it is open: software would answer that read when the host has
-// freed the memory, and the process would die. A broken context's goes, too. Nobody has met the agent, so the era and its leases stand; what is
+// forsake destroys the agent of memory that was refused while a twin's read of it is open, or that the transport does not take back: software would
+// answer a read of it when the host has freed the memory, and the process would die. A broken context's goes, too. Nobody has met the agent, so the era and its leases stand; what is
 // tracked at engines that it has loaded is given up. The next registration makes another one.
 func (c *Core) forsake() {
 	c.mu.Lock()

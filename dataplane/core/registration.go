@@ -149,18 +149,17 @@ type admits interface {
 	Admits(regions []transport.Region) error
 }
 
-// toTransport registers everything, piece by piece, or nothing. In between steps send what is due: owners of what is tracked already must not
+// toTransport registers everything, piece by piece, and reports how many ranges the transport has, also on an error. In between steps send what is due: owners of what is tracked already must not
 // wait for the whole of a cache, since their leases end meanwhile.
-func (c *Core) toTransport(r *registration) error {
+func (c *Core) toTransport(r *registration) (at int, err error) {
 	if a, ok := r.tr.(admits); ok {
 		if err := a.Admits(r.list); err != nil {
-			return r.refused(err)
+			return 0, r.refused(err)
 		}
 	}
-	for at := 0; at < len(r.list); {
+	for at < len(r.list) {
 		if r.cut.Load() {
-			c.undo(r, at)
-			return errCut
+			return at, errCut
 		}
 		n, bytes := at, uint64(0)
 		for n < len(r.list) && (n == at || bytes+r.list[n].Bytes <= r.pace.pieceBytes) {
@@ -171,14 +170,13 @@ func (c *Core) toTransport(r *registration) error {
 		err := r.tr.Register(r.list[at:n])
 		c.lockedReach(heartbeat.ReachMessages)
 		if err != nil {
-			c.undo(r, at)
-			return r.refused(err)
+			return at, r.refused(err)
 		}
 		c.letStepsIn(r)
 		r.done.Add(bytes)
 		at = n
 	}
-	return nil
+	return at, nil
 }
 
 func (c *Core) lockedReach(reach heartbeat.Reach) {
@@ -214,14 +212,16 @@ func (r *registration) refused(err error) error {
 	return fmt.Errorf("%w: register %d regions: %w", ErrTransport, len(r.regions), err)
 }
 
-// undo takes the first n ranges back. No peer has had a word of them. To unpin them takes its time, too.
-func (c *Core) undo(r *registration, n int) {
+// undo takes the first n ranges back. No peer has had a word of them. To unpin them takes its time, too. On an error the transport may have them
+// still.
+func (c *Core) undo(r *registration, n int) (err error) {
 	if n > 0 {
 		c.lockedReach(heartbeat.ReachNothing)
-		_ = r.tr.Unregister(r.list[:n])
+		err = r.tr.Unregister(r.list[:n])
 		c.lockedReach(heartbeat.ReachMessages)
 	}
 	r.done.Store(0)
+	return err
 }
 
 // watchRegistration tells how far a registration is, until stop.
