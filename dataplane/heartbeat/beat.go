@@ -235,6 +235,7 @@ func (t *Tracker) sendTo(i, k uint32, beats int, now clock.Instant) bool {
 		case beats > 0:
 			l.stock++
 		}
+		e.worked(hereSends)
 		return true
 	}
 	t.counters.SendFailed++
@@ -243,8 +244,11 @@ func (t *Tracker) sendTo(i, k uint32, beats int, now clock.Instant) bool {
 	}
 	if errors.Is(err, transport.ErrPeer) {
 		t.broken(i, k, now)
-	} else { // no room, or a reason of this side, which says nothing of the peer
-		e.breaks++
+		return false
+	}
+	e.breaks++ // no room, or a reason of this side, which says nothing of the peer
+	if !errors.Is(err, transport.ErrFull) {
+		t.failedHere(i, hereSends, now)
 	}
 	return false
 }

@@ -27,6 +27,7 @@ type Counters struct {
 	LoadsFailed                uint64 // loads of a rank's metadata that failed
 	LoadsPutOff                uint64 // times that another agent of this process was loading
 	Heals, HealWaits           uint64 // loads tried since a connection broke; times one waited for open transfers
+	MadeAnew                   uint64 // connections made anew since reads, rows or messages went on failing for a reason of this side
 	Abandons                   uint64 // agents dropped under transfers that had not ended in HealWait
 	Hellos                     uint64
 	EnginesDead                uint64 // boots that were told dead

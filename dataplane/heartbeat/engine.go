@@ -43,6 +43,8 @@ type engine struct {
 	conn  uint32 // how often a link was loaded: the generation of its posts
 
 	healAt clock.Instant // no load before it
+	here   [hereKinds]hereRun
+	anew   bool // its agents are to be loaded again, also if nobody needs it
 
 	native, stock dense // named in heartbeats
 	fixed         dense // leases that no heartbeat renews
@@ -157,7 +159,7 @@ func (t *Tracker) setState(i uint32, s State) {
 				t.sayEngine(log.EngineUp, e, uint64(e.took), 0)
 			}
 		}
-		e.offAt = 0
+		e.offAt, e.anew = 0, false
 	case e.offAt == 0:
 		e.offAt = t.now
 	}

@@ -227,7 +227,7 @@ func TestAnEngineWhoseReadsFailInARowCountsAsFailingAlthoughItAnswers(t *testing
 	r.wantFailing(0, 0, 0)
 }
 
-// A device or memory of ours that fails reads takes no engine down, and no connection is made anew for it.
+// A device or memory of ours that fails reads takes no engine down.
 func TestReadsThatFailForAReasonOfThisSideSpeakAgainstNoEngine(t *testing.T) {
 	r := newRig(t, nil)
 	o := r.owner("P", false)

@@ -86,7 +86,7 @@ func (t *Tracker) loadOne(i uint32, now clock.Instant) bool {
 			t.setLoad(i, now.Add(t.healStep(e)))
 			return false
 		}
-		if e.dead || e.requests == 0 && e.owedN == 0 {
+		if e.dead || e.requests == 0 && e.owedN == 0 && !e.anew {
 			return false // nobody needs it: the next request does
 		}
 		return t.loadNext(i, now)
@@ -182,6 +182,7 @@ func (t *Tracker) loadNext(i uint32, now clock.Instant) bool {
 			if l.downAt == 0 {
 				l.downAt = now
 			}
+			t.engineDown(i, uint64(e.requests)) // if it was made anew; else that was told before
 			e.healAt = now.Add(t.backoff(e))
 			t.setLoad(i, e.healAt)
 			return true

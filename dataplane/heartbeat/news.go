@@ -121,7 +121,7 @@ func (t *Tracker) install(i uint32, now clock.Instant) {
 	e := &t.engines[i]
 	e.facts, e.links = e.want.facts, e.want.facts.links
 	e.drains, e.pendDrains = false, false
-	e.badReads = 0
+	e.badReads, e.here = 0, [hereKinds]hereRun{}
 	e.said = paces{} // what is wrong with this boot is news
 	e.want = want{}
 	e.sent = 0

@@ -203,6 +203,9 @@ func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 	} else {
 		e.judge(status, now)
 	}
+	if status == record.ReadOK || status == record.ReadStale {
+		e.worked(hereReads)
+	}
 	if status == record.ReadOK {
 		if q.conn == e.conn {
 			for k := range e.links {
@@ -248,6 +251,9 @@ func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 	}
 	if k := e.linkOf(o.Peer); k != none && o.Status == record.ReadFailed {
 		t.broken(q.engine, k, now)
+	}
+	if (o.Here || o.Status == record.ReadFailed && o.Peer == 0) && q.conn == e.conn { // also where what is loaded of it lacks what its map names
+		t.failedHere(q.engine, hereReads, now)
 	}
 }
 

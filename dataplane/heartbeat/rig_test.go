@@ -104,13 +104,16 @@ func newRigOver(t rapid.TB, change func(*Config), machine func(*read.Config)) *r
 	return newRigOf(t, change, machine, 1)
 }
 
-// newRigOf makes a rig whose cache has so many layers.
-func newRigOf(t rapid.TB, change func(*Config), machine func(*read.Config), layers int) *rig {
+// newRigOf makes a rig whose cache has so many layers, and with something in front of the reader's transport.
+func newRigOf(t rapid.TB, change func(*Config), machine func(*read.Config), layers int, front ...func(transport.Transport) transport.Transport) *rig {
 	t.Helper()
 	r := &rig{t: t, hub: loopback.NewHub(), now: sec(0), book: logtest.New()}
 	d, err := r.hub.New("D", loopback.Config{ReadsMax: 8192})
 	must(t, err)
 	r.d, r.tr = d, d
+	for _, f := range front {
+		r.tr = f(r.tr)
+	}
 	cfg := Config{
 		Self: Identity{EngineHash: wire.EngineHash([]byte("D")), Epoch: 77}, Duration: 30 * time.Second,
 		Tracks: 1024, Engines: 16, Seed: 1, Log: r.book.Log.Step,

@@ -101,7 +101,7 @@ func (t *Tracker) postRowsOf(i, m uint32, now clock.Instant) bool {
 			return false
 		}
 		token := uint64(r.serial)<<rowSerial | uint64(k)<<linkShift | uint64(m)
-		switch t.reads.ReadRow(token, l.peer, record.RowAddr(l.board, r.slot), l.device, l.mem, record.RowLen, now) {
+		switch st := t.reads.ReadRow(token, l.peer, record.RowAddr(l.board, r.slot), l.device, l.mem, record.RowLen, now); st {
 		case read.OK:
 			row.open = true
 			row.rowSent = r.sent
@@ -111,8 +111,13 @@ func (t *Tracker) postRowsOf(i, m uint32, now clock.Instant) bool {
 			l.rowsOff = l.downAt != 0 // one is enough for a sign of life: it may never end
 			t.rowsLeft--
 			t.counters.Rows++
-		case read.Full:
+		case read.Full, read.Unable:
 			t.counters.RowsCut++
+			if st == read.Unable {
+				if t.failedHere(i, hereRows, now); e.state != Connected {
+					return true
+				}
+			}
 			if now.Sub(l.rowAt) > 2*e.facts.times.interval { // it is the owner that keeps the places taken
 				t.unmoved(m, row, r.sent, now)
 				continue
@@ -150,6 +155,8 @@ func (t *Tracker) probe(i, k uint32, now clock.Instant) bool {
 	case read.Refused:
 		t.counters.RowsFailed++
 		t.broken(i, k, now)
+	case read.Unable:
+		t.failedHere(i, hereRows, now)
 	default: // no room now: the next round asks again
 	}
 	return l.probing
@@ -202,11 +209,14 @@ func (t *Tracker) takeRows(now clock.Instant) {
 		}
 		if !res.OK {
 			t.counters.RowsFailed++
-			if !res.Here {
+			if res.Here {
+				t.failedHere(i, hereRows, now)
+			} else {
 				t.broken(i, k, now)
 			}
 			continue
 		}
+		e.worked(hereRows)
 		if m == none {
 			if e.silent(l, t.stepped) {
 				e.breaks++

@@ -77,7 +77,7 @@ func (t *Tracker) forgetPeers(e *engine) {
 		l := &e.links[k]
 		*l = link{rankFacts: l.rankFacts}
 	}
-	e.sent, e.conn = 0, e.conn+1
+	e.sent, e.conn, e.here = 0, e.conn+1, [hereKinds]hereRun{}
 	e.breaks++
 }
 

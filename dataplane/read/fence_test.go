@@ -161,8 +161,8 @@ func TestWhatFailsForAReasonOfThisSideSpeaksAgainstNobody(t *testing.T) {
 		t.Errorf("a row out of the peer's range: %v, want %v", st, Refused)
 	}
 	b.f.postErr = transport.ErrInvalid
-	if st := row(b); st != Full {
-		t.Errorf("a row that is refused: %v, want %v: it may be read later", st, Full)
+	if st := row(b); st != Unable {
+		t.Errorf("a row that is refused: %v, want %v: it may be read later", st, Unable)
 	}
 	b.f.postErr = nil
 	b.step(0)

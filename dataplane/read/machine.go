@@ -32,6 +32,7 @@ const (
 	Busy           // this peer does not answer its rows: wait until they have ended
 	Refused        // the transport refused the post
 	Closed         // Close was called
+	Unable         // the transport cannot do what it is asked, for a reason of this side
 )
 
 var statusNames = [...]string{"ok", "full", "invalid", "stale", "empty", "busy", "refused", "closed"}

@@ -34,7 +34,7 @@ type rowSlot struct {
 //
 // Full: RowsStepMax of this step, RowsPeer of this peer or RowsMax are used up; the last eighth of RowsMax is for peers with none open. Busy: a row read to this peer timed out
 // and is still open, so more of them would only take the room of other peers. Refused: the transport reports the peer
-// unreachable; where it cannot do what it is asked for a reason of this side, that is Full. In all three nothing was posted.
+// unreachable; Unable: it cannot do what it is asked for a reason of this side. In all four nothing was posted.
 //
 // Preconditions: the row lies in memory that the peer has registered.
 func (m *Machine) ReadRow(token uint64, peer transport.Peer, addr uint64, device uint32, mem transport.Mem, length uint32, now clock.Instant) Status {
@@ -70,7 +70,7 @@ func (m *Machine) ReadRow(token uint64, peer transport.Peer, addr uint64, device
 	if st != OK {
 		m.freeRow.Give(uint32(i))
 		if m.fault == ofThisSide { // the peer is as it was: later, perhaps
-			return Full
+			return Unable
 		}
 		return st
 	}
