@@ -58,7 +58,7 @@ def ours(d, name, port):
 
 def decode():
     with subprocess.Popen([sys.executable, __file__, "P"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as p:
-        meet = {kind: (globals()[kind], engine("D", kind)) for kind in MODULES}
+        meet = {"stock": (stock, engine("D", "stock")), "ours": (ours, engine("D", "ours"))}
         words = p.stdout.readline().split()
         engines = list(zip(words[::3], words[1::3], words[2::3], strict=True))
         if len(engines) != ENGINES * len(MODULES):
