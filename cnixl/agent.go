@@ -103,7 +103,7 @@ func (cfg *Config) checkName() error {
 
 // open makes an agent of an opened library.
 func open(cfg Config, handle C.int32_t, lib Library) (*Agent, error) {
-	engine, devices, err := backendParams(cfg.Settings, func(name string) bool { return getenv(name) != "" })
+	engine, devices, err := backendParams(append([]transport.Setting{connectAside}, cfg.Settings...), func(name string) bool { return getenv(name) != "" })
 	if err != nil {
 		return nil, err
 	}

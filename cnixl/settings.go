@@ -10,6 +10,10 @@ import (
 // netDevices is the setting that NIXL takes by a parameter of its own.
 const netDevices = "UCX_NET_DEVICES"
 
+// connectAside has UCX's TCP connect beside the call that loads a peer. It waits there by default (UCX_TCP_CONN_NB), for one or two minutes where the network
+// swallows what is sent (tcp_syn_retries), and no step goes on meanwhile: no other engine is beaten for.
+var connectAside = transport.Setting{Name: "UCX_TCP_CONN_NB", Value: "y"}
+
 // backendParams are what NIXL's UCX backend takes of settings of UCX, for one agent alone (ai-dynamo/nixl, src/plugins/ucx, ucx_backend.cpp and
 // ucx_utils.cpp, the same since 1.0): engine_config, a list KEY=VALUE split by commas, each of which gives way to the variable UCX_KEY; and device_list, names
 // split by ", " that become the first port of each, which does not give way. set tells whether a variable is set.

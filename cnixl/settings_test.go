@@ -43,19 +43,19 @@ func TestSettingsOfUCXAreParametersOfTheBackend(t *testing.T) {
 func TestAnAgentIsMadeWithItsSettings(t *testing.T) {
 	s := newScript(t)
 	s.open(Config{Agent: "plain"})
-	if s.do("engine plain -") != 1 || s.do("devices plain -") != 1 {
+	if s.do("engine plain TCP_CONN_NB=y") != 1 || s.do("devices plain -") != 1 {
 		t.Error("an agent without settings has parameters")
 	}
 	several := []transport.Setting{{Name: "UCX_NET_DEVICES", Value: "mlx5_4:1,mlx5_5:1"}, {Name: "UCX_MAX_RMA_RAILS", Value: "4"}}
 	told := s.open(Config{Agent: "told", Settings: several})
-	if s.do("engine told MAX_RMA_RAILS=4") != 1 || s.do("devices told mlx5_4,mlx5_5") != 1 {
+	if s.do("engine told TCP_CONN_NB=y,MAX_RMA_RAILS=4") != 1 || s.do("devices told mlx5_4,mlx5_5") != 1 {
 		t.Error("the backend was made without the settings")
 	}
 	twin, err := told.Twin("twin") // has the ways of its agent, past shared memory
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.do("engine twin MAX_RMA_RAILS=4,TLS=^sm") != 1 || s.do("devices twin mlx5_4,mlx5_5") != 1 {
+	if s.do("engine twin TCP_CONN_NB=y,MAX_RMA_RAILS=4,TLS=^sm") != 1 || s.do("devices twin mlx5_4,mlx5_5") != 1 {
 		t.Error("the twin has other settings")
 	}
 	if err := twin.Close(); err != nil {

@@ -125,7 +125,7 @@ func TestATwinOfTheFakeReadsAndOfAnInlineAgentThereIsNone(t *testing.T) {
 	if err := a.Register([]transport.Region{{Addr: address(mem), Bytes: 4096}}); err != nil {
 		t.Fatal(err)
 	}
-	if got, _, _ := readByTwin(t, a, mem); !bytes.Equal(got, mem) || s.do("count params_add") != 1 {
+	if got, _, _ := readByTwin(t, a, mem); !bytes.Equal(got, mem) || s.do("count params_add") != 2 {
 		t.Errorf("read %q, %d settings", got[:2], s.do("count params_add"))
 	}
 	s.do("fail params_add 1 -2")
