@@ -45,7 +45,7 @@ var remoteDefs = map[Kind]Def{
 	LoadFailed: {
 		"load_failed", Warning, [2]string{"failures"},
 		"the transport does not take its metadata ({failures} [failure|failures] in a row): {text}",
-		"see that both engines have the same transport and version of NIXL, and that the engine lives; it is tried again",
+		"see that the engine lives, and that both have the same transport and version of NIXL; one that answers handshakes and registered its memory before its network was up names its loopback interface alone: start it again; it is tried again",
 	},
 	AgentAbandoned: {
 		"agent_abandoned", Warning, [2]string{"waited_ns"},
