@@ -214,7 +214,7 @@ var table = []metric{
 	gauge("engines_failing_seconds_max", ofRequests, "How long the worst of them cannot be reached.", "tracker_failing_ms", "group_failing_ms").times(1e-3),
 	counter("engine_claims_total", ofAll, "Times that two engines were found under one engine_id: it keeps moving between two addresses, or goes back to the boot before.", "side_claims", "beat_flaps"),
 	counter("heals_total", ofRanks, "Connections that broke and were tried anew.", "beat_heals"),
-	counter("connections_made_anew_total", ofRanks, "Connections made anew since what was asked of them went on failing for a reason of this rank (transfers_failed_here_total). The engine counts as well.", "beat_made_anew"),
+	counter("connections_made_anew_total", ofRanks, "Connections made anew since what was asked of them went on failing for a reason of this rank (transfers_failed_here_total). The engine does not count as failing.", "beat_made_anew"),
 	counter("disconnects_total", ofRanks, "Sends and reads that found their peer unreachable.", "beat_disconnects"),
 	counter("connections_abandoned_total", ofRanks, "Connections dropped under transfers that did not end (heal_wait).", "beat_abandons"),
 	counter("connections_loaded_total", ofRanks, "Connections tried, those that could not be made, too.", "beat_loads"),

@@ -33,12 +33,13 @@ const (
 	Refused        // the transport refused the post
 	Closed         // Close was called
 	Unable         // the transport cannot do what it is asked, for a reason of this side
+	statuses
 )
 
-var statusNames = [...]string{"ok", "full", "invalid", "stale", "empty", "busy", "refused", "closed"}
+var statusNames = [statuses]string{"ok", "full", "invalid", "stale", "empty", "busy", "refused", "closed", "unable"}
 
 func (s Status) String() string {
-	if int(s) < len(statusNames) {
+	if s < statuses {
 		return statusNames[s]
 	}
 	return "unknown"

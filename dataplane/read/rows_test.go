@@ -159,3 +159,14 @@ func TestResultsNotTakenStopNewRows(t *testing.T) {
 	b.m.NextRow()
 	b.ok(b.m.ReadRow(1, 3, rowAddr(3, 1), 0, transport.DRAM, 32, b.now))
 }
+
+func TestEveryStatusHasAName(t *testing.T) {
+	seen := map[string]bool{"": true, "unknown": true}
+	for st := range statuses {
+		if name := st.String(); seen[name] {
+			t.Errorf("status %d is called %q", st, name)
+		} else {
+			seen[name] = true
+		}
+	}
+}
