@@ -12,26 +12,63 @@ import (
 	"github.com/kvlease/kvlease/dataplane/transport/loopback"
 )
 
-// refusedOnce is an engine without memory, to which the next registration is refused since its twin hangs, and none after it.
-func refusedOnce(t *testing.T, l *lab) *node {
+// refusedOnce is an engine without memory, to which the next registration is refused since its twin hangs, and none after it. by: while it
+// is set its agent may not go.
+func refusedOnce(t *testing.T, l *lab, by *bool) *node {
 	proofsTake(t, time.Millisecond)
 	hangs := true
 	l.wrap = func(_ string, tr transport.Transport) transport.Transport {
-		return &scripted{Transport: tr, twin: func(tw *transport.Twin) error {
+		return &untaken{&scripted{Transport: tr, twin: func(tw *transport.Twin) error {
 			tw.Transport.(*loopback.Agent).HoldReads(hangs)
 			hangs = false
 			return nil
-		}}
+		}}, by}
 	}
 	e := l.unregistered("E")
 	l.step(time.Millisecond)
 	return e
 }
 
+// untaken is an agent that may not go while somebody has answers to take.
+type untaken struct {
+	*scripted
+	by *bool
+}
+
+func (u *untaken) Close() error {
+	if *u.by {
+		return transport.ErrUntaken
+	}
+	return u.scripted.Close()
+}
+
+// TestAnAgentOfRefusedMemoryThatMayNotGoReadsOn: the twin that hangs may be who does not take its answer. The next registration is over the same
+// agent, with the peers that it had loaded before.
+func TestAnAgentOfRefusedMemoryThatMayNotGoReadsOn(t *testing.T) {
+	l := newAdviceLab(t, `{}`)
+	by := true
+	defer func() { by = false }() // else nothing is closed
+	e := refusedOnce(t, l.lab, &by)
+	l.d = e
+	l.knows(e)
+	_, remote := l.grant("early", 9, blocks(3, 8))
+	l.track(remote, "d-early", 90)
+	l.run(200*time.Millisecond, 10*time.Millisecond)
+	was := e.core.tr
+	if err := e.core.Register(e.regions); !errors.Is(err, ErrTransport) || e.core.gone || !e.core.tracker.Loaded() {
+		t.Fatalf("%v, the agent is gone: %v, P is loaded: %v", err, e.core.gone, e.core.tracker.Loaded())
+	}
+	proofMax = time.Minute
+	if err := e.core.Register(e.regions); err != nil || e.core.tr != was {
+		t.Fatalf("%v, another agent: %v", err, e.core.tr != was)
+	}
+	l.reads("r1", 7)
+}
+
 // TestALeaseFromBeforeMemoryOutlivesARefusalThatTakesTheAgent, since nobody has met that agent.
 func TestALeaseFromBeforeMemoryOutlivesARefusalThatTakesTheAgent(t *testing.T) {
 	l := newLab(t, `{}`)
-	e := refusedOnce(t, l)
+	e := refusedOnce(t, l, new(bool))
 	there, here := blocks(3, 8), blocks(40, 8)
 	l.p = e
 	_, remote := l.grant("early", 9, there)
@@ -67,7 +104,7 @@ func TestTheAgentOfRefusedMemoryGoesWhateverHasRefusedIt(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLab(t, `{}`)
-			e := refusedOnce(t, l)
+			e := refusedOnce(t, l, new(bool))
 			dev := &device{current: map[int]bool{}, noNIC: tc.noNIC}
 			e.core.UseDevices(func() (Devices, error) {
 				atomic.StoreUint32(&e.core.mem.Control.Poisoned, 1)

@@ -300,8 +300,10 @@ func (c *Core) Unregister() error {
 func (c *Core) forsake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_ = c.sleep()
-	_ = c.dropAgent() // else it stays, and is destroyed by Close
+	_ = c.offStep(c.tracker.GiveUp)
+	if c.dropAgent() == nil { // else it stays, with the peers that it has loaded, and is destroyed by Close
+		_ = c.offStep(c.tracker.Part)
+	}
 }
 
 // sleep takes the reader's side off the agent.

@@ -5,12 +5,20 @@ import (
 	"github.com/kvlease/kvlease/dataplane/record"
 )
 
-// Sleep takes the reader's side off an agent that is about to be destroyed, to its end: what is tracked is given up and reported lost, the
-// owners are told as far as the transport takes it, and no peer is loaded any more. Engines stay known. Off the step, in its
-// place; it looks at everything once.
+// Sleep takes the reader's side off an agent that is about to be destroyed, to its end: GiveUp, and no peer is loaded any more. Engines stay
+// known. Off the step, in its place; it looks at everything once.
 //
 // Precondition: no transfer is open (read.Machine.Open).
 func (t *Tracker) Sleep(now clock.Instant) {
+	t.GiveUp(now)
+	t.Part(now)
+}
+
+// GiveUp gives up what is tracked and reports it lost; the owners are told as far as the transport takes it. Peers stay loaded: if their agent cannot
+// go after all, what comes is tracked over it. Off the step, in its place.
+//
+// Precondition: no transfer is open (read.Machine.Open).
+func (t *Tracker) GiveUp(now clock.Instant) {
 	for u := range t.requests {
 		switch q := &t.requests[u]; q.state {
 		case reqTracked:
@@ -22,7 +30,8 @@ func (t *Tracker) Sleep(now clock.Instant) {
 		}
 	}
 	t.endReads(now)
-	t.asleep = true
+	was := t.asleep
+	t.asleep = true // what is lost here is given up on purpose
 	t.mended++
 	for i := range t.engines {
 		e := &t.engines[i]
@@ -30,7 +39,7 @@ func (t *Tracker) Sleep(now clock.Instant) {
 			t.sendEnds(uint32(i), t.cfg.EndsStepMax, now)
 		}
 	}
-	t.Part(now)
+	t.asleep = was
 }
 
 // endReads ends the reads that are committed, of which nothing has been posted.
