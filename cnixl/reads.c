@@ -79,7 +79,7 @@ static void discard(agent_t *a, nixl_xfer_t *request)
 
 /* Whether NIXL has refused a post as the connection is lost: it forgets the agent with that answer, which its API folds into others. UCX's
  * endpoint is asked before each get, so that one of a single descriptor was not begun. Any other refusal may come behind it: NIXL flushes the
- * endpoint after the last get, for which UCX may have no memory. */
+ * endpoint after the last get, which UCX may refuse. */
 static int disconnected(agent_t *a, const char *peer)
 {
 	return a->api->check_remote_md(a->agent, peer, NULL) != NIXL_OK;
