@@ -89,6 +89,7 @@ type ownAgent struct {
 	clock   func() clock.Instant
 	longest time.Duration   // of all loads: the one call of a step that takes long
 	held    Held            // as the core has it
+	early   bool            // a peer was loaded while no device was held
 	reach   heartbeat.Reach // what steps may do with it; under the core's lock, as all of these
 }
 
@@ -145,6 +146,7 @@ func (a *ownAgent) Load(blob []byte) (transport.Peer, error) {
 	}
 	began := a.clock()
 	p, err := a.Transport.Load(blob)
+	a.early = a.early || err == nil && a.held == nil
 	a.longest = max(a.longest, a.clock().Sub(began))
 	return p, err
 }

@@ -96,6 +96,12 @@ func (c *Core) begin(r *registration, blob []byte) error {
 	}
 	_ = c.tracker.SetLocal(layoutOf(r.regions)) // an engine known already that does not fit is not read from
 	c.setReach(heartbeat.ReachAll)
+	if c.held != nil && c.agent.early { // UCX takes the way to a peer's device memory from the context that is current when it is loaded
+		c.agent.early = false
+		if err := c.offStep(c.tracker.LoadAgain); err != nil {
+			return err
+		}
+	}
 	if c.ranked != nil { // the map needs the era, which the host tells
 		c.regions, c.registered, c.ranked.blob = r.regions, r.list, blob
 		c.enterEra()

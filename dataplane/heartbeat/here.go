@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
@@ -57,7 +58,22 @@ func (t *Tracker) failedHere(i uint32, kind hereKind, now clock.Instant) {
 		wait *= 2
 	}
 	h.n, h.anew, h.wait = 0, h.anew+1, now.Add(min(wait, max(hereWaitMost, e.facts.times.interval)))
+	t.counters.MadeAnew++
 	t.makeAnew(i, now)
+}
+
+// LoadAgain has all agents that are loaded dropped and loaded again: what they were loaded with is not what is there now. Off the step, in its
+// place; no read is open.
+func (t *Tracker) LoadAgain(now clock.Instant) {
+	for i := range uint32(t.places) {
+		e := &t.engines[i]
+		if e.state == Absent || e.state == Removing || e.walk != walkNone || e.want.taken { // they are given up anyway
+			continue
+		}
+		if slices.ContainsFunc(e.links, func(l link) bool { return l.peer != 0 && !l.broken }) {
+			t.makeAnew(i, now)
+		}
+	}
 }
 
 // makeAnew has an engine's agents dropped and loaded again, wanted by a request or not. It has not failed: nobody is told, and its trouble, if
@@ -65,13 +81,17 @@ func (t *Tracker) failedHere(i uint32, kind hereKind, now clock.Instant) {
 func (t *Tracker) makeAnew(i uint32, now clock.Instant) {
 	e := &t.engines[i]
 	e.breaks++
-	t.counters.MadeAnew++
 	for k := range e.links {
-		e.links[k].broken, e.links[k].brokenAt = true, now
+		if l := &e.links[k]; l.peer != 0 && !l.broken {
+			l.broken, l.brokenAt = true, now
+		}
 	}
-	t.setState(i, Broken)
-	e.offAt, e.anew = 0, true
+	connected := e.state == Connected
+	if t.setState(i, Broken); connected {
+		e.offAt = 0
+	}
+	e.anew = true
 	t.stopRounds(i)
 	t.ends.Set(i, clock.Never)
-	t.loads.Set(i, now)
+	t.loads.Set(i, max(now, e.healAt))
 }
