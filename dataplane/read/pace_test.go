@@ -248,6 +248,29 @@ func TestManyReadsSideBySideShareTheBudget(t *testing.T) {
 	b.wantIdle()
 }
 
+// A list that is refused was made all the same, and each of these reads has one.
+func TestReadsThatAreRefusedShareTheBudget(t *testing.T) {
+	const reads = 200
+	for _, refused := range []error{transport.ErrInvalid, transport.ErrRange} {
+		f := &fake{t: t, remote: map[uint64]uint64{}, postErr: refused}
+		b := newBenchOver(t, Config{PostBudget: budget, ReadsMax: reads, RunsMax: reads * runsPiece}, f, f, layoutAt(0x4000_0000, 1, 64, 4096))
+		for token := range uint64(reads) {
+			b.commit(token, 1, b.far(transport.Peer(1+token%7), 64))
+		}
+		for done := 0; done < reads; {
+			before := b.m.Counters.PostErrors
+			b.step(time.Millisecond)
+			if n := b.m.Counters.PostErrors - before; n == 0 || n > uint64(float64(budget)/partNs)+1 {
+				t.Fatalf("%v: a step makes %d lists", refused, n)
+			}
+			for o := b.outcome(); o != nil; o = b.outcome() {
+				done++
+			}
+		}
+		b.wantIdle()
+	}
+}
+
 // Whatever a post says it took, the pace stays within its bounds and a step posts something.
 func TestAPaceThatIsToldNonsenseStillPosts(t *testing.T) {
 	b := newPaced(t, overShm, 1, 1024, 64<<10)

@@ -160,6 +160,10 @@ func (m *Machine) postSource(i, k int32, s, before *source, n int, bytes uint64)
 		*s = *before
 		return -1, true
 	case Refused:
+		if m.fault != ofConnection { // its list was made for nothing; whoever is unreachable is not asked again
+			m.spec.Timed = false // what it took is no pace
+			m.charge(&m.spec, bytes)
+		}
 		m.fail(i, record.ReadFailed, m.blamed(s.peer))
 		return n, false
 	}
