@@ -178,8 +178,10 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 		}
 	}
 	for k := range e.links {
-		// Of a board the header is looked at in every second round, whatever else was read: it says whether its owner drains.
-		seen := (rows || e.links[k].seen) && !(e.facts.native && e.rounds%2 == 0)
+		// Of a board the header is looked at in every second round, whatever else was read: it says whether its owner drains. A stock
+		// owner is probed in each: the guard knows by nothing else that it has taken in what was sent (silent), and reads may come so
+		// often that one was posted in every round, while none of them ends.
+		seen := e.facts.native && e.rounds%2 != 0 && (rows || e.links[k].seen)
 		e.links[k].seen = false
 		if !seen && e.state == Connected {
 			t.probe(i, uint32(k), now)
