@@ -103,7 +103,11 @@ func (cfg *Config) checkName() error {
 
 // open makes an agent of an opened library.
 func open(cfg Config, handle C.int32_t, lib Library) (*Agent, error) {
-	engine, devices, err := backendParams(append([]transport.Setting{connectAside}, cfg.Settings...), func(name string) bool { return getenv(name) != "" })
+	settings := cfg.Settings
+	if _, told := toldUCX()(connectAside.Name); !told {
+		settings = append([]transport.Setting{connectAside}, settings...)
+	}
+	engine, devices, err := backendParams(settings, func(name string) bool { return getenv(name) != "" })
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func mib(n uint64) float64 { return float64(n) / (1 << 20) }
 // locksOfThisProcess looks at the machine. What cannot be read does not stand in the way: the kernel has the last word.
 func locksOfThisProcess(settings []transport.Setting) *lockable {
 	l := &lockable{limit: unix.RLIM_INFINITY}
-	told := rdma.Told(func(name string) (string, bool) { v := getenv(name); return v, v != "" }, "/proc/self")
+	told := toldUCX()
 	tls, _ := told("UCX_TLS")
 	takes := rdma.Takes(tls, named(settings, told))
 	for _, nic := range usable("/sys", "/dev") {
@@ -68,6 +68,11 @@ func locksOfThisProcess(settings []transport.Setting) *lockable {
 	defer status.Close()
 	l.read(bufio.NewScanner(status))
 	return l
+}
+
+// toldUCX gives what the user of this process has told UCX.
+func toldUCX() func(name string) (string, bool) {
+	return rdma.Told(func(name string) (string, bool) { v := getenv(name); return v, v != "" }, "/proc/self")
 }
 
 // usable names the NICs that this process can open and that have a port which is up: UCX leaves the others alone. A container sees

@@ -11,7 +11,7 @@ import (
 const netDevices = "UCX_NET_DEVICES"
 
 // connectAside has UCX's TCP connect beside the call that loads a peer. It waits there by default (UCX_TCP_CONN_NB), for one or two minutes where the network
-// swallows what is sent (tcp_syn_retries), and no step goes on meanwhile: no other engine is beaten for.
+// swallows what is sent (tcp_syn_retries), and no step goes on meanwhile: no other engine is beaten for. What a user has told UCX of it stays.
 var connectAside = transport.Setting{Name: "UCX_TCP_CONN_NB", Value: "y"}
 
 // backendParams are what NIXL's UCX backend takes of settings of UCX, for one agent alone (ai-dynamo/nixl, src/plugins/ucx, ucx_backend.cpp and

@@ -2,6 +2,8 @@ package cnixl
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -116,5 +118,23 @@ func TestRealNIXLTakesSettingsUnlessTheEnvironmentHasThem(t *testing.T) {
 				t.Errorf("%v: it was not told", err)
 			}
 		})
+	}
+}
+
+func TestWhatAUserSaysOfConnectingStays(t *testing.T) {
+	s := newScript(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "ucx.conf"), []byte("UCX_TCP_CONN_NB=n\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("UCX_CONFIG_DIR", dir)
+	s.open(Config{Agent: "file"})
+	t.Setenv("UCX_CONFIG_DIR", "")
+	t.Setenv("UCX_TCP_CONN_NB", "n")
+	s.open(Config{Agent: "variable"})
+	for _, agent := range []string{"file", "variable"} {
+		if s.do("engine %s -", agent) != 1 {
+			t.Errorf("what the %s says does not stay", agent)
+		}
 	}
 }
