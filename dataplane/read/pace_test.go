@@ -224,6 +224,37 @@ func TestShortReadsAreNotHeldUpByALongOne(t *testing.T) {
 	b.wantIdle()
 }
 
+// Who finds too little left of a step has the next one's first part: it would wait for as long as others have more to post.
+func TestAReadThatFindsTooLittleLeftComesFirstNext(t *testing.T) {
+	b := newPaced(t, overShm, 1, 1024, 64<<10)
+	b.f.onPost = b.f.land
+	b.f.takes = func(s *transport.ReadSpec) time.Duration {
+		if s.Peer == 2 {
+			return time.Millisecond // a piece of its blocks is a whole step
+		}
+		return overShm.of(s)
+	}
+	for token := range uint64(3) {
+		b.commit(token, 1024, b.far(1, 64))
+	}
+	b.m.paces.of(2).byteNs = 20
+	b.commit(9, 4, b.far(2, 64))
+	waits := 0
+	for passes := range 16 {
+		at := slices.IndexFunc(b.pass(), func(x *fakeXfer) bool { return x.spec.Peer == 2 })
+		if waits++; at >= 0 {
+			waits = 0
+		}
+		if o := b.outcome(); o != nil && o.Token == 9 {
+			return
+		}
+		if waits > 1 {
+			t.Fatalf("pass %d: the read finds no place in two passes", passes)
+		}
+	}
+	t.Error("the read of four blocks has not ended")
+}
+
 // Many reads at once share the step, however short each is.
 func TestManyReadsSideBySideShareTheBudget(t *testing.T) {
 	const reads = 200

@@ -84,10 +84,11 @@ func (m *Machine) postData() {
 			return
 		}
 		m.descsLeft -= n
-		if more {
-			m.push(postList, i)
-		} else {
+		switch {
+		case !more:
 			m.remove(postList, i)
+		case n > 0: // who had no room in this step is the first of the next one, which posts something of it whatever it costs
+			m.push(postList, i)
 		}
 	}
 }
@@ -112,6 +113,7 @@ func (m *Machine) postPart(i int32, others bool) (n int, more bool) {
 		before := *s
 		n, bytes := m.nextPart(j, s, others)
 		if n == 0 { // what is left of the step is too little for any of it
+			j.nextSrc = k
 			m.leftNs = 0
 			return 0, true
 		}
