@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // Region is memory of a KV cache that its engine says is a device's.
@@ -246,8 +248,8 @@ func (d *Driver) suits(device int, list []checked, m Machine, p *Plan) error {
 	}
 	if len(pieced) > 0 {
 		first := pieced[0]
-		p.Unchecked = append(p.Unchecked, fmt.Sprintf("%d regions are VMM memory in several pieces (region %d (%.60q) in %d), and nvidia_peermem is loaded beside dma-buf: "+
-			"if UCX takes them by that, reads across their edges fail", len(pieced), first.index, first.Name, first.pieces))
+		p.Unchecked = append(p.Unchecked, fmt.Sprintf("%s VMM memory in several pieces (region %d (%.60q) in %d), and nvidia_peermem is loaded beside dma-buf: "+
+			"if UCX takes them by that, reads across their edges fail", plural.Counted(len(pieced), "region is", "regions are"), first.index, first.Name, first.pieces))
 	}
 	free, known := m.BAR1Free[device]
 	if !known {

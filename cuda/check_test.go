@@ -190,7 +190,7 @@ func TestVMMMemoryInPiecesIsTakenByDMABufAndNeverJoined(t *testing.T) {
 		t.Errorf("ranges %v, unchecked %q, %v, want %v", p.Ranges, p.Unchecked, err, want)
 	}
 	both := Machine{BAR1Free: open64.BAR1Free, Peermem: true}
-	if p, err := d.Check(regions, both); err != nil || len(p.Unchecked) != 1 || !strings.Contains(p.Unchecked[0], `1 regions are VMM memory in several pieces (region 2 ("k.1") in 2)`) {
+	if p, err := d.Check(regions, both); err != nil || len(p.Unchecked) != 1 || !strings.Contains(p.Unchecked[0], `1 region is VMM memory in several pieces (region 2 ("k.1") in 2)`) {
 		t.Errorf("unchecked %q, %v, want a word of the region in two pieces", p.Unchecked, err)
 	}
 	more := append(regions[:3:3], Region{Addr: a + 6<<20 - 16, Bytes: 2 << 20, Name: "v.1"})

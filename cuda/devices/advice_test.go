@@ -14,7 +14,8 @@ import (
 	"github.com/kvlease/kvlease/dataplane/log/logtest"
 )
 
-// told gives what NIXL's agent was told: whether its backend has this engine_config and this device_list, each "-" if it is none.
+// told gives what NIXL's agent was told: whether its backend has this engine_config behind what each agent is told, and this device_list, each "-" if it is
+// none.
 func (g *gpus) told(engine, devices string) bool {
 	g.t.Helper()
 	ask := func(what, text string) bool {
@@ -24,7 +25,11 @@ func (g *gpus) told(engine, devices string) bool {
 		}
 		return n == 1
 	}
-	return ask("engine", engine) && ask("devices", devices)
+	each := "TCP_CONN_NB=y"
+	if engine != "-" {
+		each += "," + engine
+	}
+	return ask("engine", each) && ask("devices", devices)
 }
 
 func (g *gpus) said(c *core.Core) (texts []string) {

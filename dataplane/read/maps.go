@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/kvlease/kvlease/dataplane/topology"
+	"github.com/kvlease/kvlease/internal/plural"
 )
 
 // ErrLayout is wrapped by every error of NewMaps that is about what the two sides hold; sizes that do not divide each other are
@@ -214,8 +215,8 @@ func (m *mapper) match() error {
 }
 
 func (m *mapper) counts(there int) error {
-	return fmt.Errorf("%w: %d regions here and %d there, matched by their order: register the same layers on both sides, or name every region",
-		ErrLayout, len(m.local.Regions), there)
+	return fmt.Errorf("%w: %s here and %d there, matched by their order: register the same layers on both sides, or name every region",
+		ErrLayout, plural.Counted(len(m.local.Regions), "region", "regions"), there)
 }
 
 func (m *mapper) regionsOf(stage uint32) int {

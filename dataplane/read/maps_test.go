@@ -129,7 +129,7 @@ func TestCachesThatDoNotFitAreNamedWithBothSidesAndTheRemedy(t *testing.T) {
 		{"a region of all groups here, of one of two there", one, one, 0, 0, plain(1, 64, "a", "b"),
 			[]Remote{{0, edit(plain(1, 64, "a", "b"), func(r *Region) { r.Group = 3 })}}, []string{"transfer group -1 here and 3 there"}},
 		{"another order of names", one, one, 0, 0, plain(1, 64, "a", "b"), []Remote{{0, plain(1, 64, "b", "a")}}, []string{`region 0 ("a")`, `"b"`, "same order"}},
-		{"more regions there", one, one, 0, 0, plain(1, 64, ""), []Remote{{0, plain(1, 64, "", "")}}, []string{"1 regions here and 2 there", "name every region"}},
+		{"more regions there", one, one, 0, 0, plain(1, 64, ""), []Remote{{0, plain(1, 64, "", "")}}, []string{"1 region here and 2 there", "name every region"}},
 		{"fewer regions there", one, one, 0, 0, plain(1, 64, "", ""), []Remote{{0, plain(1, 64, "")}}, []string{"2 regions here and 1 there"}},
 		{"ranks of a stage with other numbers of regions", one, two, 0, 0, plain(1, 64, ""), []Remote{{0, plain(1, 32, "")}, {1, plain(1, 32, "", "")}},
 			[]string{"rank 1", "2 regions, others of its stage 1"}},

@@ -107,7 +107,7 @@ func TestMemoryIsReadBackOverRealNIXLBeforePeersAreToldOfIt(t *testing.T) {
 	}
 	for era := range 3 {
 		proven, unproven, took := read()
-		if !strings.Contains(proven, "each of 1 regions over UCX past shared memory") {
+		if !strings.Contains(proven, "each of 1 region over UCX past shared memory") {
 			t.Fatalf("era %d: %q, %q", era, proven, unproven)
 		}
 		t.Logf("shown in %v", took)
