@@ -24,7 +24,7 @@ var kindClass = [kinds]string{"h", "g", "c", "n", "r", "k", "o"}
 var kindName = [kinds]string{"", "kvlease, Go", "kvlease, C", "NIXL and UCX", "Go's runtime", "kernel", "libc and others"}
 
 var (
-	ourGo     = regexp.MustCompile(`^((ringbuf|cnixl|cuda|dataplane)(/[a-z]+)*|cmd/[a-z/]+|internal/kernel)\.|^main\.`)
+	ourGo     = regexp.MustCompile(`^((ringbuf|cnixl|cuda|dataplane)(/[a-z]+)*|cmd/[a-z/]+|internal/(kernel|plural))\.|^main\.`)
 	ourC      = regexp.MustCompile(`^kvl[xc]_|^kvl_site_`)
 	transport = regexp.MustCompile(`^lib(nixl|uc[mpst]|plugin_|serdes|stream|absl)`)
 	goRuntime = regexp.MustCompile(`^(runtime|internal|sync|syscall|time|math|strings|bytes|type:|go:|golang\.org/)[./]|^runtime\b` +
