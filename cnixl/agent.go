@@ -247,9 +247,14 @@ func (a *Agent) Metadata() ([]byte, error) {
 // still for 0.7 s, all of them, and for up to 28 s when nothing else was going on (make soak).
 var loading sync.Mutex
 
+// burntMax is how many names a load tries that NIXL has burnt. Each try that meets one puts all later loads above it.
+const burntMax = 4
+
 // Load makes the agent of a metadata blob reachable. ErrInvalid: the blob is damaged, or its agent is loaded. ErrPeer: NIXL
 // could not connect or did not understand the blob, which its C API does not tell apart. ErrFull: another agent of this process
 // is at it.
+//
+// A load that failed may have burnt the agent's name in NIXL: the next one is made under another, which only this side knows.
 func (a *Agent) Load(blob []byte) (transport.Peer, error) {
 	if !loading.TryLock() {
 		return 0, transport.ErrFull // as it is: nothing is allocated, since it is asked again in the next step
@@ -259,17 +264,25 @@ func (a *Agent) Load(blob []byte) (transport.Peer, error) {
 	if err != nil {
 		return 0, err
 	}
-	n := C.kvlx_alias(a.handle, unsafe.Pointer(unsafe.StringData(name)), C.size_t(len(name)))
-	if n > 0 {
-		blob = renamed(blob, name, fmt.Sprintf("%s~%d", name, n))
-	} else if n < 0 {
-		return 0, fmt.Errorf("load agent %q: %w", name, errorOf(n))
-	}
 	var peer C.uint32_t
-	if st := C.kvlx_load(a.handle, unsafe.Pointer(unsafe.SliceData(blob)), C.size_t(len(blob)), C.uint32_t(len(name)), &peer); st != C.KVLX_OK {
-		return 0, fmt.Errorf("load %d bytes of metadata: %w", len(blob), errorOf(st))
+	for range burntMax {
+		alias := C.kvlx_alias(a.handle, unsafe.Pointer(unsafe.StringData(name)), C.size_t(len(name)))
+		if alias < 0 {
+			return 0, fmt.Errorf("load agent %q: %w", name, errorOf(alias))
+		}
+		as := blob
+		if alias > 0 {
+			as = renamed(blob, name, fmt.Sprintf("%s~%d", name, alias))
+		}
+		switch st := C.kvlx_load(a.handle, unsafe.Pointer(unsafe.SliceData(as)), C.size_t(len(as)), C.uint32_t(len(name)), alias, &peer); st {
+		case C.KVLX_OK:
+			return transport.Peer(peer), nil
+		case C.KVLX_BURNT:
+		default:
+			return 0, fmt.Errorf("load %d bytes of metadata: %w", len(as), errorOf(st))
+		}
 	}
-	return transport.Peer(peer), nil
+	return 0, fmt.Errorf("load agent %q: NIXL takes none of %d names for it: %w", name, burntMax, transport.ErrPeer)
 }
 
 // Drop forgets a peer and its connection.

@@ -58,9 +58,10 @@ typedef struct {
 	nixl_opt_args_t *with_notif;
 	nixl_xfer_list_t *local[NIXL_MEMS], *remote[NIXL_MEMS];
 
-	pthread_mutex_t peers_lock; /* guards peers; held for table work, and over a send or post, never over a load */
+	pthread_mutex_t peers_lock; /* guards peers and alias_from; held for table work, and over a send or post, never over a load */
 	peer_t *peers;
 	uint32_t peers_max;
+	int32_t alias_from; /* the least number of an alias: NIXL has burnt a lower one of some name, and one number for all names needs no list */
 
 	pthread_mutex_t regions_lock; /* guards regions */
 	kvlx_region_t *regions;

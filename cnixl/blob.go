@@ -17,8 +17,8 @@ import (
 // A field is its tag, the length as u64, the bytes, "|"; numbers are fields of 8 or 4 bytes; all little-endian.
 //
 // Why at all: NIXL 1.5.1 connects before it reads the memory section. When the section is cut, the connection stays under the
-// agent's name without an agent, every later load of that name fails, and nothing in the API removes it. So one damaged
-// answer in a handshake would keep the real peer out for the life of our agent.
+// agent's name without an agent, every later load of that name fails, and nothing in the API removes it. Load goes on under an
+// alias then, but each damaged answer in a handshake would cost a connection that NIXL keeps for the life of our agent.
 const (
 	blobStart   = "nixlSerDes|"
 	blobDescMin = 24 // address, length, device

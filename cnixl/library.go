@@ -90,6 +90,7 @@ var errorsOf = [...]error{
 	-C.KVLX_CLOSED:      transport.ErrClosed,
 	-C.KVLX_FULL:        transport.ErrFull,
 	-C.KVLX_RANGE:       transport.ErrRange,
+	-C.KVLX_BURNT:       transport.ErrPeer,
 }
 
 func errorOf(st C.int32_t) error {

@@ -196,18 +196,32 @@ int32_t kvlx_alias(int32_t handle, const void *name, size_t len)
 		if (a->peers[i].state == PEER_ABANDONED && a->peers[i].open == 0)
 			invalidate(a, &a->peers[i]);
 	}
-	int32_t n = 0;
 	/* NIXL must not be asked: a second blob under a name that differs in one key takes all keys of the first from it, under reads
 	 * that use them. */
-	if (is_loaded(a, alias, len))
-		n = KVLX_INVALID;
-	while (n >= 0 && in_use(a, alias)) /* ends: there are only so many peers */
-		snprintf(alias + len, sizeof alias - len, "~%d", (int)++n);
+	int32_t n = is_loaded(a, alias, len) ? KVLX_INVALID : a->alias_from;
+	for (; n >= 0; n++) { /* ends: there are only so many peers */
+		if (n > 0)
+			snprintf(alias + len, sizeof alias - len, "~%d", (int)n);
+		if (!in_use(a, alias))
+			break;
+	}
 	pthread_mutex_unlock(&a->peers_lock);
 	return n;
 }
 
-int32_t kvlx_load(int32_t handle, const void *blob, size_t len, uint32_t base, uint32_t *peer_out)
+/* NIXL 1.5 connects first and reads the memory section then. When that fails, since the connection was refused meanwhile or the section
+ * is no good, it forgets the agent and leaves the connection under its name, which nothing in its API removes: each later load of
+ * that name is an invalid parameter. */
+static int32_t burn(agent_t *a, int32_t alias)
+{
+	pthread_mutex_lock(&a->peers_lock);
+	if (alias >= a->alias_from && alias < INT32_MAX)
+		a->alias_from = alias + 1;
+	pthread_mutex_unlock(&a->peers_lock);
+	return KVLX_BURNT;
+}
+
+int32_t kvlx_load(int32_t handle, const void *blob, size_t len, uint32_t base, int32_t alias, uint32_t *peer_out)
 {
 	agent_t *a = kvlx_agent(handle);
 	if (a == NULL)
@@ -216,6 +230,8 @@ int32_t kvlx_load(int32_t handle, const void *blob, size_t len, uint32_t base, u
 		return KVLX_INVALID;
 	char *name = NULL;
 	int st = a->api->load_remote_md(a->agent, blob, len, &name);
+	if (st == NIXL_INVALID_PARAM && alias >= 0)
+		return burn(a, alias);
 	if (st != NIXL_OK)
 		return result_of(st);
 	size_t name_len = strlen(name);

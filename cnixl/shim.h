@@ -19,6 +19,7 @@ enum {
 	KVLX_CLOSED = -4,
 	KVLX_FULL = -5,
 	KVLX_RANGE = -6, /* not in the peer's metadata */
+	KVLX_BURNT = -7, /* NIXL can never load this name again, though nothing is loaded under it: another alias may do */
 };
 
 /* Status of a read, as in package transport. */
@@ -91,10 +92,11 @@ int32_t kvlx_unregister(int32_t agent, const kvlx_region_t *regions, size_t n);
 /* The metadata's length in len_out; copied if it fits into cap. */
 int32_t kvlx_metadata(int32_t agent, void *buf, size_t cap, size_t *len_out);
 /* The number of the alias under which an agent of that name is to be loaded: 0, its own name; n: name~n, since NIXL still has
- * the name for reads of an abandoned one. KVLX_INVALID: it is loaded. Gives back what abandoned agents no longer need. */
+ * the name for reads of an abandoned one or has lost it. KVLX_INVALID: it is loaded. Gives back what abandoned agents no longer need. */
 int32_t kvlx_alias(int32_t agent, const void *name, size_t len);
-/* The first base bytes of the name in the blob are the agent's own. */
-int32_t kvlx_load(int32_t agent, const void *blob, size_t len, uint32_t base, uint32_t *peer_out);
+/* The first base bytes of the name in the blob are the agent's own, and alias is the number that kvlx_alias gave. After KVLX_BURNT
+ * kvlx_alias gives a higher one. */
+int32_t kvlx_load(int32_t agent, const void *blob, size_t len, uint32_t base, int32_t alias, uint32_t *peer_out);
 int32_t kvlx_drop(int32_t agent, uint32_t peer);
 int32_t kvlx_abandon(int32_t agent, uint32_t peer);
 

@@ -53,7 +53,7 @@ static void *come_and_go(void *unused)
 		size_t len = 0;
 		const kvlx_region_t r = region(extra, sizeof extra);
 		CHECK(kvlx_alias(decode, "other", 5) == 0);
-		CHECK(kvlx_load(decode, other_blob, other_len, 5, &peer) == KVLX_OK);
+		CHECK(kvlx_load(decode, other_blob, other_len, 5, 0, &peer) == KVLX_OK);
 		atomic_store(&passing, peer);
 		CHECK(kvlx_alias(decode, "other", 5) == KVLX_INVALID); /* loaded: NIXL is not asked */
 		CHECK(kvlx_register(decode, &r, 1) == KVLX_OK);
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
 	size_t len = 0;
 	uint32_t peer = 0;
 	CHECK(kvlx_metadata(prefill, blob, sizeof blob, &len) == KVLX_OK && len <= sizeof blob);
-	CHECK(kvlx_load(decode, blob, len, 7, &peer) == KVLX_OK);
+	CHECK(kvlx_load(decode, blob, len, 7, 0, &peer) == KVLX_OK);
 	CHECK(kvlx_metadata(other, other_blob, sizeof other_blob, &other_len) == KVLX_OK && other_len <= sizeof other_blob);
 
 	kvlx_desc_t descs[DESCS];

@@ -353,6 +353,12 @@ int nixl_capi_load_remote_md(agent_t *a, const void *blob, size_t len, char **na
 	*name = strdup(r->name);
 	pthread_mutex_lock(&lock);
 	for (remote_t *o = a->remotes; o != NULL; o = o->next) {
+		if (strcmp(o->name, r->name) == 0 && o->burnt) {
+			pthread_mutex_unlock(&lock);
+			free_remote(r);
+			free(*name);
+			return INVALID;
+		}
 		if (strcmp(o->name, r->name) == 0) {
 			bool same = o->blob_len == r->blob_len && memcmp(o->blob, r->blob, r->blob_len) == 0;
 			pthread_mutex_unlock(&lock);
@@ -366,14 +372,20 @@ int nixl_capi_load_remote_md(agent_t *a, const void *blob, size_t len, char **na
 	r->load = ++loads;
 	r->next = a->remotes;
 	a->remotes = r;
+	r->burnt = strcmp(a->burns, r->name) == 0;
+	if (r->burnt) {
+		a->burns[0] = 0;
+		free(*name);
+	}
+	int st = r->burnt ? BACKEND : OK;
 	pthread_mutex_unlock(&lock);
-	return OK;
+	return st;
 }
 
 bool forget_remote(agent_t *a, const char *name)
 {
 	for (remote_t **at = &a->remotes; *at != NULL; at = &(*at)->next) {
-		if (strcmp((*at)->name, name) == 0) {
+		if (strcmp((*at)->name, name) == 0 && !(*at)->burnt) {
 			remote_t *r = *at;
 			*at = r->next;
 			free_remote(r);

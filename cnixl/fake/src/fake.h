@@ -30,6 +30,7 @@ typedef struct message {
 typedef struct remote {
 	struct remote *next;
 	char name[NAME];
+	bool burnt; /* NIXL has the connection and not the agent: nothing but a load finds it, and that fails */
 	uint64_t epoch, load; /* load: which of all loads it came with */
 	bool cut;
 	ranges_t ranges;
@@ -43,7 +44,7 @@ typedef struct {
 
 typedef struct agent {
 	struct agent *next;
-	char name[NAME];
+	char name[NAME], burns[NAME]; /* burns: the name, or alias, whose next load fails late */
 	uint64_t epoch;
 	bool dead, stopped, hold, choked, backend, telemetry;
 	int32_t sync; /* as nixl_agent_config_t has it */

@@ -8,6 +8,7 @@
  *   stop AGENT 1|0       AGENT is a stopped process: reads from it stay in progress
  *   kill AGENT           AGENT died: sends and reads of its peers fail
  *   cut FROM TO          FROM's connection to TO is reset until it is invalidated and loaded again
+ *   burn AGENT PEER      AGENT's next load of PEER connects and fails behind that, so that its name is burnt, as in NIXL 1.5
  *   inject AGENT         AGENT gets a notification from an agent with a zero byte in its name
  *   engine AGENT TEXT    returns whether AGENT's backend was made with that engine_config; '-' stands for none
  *   devices AGENT TEXT   and with that device_list, whose ", " is written as ","
@@ -112,6 +113,8 @@ static int command(const char *line)
 		at->stopped = atoi(b) != 0;
 	} else if (strcmp(word, "kill") == 0) {
 		at->dead = true;
+	} else if (strcmp(word, "burn") == 0) {
+		strcpy(at->burns, b);
 	} else if (strcmp(word, "inject") == 0) {
 		push(at, "a\0b", 3, "x", 1);
 	} else if (strcmp(word, "cut") == 0) {

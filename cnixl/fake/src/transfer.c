@@ -10,7 +10,7 @@ xfer_t *released;
 remote_t *find_remote(agent_t *a, const char *name)
 {
 	for (remote_t *r = a->remotes; r != NULL; r = r->next) {
-		if (strcmp(r->name, name) == 0)
+		if (strcmp(r->name, name) == 0 && !r->burnt)
 			return r;
 	}
 	return NULL;
