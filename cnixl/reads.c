@@ -77,14 +77,6 @@ static void discard(agent_t *a, nixl_xfer_t *request)
 		a->api->destroy_xfer_req(request);
 }
 
-/* Whether NIXL has refused a post as the connection is lost: it forgets the agent with that answer, which its API folds into others. UCX's
- * endpoint is asked before each get, so that one of a single descriptor was not begun. Any other refusal may come behind it: NIXL flushes the
- * endpoint after the last get, which UCX may refuse. */
-static int disconnected(agent_t *a, const char *peer)
-{
-	return a->api->check_remote_md(a->agent, peer, NULL) != NIXL_OK;
-}
-
 int32_t kvlx_post(int32_t handle, uint32_t peer, uint32_t local_mem, uint32_t remote_mem, const kvlx_desc_t *descs, size_t n,
                   const void *notif, size_t notif_len, uint64_t *xfer_out, int64_t *took_ns_out)
 {
@@ -115,12 +107,13 @@ int32_t kvlx_post(int32_t handle, uint32_t peer, uint32_t local_mem, uint32_t re
 	int ours = posted == NIXL_INVALID_PARAM;
 	if (posted < 0) {
 		a->counters.sends_failed += !ours;
-		if (posted == NIXL_NOT_FOUND || (n == 1 && (ours || disconnected(a, name)))) { /* nothing was started */
+		if (posted == NIXL_NOT_FOUND || (n == 1 && ours)) { /* nothing was started */
 			discard(a, request);
 			kvlx_peer_free(a, index, !ours);
 			return ours ? KVLX_INVALID : KVLX_PEER;
 		}
-		/* What was asked may be on its way, a part of it or all: the read exists and has failed, so that its blocks are set aside. */
+		/* What was asked may be on its way, a part of it or all, since NIXL flushes the endpoint behind the last get and then asks whether the
+		 * connection stands: the read exists and has failed, so that its blocks are set aside. */
 		a->counters.posts_partly++;
 		if (!ours)
 			kvlx_peer_lost(a, index);

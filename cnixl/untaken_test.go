@@ -16,7 +16,7 @@ import (
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
 
-// A reader posts reads of 16 MiB and stands still, so most of the answers wait inside UCX, which would crash if its worker went.
+// A reader posts reads of 128 MiB and stands still, before a busy machine has answered them, so most of the answers wait inside UCX, which would crash if its worker went.
 func TestAnAgentDoesNotGoWhileAPeerThatStandsStillHasToTakeItsAnswers(t *testing.T) {
 	for _, how := range []string{"the peer goes on", "the peer is killed", "the peer goes on, no progress thread"} {
 		t.Run(how, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestAnAgentDoesNotGoWhileAPeerThatStandsStillHasToTakeItsAnswers(t *testing
 			if u := untakenOf(a.sets); u.conns > 0 {
 				t.Fatalf("before any read: %+v", u)
 			}
-			r.write(fmt.Sprintf("pull %d 4", address(mem)))
+			r.write(fmt.Sprintf("pull %d 32", address(mem)))
 			waitUntil(t, "answers that wait", func() bool {
 				a.Poll(in)
 				return r.stopped() && untakenOf(a.sets).conns > 0

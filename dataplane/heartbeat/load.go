@@ -233,15 +233,14 @@ func (t *Tracker) finishRemoval(i uint32, now clock.Instant) {
 	e.facts, e.links, e.want = nil, nil, want{}
 }
 
-// unload forgets an agent: at once if no transfer from it is open, those in quarantine included; else when it has waited HealWait
-// since. What is open then goes on and may land, so its local blocks stay aside until it has ended; the agent can be loaded
-// again. e is the engine that it is of, nil if that has come back as another.
+// unload forgets an agent: at once if no transfer from it is under way, else when it has waited HealWait since. What is open then, or in
+// quarantine, may still land, so its local blocks stay aside until it has ended; the agent can be loaded again. e is the engine that it is of, nil if that has come back as another.
 func (t *Tracker) unload(e *engine, p transport.Peer, since, now clock.Instant) bool {
 	pending, aside := t.reads.InFlight(p)
 	if pending+aside == 0 && t.tr.Drop(p) == nil {
 		return true
 	}
-	if now.Before(since.Add(t.cfg.HealWait)) || t.tr.Abandon(p) != nil {
+	if pending > 0 && now.Before(since.Add(t.cfg.HealWait)) || t.tr.Abandon(p) != nil {
 		return false
 	}
 	t.counters.Abandons++

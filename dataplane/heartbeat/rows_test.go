@@ -262,23 +262,42 @@ func TestTheResultOfARowThatIsNoLongerTrackedChangesNothing(t *testing.T) {
 	r.wantSaid(b, "")
 }
 
-func TestAFailedRowReadBreaksTheEngineAndHealingWaitsForItsQuarantineUntilHealWait(t *testing.T) {
+func TestAFailedRowReadIsHealedBesideItsQuarantine(t *testing.T) {
 	r := newRig(t, nil)
 	o := r.owner("P", false)
 	e := r.connect(o)
 	r.track(e, o, 1, 0)
 	r.run(sec(4), time.Second)
 	r.d.FailNext(loopback.OpRead, transport.ErrPeer)
-	r.run(sec(9), time.Second) // it broke at 6 or so; a quarter of the extension is 5
+	r.run(sec(9), time.Second) // it broke at 6 or so, and the quarantine is longer than a lease
+	if c := r.k.Counters(); c.HealWaits != 0 || c.Heals != 1 || c.Abandons != 1 {
+		t.Errorf("%d waits, %d heals, %d abandoned; want 0, 1, 1", c.HealWaits, c.Heals, c.Abandons)
+	}
+	r.run(sec(12), time.Second)
+	r.wantEngine(e, "up down up")
+}
+
+func TestHealingWaitsForWhatIsUnderWayUntilHealWait(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	held := r.track(e, o, 1, 0)
+	r.run(sec(4), time.Second)
+	r.d.HoldReads(true)
+	r.read(held, record.Run{N: 1})
+	r.d.FailNext(loopback.OpSend, transport.ErrPeer)
+	r.run(sec(9), time.Second) // it broke at 5 or so; a quarter of the extension is 5
 	r.wantEngine(e, "up down")
 	if c := r.k.Counters(); c.HealWaits == 0 || c.Heals != 0 || c.Abandons != 0 {
 		t.Errorf("%d waits, %d heals, %d abandoned by 9; want some, 0, 0", c.HealWaits, c.Heals, c.Abandons)
 	}
-	r.run(sec(20), time.Second)
-	r.wantEngine(e, "up down up")
+	r.run(sec(12), time.Second)
 	if c := r.k.Counters(); c.Heals != 1 || c.Abandons != 1 {
 		t.Errorf("%d heals, %d abandoned, want one of each", c.Heals, c.Abandons)
 	}
+	r.d.HoldReads(false)
+	r.run(sec(20), time.Second)
+	r.wantEngine(e, "up down up")
 }
 
 func TestASlotOutsideThePeersBoardIsGone(t *testing.T) {
