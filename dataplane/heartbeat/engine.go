@@ -72,9 +72,10 @@ type engine struct {
 	beatRetry       uint32
 	leaving         bool // we are, and it is to be told
 
-	breaks uint32 // send errors and reconnects: they end the stock guard's chains
-	sent   uint64 // bytes of messages to each link; where one got less it counts as more, which is the safe side
-	open   int    // reads of ours begun and not over, blocks held included
+	breaks  uint32 // send errors and reconnects: they end the stock guard's chains
+	sent    uint64 // bytes of messages to each link; where one got less it counts as more, which is the safe side
+	open    int    // reads of ours begun and not over, blocks held included
+	reading int    // of these, the ones without an outcome
 
 	// For the stats page alone.
 	bytes    uint64        // read

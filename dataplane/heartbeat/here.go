@@ -48,6 +48,9 @@ func (t *Tracker) failedHere(i uint32, kind hereKind, now clock.Instant) {
 	if h.n < hereMax || now.Before(h.wait) || e.state != Connected {
 		return
 	}
+	if e.reading > 0 && now.Before(h.since.Add(t.cfg.ReadTimeout)) {
+		return // also between two parts of theirs
+	}
 	for k := range e.links {
 		if pending, _ := t.reads.InFlight(e.links[k].peer); pending > 0 && now.Before(h.since.Add(t.cfg.ReadTimeout)) {
 			return

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
+	"github.com/kvlease/kvlease/dataplane/read"
 	"github.com/kvlease/kvlease/dataplane/record"
 	"github.com/kvlease/kvlease/dataplane/transport"
 )
@@ -43,7 +44,12 @@ func (s *stale) PostRead(spec *transport.ReadSpec) (transport.Xfer, error) {
 // newStale is a rig whose loads before the one that is good are stale, and an engine with a lease that is tracked there all the time.
 func newStale(t *testing.T, kind hereKind, good int) (r *rig, s *stale, o *owner, e uint64, kept record.Handle) {
 	t.Helper()
-	r = newRigOf(t, nil, nil, 1, func(tr transport.Transport) transport.Transport {
+	return newStaleOver(t, kind, good, nil)
+}
+
+func newStaleOver(t *testing.T, kind hereKind, good int, machine func(*read.Config)) (r *rig, s *stale, o *owner, e uint64, kept record.Handle) {
+	t.Helper()
+	r = newRigOf(t, nil, machine, 1, func(tr transport.Transport) transport.Transport {
 		s = &stale{Transport: tr, kind: kind, good: good, with: transport.ErrInvalid, bad: map[transport.Peer]bool{}}
 		return s
 	})
@@ -154,5 +160,28 @@ func TestReadsOfOthersAreWaitedForBeforeAConnectionIsMadeAnew(t *testing.T) {
 	r.wantSaid(going, "done")
 	if c := r.k.Counters(); s.loads != 2 || c.MadeAnew != 1 || c.Abandons != 0 {
 		t.Errorf("%d loads, made anew %d times, %d abandoned", s.loads, c.MadeAnew, c.Abandons)
+	}
+}
+
+// A read in parts has none in flight between two steps, and is a read that goes on all the same.
+func TestAReadBetweenItsPartsIsWaitedForBeforeAConnectionIsMadeAnew(t *testing.T) {
+	r, s, o, e, _ := newStaleOver(t, hereSends, 2, func(c *read.Config) { c.DescsStepMax = 1 })
+	going := r.track(e, o, 1, 0)
+	r.step(r.now.Add(100 * time.Millisecond))
+	var runs []record.Run
+	for n := range uint32(blockCount) {
+		runs = append(runs, record.Run{Local: n, Remote: 7 * n % blockCount, N: 1}) // no two are neighbours at both ends
+	}
+	r.read(going, runs...)
+	for n := 0; r.said(going) == "" && n < 100; n++ {
+		r.step(r.now.Add(2 * time.Second))
+		if s.loads != 1 && r.said(going) == "" {
+			t.Fatalf("%d loads under a read, after %d steps", s.loads, n)
+		}
+	}
+	r.wantSaid(going, "done")
+	r.run(r.now.Add(20*time.Second), 500*time.Millisecond)
+	if c := r.k.Counters(); s.loads != 2 || c.MadeAnew != 1 {
+		t.Errorf("%d loads, made anew %d times", s.loads, c.MadeAnew)
 	}
 }

@@ -238,6 +238,7 @@ func (t *Tracker) finishRemoval(i uint32, now clock.Instant) {
 func (t *Tracker) unload(e *engine, p transport.Peer, since, now clock.Instant) bool {
 	pending, aside := t.reads.InFlight(p)
 	if pending+aside == 0 && t.tr.Drop(p) == nil {
+		t.reads.Lost(p, now) // between two of their parts
 		return true
 	}
 	if pending > 0 && now.Before(since.Add(t.cfg.HealWait)) || t.tr.Abandon(p) != nil {

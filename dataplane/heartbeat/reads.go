@@ -124,6 +124,7 @@ func (t *Tracker) commit(u uint32, r *remote, e *engine, now clock.Instant) bool
 		t.counters.Attached++
 	}
 	e.open++
+	e.reading++
 	for k := range e.links {
 		e.links[k].seen = e.links[k].seen || e.links[k].how != nil
 	}
@@ -195,6 +196,7 @@ func (t *Tracker) takeOutcomes(now clock.Instant) {
 func (t *Tracker) outcome(u uint32, o *read.Outcome, now clock.Instant) {
 	q := &t.requests[u]
 	e := &t.engines[q.engine]
+	e.reading--
 	m := q.remote
 	r := &t.remotes.all[m]
 	status := o.Status

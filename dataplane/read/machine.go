@@ -84,6 +84,7 @@ type Machine struct {
 	ends     []transport.Status
 	cutAt    int32 // where the last poll stopped taking ends; none if it took all
 	aside    xferList
+	begun    int // reads of which a part was posted and that have no outcome
 	peers    peerTable
 
 	rows     []rowSlot

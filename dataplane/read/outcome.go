@@ -29,6 +29,7 @@ func (m *Machine) report(i int32, verdict uint8) {
 	j.held = j.inFlight+j.aside > 0
 	j.landed = j.done
 	if j.posted {
+		m.begun--
 		j.took = m.now.Sub(j.began)
 	}
 	for l := range j.links {

@@ -132,3 +132,84 @@ func TestTheCompletionOfAReadInPartsLeavesWithTheLast(t *testing.T) {
 	b.wantWhole(b.dataSince(0), 1024, 64<<10, 64)
 	b.wantIdle()
 }
+
+// between is a read of whose parts none is in flight, and for whose next one the transport has no room.
+func (b *bench) between(token uint64, s from) Job {
+	b.t.Helper()
+	j := b.half(token, s)
+	b.f.postErr = transport.ErrFull
+	for _, x := range b.f.posted {
+		if x.status == transport.Pending {
+			b.f.land(x)
+		}
+	}
+	b.step(0)
+	b.wantNone()
+	if pending, aside := b.m.InFlight(s.Peer); pending+aside != 0 {
+		b.t.Fatalf("%d in flight, %d aside between two parts", pending, aside)
+	}
+	return j
+}
+
+// Its memory will be written again: it may not be unregistered, nor its agent go.
+func TestAReadBetweenItsPartsIsOpen(t *testing.T) {
+	b := newPaced(t, overShm, 1, 1024, 64<<10)
+	if n := b.m.Open(); n != 0 {
+		t.Fatalf("%d open before", n)
+	}
+	j := b.between(1, b.far(1, 64))
+	if n := b.m.Open(); n != 1 {
+		t.Errorf("%d open, want 1", n)
+	}
+	b.ok(b.m.Cancel(j, b.now))
+	b.wantOutcome(1, record.ReadCancelled, false)
+	if n := b.m.Open(); n != 0 {
+		t.Errorf("%d open after the end, want 0", n)
+	}
+	b.wantIdle()
+}
+
+func TestReadsWithSomethingToPostToAPeerThatIsForgottenEndAndNoOthers(t *testing.T) {
+	b := newPaced(t, overShm, 1, 1024, 64<<10)
+	b.between(1, b.far(1, 64))
+	b.f.postErr = nil
+	other := b.between(2, b.far(2, 64))
+	at := b.posts()
+	b.m.Lost(1, b.now)
+	if o := b.wantOutcome(1, record.ReadFailed, false); o.Peer != 1 || o.Here {
+		t.Errorf("outcome %+v, want it to speak against the connection", o)
+	}
+	b.f.postErr = nil
+	parts := b.pass()
+	b.wantNone()
+	if len(parts) == 0 {
+		t.Error("the read of another peer does not go on")
+	}
+	for _, x := range b.f.posted[at:] {
+		if x.spec.Peer == 1 {
+			t.Error("a post to the peer that is forgotten")
+		}
+		b.f.land(x)
+	}
+	b.ok(b.m.Cancel(other, b.now))
+	b.wantOutcome(2, record.ReadCancelled, true)
+	b.step(0)
+	b.wantBack(2)
+	b.wantIdle()
+}
+
+// All that was missing is the proof.
+func TestAReadWhoseFenceWasToBePostedToAPeerThatIsForgottenIsUnproven(t *testing.T) {
+	b := newPaced(t, overShm, 1, 16, 4<<10)
+	b.commit(1, 16, b.far(1, 64))
+	parts := b.pass()
+	b.f.postErr = transport.ErrFull
+	for _, x := range parts {
+		b.f.land(x)
+	}
+	b.step(0)
+	b.wantNone()
+	b.m.Lost(1, b.now)
+	b.wantOutcome(1, record.ReadUnproven, false)
+	b.wantIdle()
+}

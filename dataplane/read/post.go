@@ -174,6 +174,7 @@ func (m *Machine) postSource(i, k int32, s, before *source, n int, bytes uint64)
 	j.inFlight++
 	if !j.posted {
 		j.posted, j.began = true, m.now
+		m.begun++
 		m.tracePosted(i)
 	}
 	j.deadline = m.now.Add(m.cfg.ReadTimeout)

@@ -52,7 +52,7 @@ func (m *Machine) Gauges() Gauges {
 func (m *Machine) Freed() uint64 { return m.freed }
 
 // InFlight gives the transfers to a peer that may still write here: pending ones, and those that ended by an error and
-// are in quarantine. Healing waits for the first; the agent stays loaded for both, or see Abandon.
+// are in quarantine. Healing waits for the first; the agent stays loaded for both, or see Abandon. A read between two parts has none: see Lost.
 func (m *Machine) InFlight(p transport.Peer) (pending, aside int) {
 	if e := m.peers.find(p); e != nil {
 		return int(e.pending), int(e.aside)
@@ -60,8 +60,9 @@ func (m *Machine) InFlight(p transport.Peer) (pending, aside int) {
 	return 0, 0
 }
 
-// Open is the number of transfers whose memory may still be written: while it is not 0 nothing may be unregistered (BUSY).
-func (m *Machine) Open() int { return m.gauges.Pending + m.gauges.Aside }
+// Open is the number of transfers whose memory may still be written, or of reads that have begun if that is more, as between two of their
+// parts: while it is not 0 nothing may be unregistered (BUSY).
+func (m *Machine) Open() int { return max(m.gauges.Pending+m.gauges.Aside, m.begun) }
 
 // NeedsStep reports that a step soon would find something to do: parts or fences to post, or transfers that are not late.
 func (m *Machine) NeedsStep() bool {

@@ -2,6 +2,7 @@ package read
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/kvlease/kvlease/dataplane/clock"
 	"github.com/kvlease/kvlease/dataplane/record"
@@ -247,5 +248,27 @@ func (m *Machine) Abandon(p transport.Peer, now clock.Instant) int {
 		}
 		m.report(t.owner, j.verdict)
 	}
+	m.Lost(p, now)
 	return n
+}
+
+// Lost ends the reads that have parts or fences to post to a peer that is forgotten, and no transfer to it that would tell: ReadFailed, or ReadUnproven
+// if all their data is there. What they have in flight to others is waited for. Off the usual path: it looks at every read.
+func (m *Machine) Lost(p transport.Peer, now clock.Instant) {
+	m.tick(now)
+	for i := range m.jobs {
+		j := &m.jobs[i]
+		if j.state != jobRunning || j.bad {
+			continue
+		}
+		srcs := m.sourcesOf(int32(i))
+		if !slices.ContainsFunc(srcs, func(s source) bool { return s.peer == p && (s.leftAll > 0 || s.stage == fenceDue) }) {
+			continue
+		}
+		verdict := uint8(record.ReadFailed)
+		if !slices.ContainsFunc(srcs, func(s source) bool { return s.leftAll > 0 || s.inFlight > 0 }) {
+			verdict = record.ReadUnproven
+		}
+		m.fail(int32(i), verdict, p)
+	}
 }
