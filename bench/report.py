@@ -117,7 +117,7 @@ class Result:
 
     def row(self, row):
         samples = self.bench.samples
-        if row.ours not in samples:
+        if row.ours not in samples or row.less and row.less not in samples:
             return None
         values = [v * row.scale for v in samples[row.ours]]
         if row.less:

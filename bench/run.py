@@ -208,6 +208,9 @@ class Bench:
             (OUT / name).mkdir(exist_ok=True)
             compile_c(f"{name}/libkvlease.so.0", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-DKVL_VERSION_STRING=\"bench\"",
                       "-Icmd/libkvlease/include", "-Iringbuf/include", *flags, *sources, "-ldl", "-Wl,-soname,libkvlease.so.0")
+            core = OUT / name / "libkvlease-core.so"
+            core.unlink(missing_ok=True)
+            core.symlink_to(ROOT / "build" / core.name)
             ours.append(Once("env", f"LD_LIBRARY_PATH={OUT / name}", hook, f"sites.{name}"))
         hits = Once(sys.executable, "bench/sites/hits.py", compile_c("hits", "bench/sites/hits.c"))
         turns([*ours, GoBench("bench/plane", "^BenchmarkIdleStepSites$", "100000x"), hits], self.rounds, self.samples, self.calm)
@@ -335,6 +338,23 @@ TABLES = {"vllm": INSIDE, "seeing": ["sites", "scrape"]}  # of bench/README.md, 
 TITLES = {"table": "kvlease beside its peers", "vllm": "kvlease inside vLLM", "seeing": "What it costs to be seen"}  # of their pictures
 
 
+def measure(bench, sections, loads):
+    """Runs the sections and gives those that failed: of these nothing is kept, and of the others all."""
+    failed = []
+    for name in sections:
+        start, before = time.monotonic(), Samples({key: list(values) for key, values in bench.samples.items()})
+        try:
+            getattr(bench, name)()
+        except (SystemExit, RuntimeError, OSError, subprocess.SubprocessError) as why:
+            bench.samples = before
+            failed.append(name)
+            print(f"bench: {name} failed: {why}", file=sys.stderr)
+            continue
+        loads.note(name)
+        print(f"bench: {name}, {time.monotonic() - start:.0f} s, load {loads.last():.1f}", file=sys.stderr)
+    return failed
+
+
 def main():
     ap = argparse.ArgumentParser(usage=__doc__)
     ap.add_argument("--quick", action="store_true")
@@ -357,12 +377,9 @@ def main():
         link_kvlease("pair", "-Icnixl", *(str(p) for p in sorted((ROOT / "bench" / "pair").glob("*.c"))))
     bench = Bench(a.quick, a.rounds, a.calm)
     loads = report.Loads()
-    for name in SECTIONS + INSIDE:
-        if name in chosen:
-            start = time.monotonic()
-            getattr(bench, name)()
-            loads.note(name)
-            print(f"bench: {name}, {time.monotonic() - start:.0f} s, load {loads.last():.1f}", file=sys.stderr)
+    failed = measure(bench, [name for name in SECTIONS + INSIDE if name in chosen], loads)
+    if not loads.by_section:
+        sys.exit("bench: nothing was measured")
     result = report.Result(bench, loads)
     print(result.text())
     file = result.save(a.save, OUT if a.quick else report.HERE / "results")
@@ -373,6 +390,8 @@ def main():
         draw += ["-picture", str(ROOT / "docs" / f"figures-{table}.svg")]
     run([*draw, str(file)], 300)
     print(f"charts: {(OUT / 'charts').relative_to(ROOT)}; file: {file.relative_to(ROOT)}")
+    if failed:
+        sys.exit(f"bench: failed, and not in the tables: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

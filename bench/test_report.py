@@ -1,6 +1,8 @@
 """What the table says of a row, and how results are written. `make test-static` runs it."""
 
+import contextlib
 import errno
+import io
 import os
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
 import report  # noqa: E402
+import run  # noqa: E402
 import whole  # noqa: E402
 from rows import Row, rows  # noqa: E402
 
@@ -26,6 +29,29 @@ def judged(row, missing=(), **samples):
 
 
 PEER = [("vLLM", "", "peer", 1.0)]
+
+
+class Sections(unittest.TestCase):
+    def test_one_that_fails_takes_no_other_with_it_and_leaves_no_half_of_its_own(self):
+        class Some:
+            def __init__(self):
+                self.samples = run.Samples()
+
+            def one(self):
+                self.samples.add("one", 1)
+
+            def two(self):
+                self.samples.add("two", 1)
+                run.run(["sh", "-c", "echo nobody is there; exit 3"], 10)
+
+            def three(self):
+                self.samples.add("three", 1)
+
+        bench, loads, said = Some(), report.Loads(), io.StringIO()
+        with contextlib.redirect_stderr(said):
+            failed = run.measure(bench, ["one", "two", "three"], loads)
+        self.assertEqual((failed, dict(bench.samples), list(loads.by_section)), (["two"], {"one": [1.0], "three": [1.0]}, ["one", "three"]))
+        self.assertIn("nobody is there", said.getvalue())
 
 
 class Ratios(unittest.TestCase):
