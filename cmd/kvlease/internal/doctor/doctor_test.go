@@ -233,6 +233,16 @@ func TestEachHarmToLibrariesAndPeersIsNamedWithItsRemedy(t *testing.T) {
 		{"a NIXL without plugins", func(r *rig) {
 			r.FindNIXL = func() (cnixl.Library, error) { return cnixl.Library{File: "/w/libnixl_capi.so"}, nil }
 		}, "NIXL", Fail, "no plugins", "NIXL_PLUGIN_DIR"},
+		{"a NIXL that forgets reads", func(r *rig) {
+			r.FindNIXL = func() (cnixl.Library, error) {
+				return cnixl.Library{File: "/w/libnixl_capi.so", Plugins: "/w/plugins", Version: "1.4.1", How: "wheel"}, nil
+			}
+		}, "NIXL", Warn, "1.4.1, /w/libnixl_capi.so", "nixl>=1.5"},
+		{"a NIXL of the next generation", func(r *rig) {
+			r.FindNIXL = func() (cnixl.Library, error) {
+				return cnixl.Library{File: "/w/libnixl_capi.so", Plugins: "/w/plugins", Version: "2.0.0", How: "wheel"}, nil
+			}
+		}, "NIXL", Pass, "2.0.0", ""},
 		{"a NIXL that only the loader may know", func(r *rig) { r.FindNIXL = func() (cnixl.Library, error) { return cnixl.Library{}, nil } }, "NIXL", Skip, "loader", ""},
 		{"a NIXL that does not load", func(r *rig) {
 			r.LoadNIXL = func(cnixl.Library) error { return errors.New("libcudart.so.12: cannot open") }

@@ -29,7 +29,13 @@ func nixlLibrary(_ context.Context, s *System) []Result {
 	case lib.Plugins == "":
 		return ill(name, Fail, lib.File+", and no plugins beside it", "the UCX plugin is what moves bytes", nixlFix+"; or NIXL_PLUGIN_DIR")
 	}
-	return one(name, Pass, fmt.Sprintf("%s, %s (found by: %s)", lib.Version, lib.File, lib.How))
+	value := fmt.Sprintf("%s, %s (found by: %s)", lib.Version, lib.File, lib.How)
+	var major, minor int
+	if n, _ := fmt.Sscanf(lib.Version, "%d.%d", &major, &minor); n == 2 && (major < 1 || major == 1 && minor < 5) {
+		return ill(name, Warn, value, "before 1.5 it forgets an engine with the first read that finds it gone, and then never tells whether the others that are under way have ended: "+
+			"their blocks stay aside until this engine is closed", "pip install 'nixl>=1.5'")
+	}
+	return one(name, Pass, value)
 }
 
 // nixlLoads opens an agent in this process and says which UCX came with it, and with which of its modules.
