@@ -217,9 +217,13 @@ func (p *Peer) judgeOwner(e *Engine) {
 			p.State = byHost
 		}
 	}
+	fails := p.Missed && p.State == "connected" && !rests // its other ranks are heard, or its heartbeats are, and reads end badly
+	p.partly = fails && p.Leases+p.Reads == 0
 	switch {
 	case p.Leases+p.Reads == 0:
-		if p.State != "connected" && p.State != "idle" && p.State != asking && p.State != byHost {
+		if fails {
+			p.Level = Warn
+		} else if p.State != "connected" && p.State != "idle" && p.State != asking && p.State != byHost {
 			if p.Level = Note; p.Missed || e.State == Cut { // what it is asked for is lost at once, so that nothing stays tracked there
 				p.Level = Warn
 			}
@@ -230,6 +234,8 @@ func (p *Peer) judgeOwner(e *Engine) {
 		p.Level = Warn
 	case p.Fails > 0, p.Heard != nil && *p.Heard > 4*e.Interval, p.Beat != nil && *p.Beat > 2*e.Interval:
 		p.Level = Warn
+	case fails:
+		p.Level, p.partly = Warn, true
 	}
 }
 
@@ -252,6 +258,8 @@ func (p *Peer) words() string {
 		return fmt.Sprintf("%s is %s", owner, p.State)
 	case p.Kind == Reads && p.Fails > 0:
 		return fmt.Sprintf("%s fails", owner)
+	case p.Kind == Reads && p.partly:
+		return fmt.Sprintf("%s fails: a rank of it is not heard, or reads from it bring nothing", owner)
 	case p.Kind == Reads:
 		return fmt.Sprintf("%s has not been heard lately", owner)
 	case p.unnamed:

@@ -167,6 +167,41 @@ func TestWhoIsCutOffSaysFromWhom(t *testing.T) {
 	}
 }
 
+// What was heard last may be another rank, and who answers heartbeats may fail every read: the connection holds in both.
+func TestWhoFailsThoughSomethingOfItIsHeardIsInTrouble(t *testing.T) {
+	const fails = "fails: a rank of it is not heard, or reads from it bring nothing"
+	now := time.Duration(0)
+	for _, tc := range []struct {
+		name    string
+		tracked uint64
+		missed  bool
+		age     time.Duration // since our last step
+		heard   time.Duration
+		level   Level
+		words   []string
+	}{
+		{"it does not fail", 2, false, 0, 0, Fine, []string{}},
+		{"requests wait for it", 2, true, 0, 0, Warn, []string{"P, which has blocks of 2 tracked requests, " + fails}},
+		{"requests were lost there", 0, true, 0, 0, Warn, []string{"P " + fails}},
+		{"nothing of it is heard", 2, true, 0, time.Minute, Warn, []string{"P, which has blocks of 2 tracked requests, has not been heard lately"}},
+		{"we rest, and it may be over", 0, true, time.Minute, 0, Fine, []string{}},
+	} {
+		e := &Engine{Role: "engine", alive: true, Tracked: tc.tracked, Age: tc.age, Interval: 5 * time.Second, Extension: 20 * time.Second}
+		e.Peers = []Peer{{Name: "P", Kind: Reads, State: "connected", Leases: tc.tracked, Missed: tc.missed, Beat: &now, Heard: &tc.heard}}
+		for range 2 { // the second look judges what the first one left
+			if e.judge(); e.Level != tc.level || !slices.Equal(e.Trouble, tc.words) {
+				t.Errorf("%s: level %d, %q", tc.name, e.Level, e.Trouble)
+			}
+		}
+		if tc.missed && tc.age == 0 {
+			e.sick = true
+			if e.judge(); e.State != Cut || len(e.Trouble) != 2 || e.Trouble[1] != tc.words[0] {
+				t.Errorf("%s, and no other can be reached: %s, %q", tc.name, e.State, e.Trouble)
+			}
+		}
+	}
+}
+
 // Its peers count as failing nowhere: it is not they who are away.
 func TestWhoHasRequestsAndNoMemoryIsInTrouble(t *testing.T) {
 	const words = "no memory is registered: nobody can read from it, and it reads nothing"

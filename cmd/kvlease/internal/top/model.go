@@ -146,6 +146,7 @@ type Peer struct {
 	key     string
 	bytes   uint64
 	unnamed bool
+	partly  bool           // reads: it fails, though something of it is heard
 	least   *time.Duration // slack that renewals found left
 }
 
