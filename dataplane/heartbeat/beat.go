@@ -93,9 +93,8 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 			return budget
 		}
 		late := now.Sub(t.beats.At(i))
-		if t.times.BeatLate.Observe(late); late > t.interval(e) && e.said.late.Due(now) {
-			t.sayEngine(log.HeartbeatsLate, e, uint64(late), uint64(t.interval(e)))
-		}
+		t.times.BeatLate.Observe(late)
+		t.sayLate(e, late, now)
 		t.beginRound(i, now)
 		if e.state != Connected { // a row read found it unreachable
 			return budget
@@ -145,6 +144,17 @@ func (t *Tracker) round(i uint32, budget int, now clock.Instant) int {
 	return 0
 }
 
+// sayLate says how late rounds have begun: the latest one since the line before.
+func (t *Tracker) sayLate(e *engine, late time.Duration, now clock.Instant) {
+	if late <= t.interval(e) {
+		return
+	}
+	if e.said.lateMost = max(e.said.lateMost, late); e.said.late.Due(now) {
+		t.sayEngine(log.HeartbeatsLate, e, uint64(e.said.lateMost), uint64(t.interval(e)))
+		e.said.lateMost = 0
+	}
+}
+
 // NotifOverhead is what a queued notification costs its sender beside its bytes (measured: 4.8 KB a message in all).
 const NotifOverhead = 4096
 
@@ -152,7 +162,8 @@ func (t *Tracker) beginRound(i uint32, now clock.Instant) {
 	e := &t.engines[i]
 	if now.Sub(e.lastRound) > 2*e.facts.times.interval {
 		for k := range e.links {
-			e.links[k].rowAt = now // nothing was asked meanwhile
+			l := &e.links[k]
+			l.rowAt, l.probeDue = now, l.probing // nothing was asked meanwhile
 		}
 	}
 	e.lastRound = now

@@ -103,7 +103,10 @@ type engine struct {
 }
 
 // paces space the lines about an engine's trouble that goes on: each try, round or message says the same again.
-type paces struct{ load, late, dropped, send log.Pace }
+type paces struct {
+	load, late, dropped, send log.Pace
+	lateMost                  time.Duration // of the rounds since the last line about them
+}
 
 // engineOf gives the engine of a live handle, or none.
 func (t *Tracker) engineOf(handle uint64) uint32 {
@@ -187,7 +190,7 @@ func (t *Tracker) stopRounds(i uint32) {
 	e.beatList, e.beatCut, e.beatAgain = 0, 0, false
 	e.rowEnd, e.beatEnd = cursor{chunk: none}, cursor{chunk: none}
 	for k := range e.links {
-		e.links[k].probing = false
+		e.links[k].probing, e.links[k].probeDue = false, false
 	}
 	t.beats.Set(i, clock.Never)
 }

@@ -38,16 +38,17 @@ func (t *Tracker) guarded(e *engine, r *remote, now clock.Instant) bool {
 // silent reports that a probe took so long that its owner may have been paused for longer than the leases that were beaten
 // for meanwhile: when it goes on it may end them before it takes in what has arrived (S29). The last heartbeat that it has
 // taken in is at most one interval older than the pause, and the probe at most one younger. stepped is the step before the
-// present one, in which the probe had not ended: a pause of ours is not its owner's.
+// present one, in which the probe had not ended: a pause of ours is not its owner's. A probe that failed for a reason of this side,
+// or could not be posted, has shown nothing: the time goes on from there until one has ended.
 func (e *engine) silent(l *link, stepped clock.Instant) bool {
 	tm := &e.facts.times
 	return stepped.Sub(l.probeAt) >= max(tm.extension-2*tm.interval-tm.margin, tm.margin)
 }
 
-// waits reports that such a probe is out.
+// waits reports that such a probe is out, or due.
 func (e *engine) waits(stepped clock.Instant) bool {
 	for k := range e.links {
-		if l := &e.links[k]; l.probing && e.silent(l, stepped) {
+		if l := &e.links[k]; l.probeDue && e.silent(l, stepped) {
 			return true
 		}
 	}

@@ -17,10 +17,11 @@ type link struct {
 	stock  uint32 // heartbeats in stock text that this agent was sent
 
 	heard     uint64 // of the engine's sent, what is known to have been taken in
-	probing   bool
+	probing   bool   // a probe is in flight
+	probeDue  bool   // or was tried, and none has ended since
 	probes    uint32 // posted so far: the serial of the last one
 	probeSent uint64
-	probeAt   clock.Instant // when the last probe was posted
+	probeAt   clock.Instant // when it became due
 	rowAt     clock.Instant // when a row read of it last ended well, or none had been asked for
 	rowsOff   bool          // it does not answer its rows: no more of them in this round
 	askedAt   clock.Instant // when the first one-sided read since it was last heard was posted; 0: none has been

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvlease/kvlease/dataplane/log"
+	"github.com/kvlease/kvlease/dataplane/record"
 )
 
 // Whoever reads of a request that is lost reads why, and of a death only where somebody has died.
@@ -97,4 +98,31 @@ func TestAReasonIsReadFromItsNumber(t *testing.T) {
 			t.Errorf("%d is %v, want %v", n, got, want)
 		}
 	}
+}
+
+// The agent that goes takes no engine's death with it: the next one would load an engine that nobody answers for.
+func TestAnEngineThatHasDiedStaysDeadOverTheNextAgent(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	e := r.connect(o)
+	r.track(e, o, 2, 0)
+	r.run(sec(2), 500*time.Millisecond)
+	must(t, r.k.EngineOver(e, Died))
+	r.run(sec(5), 500*time.Millisecond)
+	loads := r.k.Counters().Loads
+	r.k.Part(r.now)
+	r.k.Wake(77, r.now)
+	r.run(sec(60), 500*time.Millisecond)
+	if n := r.k.Counters().Loads - loads; n != 0 {
+		t.Errorf("it was loaded %d times", n)
+	}
+	r.wantEngine(e, "up down")
+	must(t, r.k.LoadHandshake(e, 0, o.handshake())) // somebody has spoken with it
+	r.step(r.now.Add(500 * time.Millisecond))
+	h := r.track(e, o, 1, 0)
+	r.run(sec(70), 500*time.Millisecond)
+	r.read(h, record.Run{N: 1})
+	r.run(sec(72), 500*time.Millisecond)
+	r.wantSaid(h, "done")
+	r.wantEngine(e, "up down up")
 }

@@ -144,13 +144,16 @@ func (t *Tracker) probe(i, k uint32, now clock.Instant) bool {
 	if l.probing || l.broken || t.reach != ReachAll {
 		return l.probing
 	}
+	if !l.probeDue {
+		l.probeDue, l.probeAt = true, now
+	}
 	token := probeToken | uint64(l.probes+1)<<rowSerial&^probeToken | uint64(k)<<linkShift | uint64(i)
 	switch t.reads.ReadRow(token, l.peer, l.probe, l.device, l.mem, read.ProbeBytes, now) {
 	case read.OK:
 		l.probing = true
 		l.probes++
 		l.ask(now)
-		l.probeSent, l.probeAt = e.sent, now
+		l.probeSent = e.sent
 		t.counters.Probes++
 	case read.Refused:
 		t.counters.RowsFailed++
@@ -221,6 +224,7 @@ func (t *Tracker) takeRows(now clock.Instant) {
 			if e.silent(l, t.stepped) {
 				e.breaks++
 			}
+			l.probeDue = false
 			t.heard(i, k, l.probeSent)
 			if e.facts.native {
 				t.shownHeader(i, res.Row.Fence)

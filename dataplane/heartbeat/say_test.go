@@ -255,6 +255,25 @@ func TestTroubleOfAnEngineThatGoesOnIsSaidAtGrowingDistances(t *testing.T) {
 	}
 }
 
+// A line about late rounds has the latest of those since the one before, which may have come between two lines.
+func TestTheLatestRoundIsSaid(t *testing.T) {
+	r := newRig(t, nil)
+	o := r.owner("P", false)
+	r.track(r.connect(o), o, 1, 0)
+	r.run(sec(6), 500*time.Millisecond)
+	r.step(sec(20)) // said at once; the next lines are due 10 and 30 s after this one
+	r.step(sec(32))
+	r.step(sec(47)) // the latest, and not said
+	r.step(sec(60))
+	var late []uint64
+	for _, l := range r.book.Of(t, log.HeartbeatsLate) {
+		late = append(late, l.Values["late_ns"])
+	}
+	if len(late) != 3 || late[2] <= max(late[0], late[1]) {
+		t.Errorf("late by %d: want three lines, the last with the round that began at 47", late)
+	}
+}
+
 // What ends as it should leaves no line.
 func TestAReadThatEndsWellAndADrainAreNotSaidToBeWrong(t *testing.T) {
 	r := newRig(t, nil)

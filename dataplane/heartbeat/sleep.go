@@ -69,11 +69,17 @@ func (t *Tracker) Part(now clock.Instant) {
 		t.stopRounds(uint32(i))
 		t.ends.Set(uint32(i), clock.Never)
 		t.hush.Set(uint32(i), clock.Never)
-		if e.facts != nil {
-			t.engineDown(uint32(i), uint64(e.requests))
-			t.setState(uint32(i), Loading)
-			t.loads.Set(uint32(i), now)
+		if e.facts == nil {
+			continue
 		}
+		t.engineDown(uint32(i), uint64(e.requests))
+		if e.dead { // until somebody says that it lives after all
+			t.setState(uint32(i), Broken)
+			t.loads.Set(uint32(i), clock.Never)
+			continue
+		}
+		t.setState(uint32(i), Loading)
+		t.loads.Set(uint32(i), now)
 	}
 	t.parked = t.parked[:0]
 }
