@@ -115,6 +115,7 @@ type Owner struct {
 	Fails      uint64 `json:"fails"`
 	Bytes      uint64 `json:"read_bytes"`
 	Unheard    uint64 `json:"unheard_bytes"`
+	Missed     bool   `json:"missed"`              // it fails, and requests are tracked there, or were lost, given up or not read there for it
 	Asked      string `json:"handshake,omitempty"` // how asking it for its maps stands; empty: it is not asked
 	AskFails   uint64 `json:"handshake_fails"`     // in a row
 	AskSinceNs *int64 `json:"handshake_failing_ns,omitempty"`
@@ -329,7 +330,7 @@ func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 		if k.Epoch != 0 {
 			to.Epoch = hex(k.Epoch)
 		}
-		if k.LeastSlack >= 0 && !k.Unnamed {
+		if k.LeastSlack >= 0 && !k.Unnamed && s.Age <= 4*s.Interval { // the least of four intervals at most before the page's last step
 			ns := int64(k.LeastSlack)
 			to.LeastSlackNs = &ns
 		}
@@ -339,7 +340,7 @@ func (r *Report) context(s *watch.Snapshot, names *pages.Names) *Context {
 		k := &s.Remotes[i]
 		c.Owners = append(c.Owners, Owner{
 			Name: k.ID, Hash: wire.HashText(k.Hash), Address: k.Address, State: k.State, Tracked: k.Tracked, Reads: k.Reads, BeatAgeNs: ago(now, k.LastBeat),
-			HeardAgeNs: ago(now, k.LastRow), Fails: k.Fails, Bytes: k.Bytes, Unheard: k.Unheard,
+			HeardAgeNs: ago(now, k.LastRow), Fails: k.Fails, Bytes: k.Bytes, Unheard: k.Unheard, Missed: k.Missed,
 			Asked: k.Asked.State, AskFails: k.Asked.Fails, AskSinceNs: ago(now, k.Asked.Since), AskWhy: k.Asked.Why,
 		})
 	}

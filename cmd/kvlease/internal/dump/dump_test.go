@@ -146,11 +146,35 @@ func ofPageWith(t *testing.T, names []string, values []uint64, more func(w *watc
 	return r.Contexts[0], text.String()
 }
 
+// The page of a process that hangs says what was left when it made its last step.
+func TestSlackOfAStepLongAgoIsNotShown(t *testing.T) {
+	for age, shown := range map[time.Duration]bool{0: true, 5 * time.Hour: false} {
+		dir := require.Shm(t)
+		w, why, err := watch.New(&watch.Spec{Dir: dir, Readers: 32, Head: watch.Head{Role: "engine", Engine: "E", Opened: core.Now(), Interval: time.Hour}})
+		if err != nil || why != nil {
+			t.Fatal(err, why)
+		}
+		w.PutReader(0, &watch.ReaderRow{Number: 8, Native: true, Hash: 11, Leases: 2, LastBeat: core.Now().Add(-age), LeastSlack: 3 * time.Second})
+		w.SetReaders(1)
+		if !w.Publish(&watch.Live{Stepped: core.Now().Add(-age)}) {
+			t.Fatal("not published")
+		}
+		r, _ := Run(&Config{PID: os.Getpid(), Dir: dir}) // it has no leases that it could name
+		w.Close()
+		if r == nil || len(r.Contexts) != 1 || len(r.Contexts[0].Readers) != 1 {
+			t.Fatalf("%+v", r)
+		}
+		if k := r.Contexts[0].Readers[0]; (k.LeastSlackNs != nil) != shown {
+			t.Errorf("%v after its last step: %v", age, k.LeastSlackNs)
+		}
+	}
+}
+
 func TestHowHandshakesStandIsSaid(t *testing.T) {
 	since := core.Now().Add(-time.Hour)
 	c, text := ofPageWith(t, nil, nil, func(w *watch.Writer) {
 		w.PutRemote(0, &watch.Remote{Engine: 1, ID: "P", State: "idle"})
-		w.PutRemote(1, &watch.Remote{Engine: 2, ID: "Q", State: "connected"})
+		w.PutRemote(1, &watch.Remote{Engine: 2, ID: "Q", State: "connected", Missed: true})
 		w.FinishRemotes(2)
 		w.PutAsked([]watch.AskedRow{{Engine: 2, Asked: watch.Asked{State: "ready"}}, {Engine: 1, Asked: watch.Asked{State: "failed", Fails: 61, Since: since, Why: "unreachable"}}})
 	})
@@ -159,6 +183,9 @@ func TestHowHandshakesStandIsSaid(t *testing.T) {
 	}
 	if o := c.Owners[1]; o.Asked != "ready" || o.AskFails != 0 || o.AskSinceNs != nil || o.AskWhy != "" {
 		t.Errorf("%+v", o)
+	}
+	if c.Owners[0].Missed || !c.Owners[1].Missed || !strings.Contains(text, "  connected, fails ") {
+		t.Errorf("%+v\n%s", c.Owners, text)
 	}
 	if !strings.Contains(text, "  failed: 61 failures in 60m (unreachable)\n") || !strings.Contains(text, "  ready\n") {
 		t.Error(text)

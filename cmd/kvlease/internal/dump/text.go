@@ -145,8 +145,12 @@ func (c *Context) writeOwners(b *bytes.Buffer) {
 		if c.Role == "host" { // it reads nothing itself: its ranks' dumps have it
 			reads, fails, read = "", "", ""
 		}
+		state := text.Printable(o.State)
+		if o.Missed && o.State == "connected" { // by one of its ranks, or by reads that bring nothing
+			state += ", fails"
+		}
 		rows = append(rows, []string{
-			text.Cut(text.Printable(o.Name), nameCells), text.Printable(o.State), fmt.Sprint(o.Tracked), reads, spanOf(o.BeatAgeNs), spanOf(o.HeardAgeNs),
+			text.Cut(text.Printable(o.Name), nameCells), state, fmt.Sprint(o.Tracked), reads, spanOf(o.BeatAgeNs), spanOf(o.HeardAgeNs),
 			fails, read, text.Printable(o.Address), c.asked(o),
 		})
 	}
