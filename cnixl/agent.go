@@ -75,6 +75,7 @@ type Agent struct {
 	inline   bool
 	sets     []int // epoll descriptors of its transports
 	locks    func() *lockable
+	down     []string // NICs, where none was up as it was made
 }
 
 var _ transport.Transport = (*Agent)(nil)
@@ -155,6 +156,7 @@ func open(cfg Config, handle C.int32_t, lib Library) (*Agent, error) {
 	defer C.free(unsafe.Pointer(text))
 	opening.Lock()
 	defer opening.Unlock()
+	a.down = allDown(nics("/sys"))
 	before := pollSets()
 	if st := C.kvlx_open(handle, name, &c, &a.handle, text, textMax); st != C.KVLX_OK {
 		told := ""

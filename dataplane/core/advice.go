@@ -3,6 +3,7 @@ package core
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/kvlease/kvlease/dataplane/log"
@@ -84,6 +85,17 @@ func (c *Core) tell(advice []Setting) (changed bool) {
 	return changed
 }
 
+// newAgent opens an agent under the name of an era, and says if it is of no use to peers on other machines: it looks for networks once.
+func (c *Core) newAgent(epoch uint64) (transport.Transport, error) {
+	tr, err := c.open(c.cfg, c.agentName(epoch))
+	if l, ok := tr.(transport.Lonely); ok && err == nil {
+		if down := l.Alone(); len(down) > 0 {
+			c.log.side().Put(log.NetworkDown, c.clock(), log.Entry{Text: strings.Join(down, ", ")})
+		}
+	}
+	return tr, err
+}
+
 // remake gives a context that has registered nothing another agent, which is opened with what tell has said: NIXL takes settings at that time only, and of
 // which device the memory is shows when it is registered. The era stays, since nobody has read from the agent, and so does what is tracked: engines that
 // it has loaded, as the ranks of a host do, are loaded anew. On an error of the next one there is no agent, and the next registration makes it. Under the
@@ -123,7 +135,7 @@ func (c *Core) reopen(asleep bool) error {
 	if atomic.LoadUint32(&c.mem.Control.Poisoned) != 0 {
 		return ErrPoisoned
 	}
-	tr, err := c.open(c.cfg, c.agentName(c.nextEra().epoch))
+	tr, err := c.newAgent(c.nextEra().epoch)
 	if err != nil {
 		return err
 	}

@@ -354,3 +354,31 @@ func TestAnAgentThatCannotBeMadeAnewIsMadeAtTheNextRegistration(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// lonely is a transport that was opened before the network was up.
+type lonely struct {
+	transport.Transport
+	down []string
+}
+
+func (l lonely) Alone() []string { return l.down }
+
+func TestAnAgentThatWasMadeBeforeTheNetworkWasUpIsSaid(t *testing.T) {
+	l := &lab{t: t, now: clock.Instant(time.Hour), hub: loopback.NewHub(), size: loopbackConfig}
+	down := []string{"eth0", "mlx5_0"}
+	l.wrap = func(_ string, tr transport.Transport) transport.Transport { return lonely{tr, down} }
+	p := l.node("P", `{}`)
+	if said := p.said(t, log.NetworkDown); len(said) != 1 || !strings.Contains(said[0].What, "(eth0, mlx5_0)") {
+		t.Errorf("%+v: want one line that names both", said)
+	}
+	if err := p.core.Unregister(); err != nil {
+		t.Fatal(err)
+	}
+	down = nil // it is up now
+	if err := p.core.Register(p.regions); err != nil {
+		t.Fatal(err)
+	}
+	if said := p.said(t, log.NetworkDown); len(said) != 1 {
+		t.Errorf("of the next agent, which has found it: %+v", said[1:])
+	}
+}

@@ -194,7 +194,7 @@ func (c *Core) dropParts() {
 
 // build makes agent, leases, tracker and plane. Everything that a step will need is allocated here.
 func (c *Core) build() error {
-	own, err := c.open(c.cfg, c.agentName(c.mem.Epoch))
+	own, err := c.newAgent(c.mem.Epoch)
 	if err != nil {
 		return err
 	}

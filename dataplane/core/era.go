@@ -47,7 +47,7 @@ func (c *Core) wake() error {
 	if c.ranked != nil {
 		return c.wakeRank(next.epoch)
 	}
-	tr, err := c.open(c.cfg, c.agentName(next.epoch))
+	tr, err := c.newAgent(next.epoch)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (c *Core) wake() error {
 
 // wakeRank is wake for a rank: it gets an agent, and the host tells it the era once all ranks have unregistered.
 func (c *Core) wakeRank(name uint64) error {
-	tr, err := c.open(c.cfg, c.agentName(name))
+	tr, err := c.newAgent(name)
 	if err != nil {
 		return err
 	}

@@ -65,6 +65,7 @@ const (
 	Draining
 	PageMissing
 	TransportTold
+	NetworkDown
 	DeviceRegistered
 	DeviceUnchecked
 	MemoryProven

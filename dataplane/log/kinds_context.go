@@ -32,6 +32,11 @@ var contextDefs = map[Kind]Def{
 		"for reads of this device memory {text}",
 		"none; what UCX's environment variables or a ucx.conf say stays, and with transport_settings off nothing is told",
 	},
+	NetworkDown: {
+		"network_down", Warning, [2]string{},
+		"no network but loopback was up when its agent was made ({text}): engines on other machines do not reach it, nor it them, though the network comes up later",
+		"start engines when the network is up (systemd: After=network-online.target); kvl_unregister and kvl_register make another agent",
+	},
 	DeviceRegistered: {
 		"device_registered", Info, [2]string{"bytes", "pieces"},
 		"{bytes} [byte|bytes] of device memory [is|are] registered in {pieces} [piece|pieces]; both ends of each were read through the driver",
