@@ -190,7 +190,7 @@ func (a *Agent) Admits(regions []transport.Region) error {
 }
 
 // Register makes regions readable by peers, all or none. One region is one registration in NIXL. ErrUnavailable: the process may not
-// lock so much memory.
+// lock so much memory. ErrStuck: NIXL took some, refused the others, and does not give back what it took.
 func (a *Agent) Register(regions []transport.Region) error {
 	if len(regions) == 0 {
 		return nil

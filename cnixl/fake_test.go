@@ -71,6 +71,25 @@ func TestRegisterIsUndoneWhenTheSecondKindOfMemoryFails(t *testing.T) {
 	}
 }
 
+func TestMemoryThatARefusedRegistrationLeavesBehindIsKnownUntilItsEnd(t *testing.T) {
+	s := newScript(t)
+	a := s.open(Config{Agent: "D"})
+	mem := memory(2 * 4096)
+	host := transport.Region{Addr: address(mem), Bytes: 4096}
+	device := transport.Region{Addr: address(mem) + 4096, Bytes: 4096, Mem: transport.VRAM}
+	s.do("fail register_mem 2 -2")
+	s.do("fail deregister_mem 1 -2")
+	if err := a.Register([]transport.Region{device, host}); !errors.Is(err, transport.ErrStuck) {
+		t.Fatalf("%v, want ErrStuck", err)
+	}
+	if err := a.Unregister([]transport.Region{device}); !errors.Is(err, transport.ErrInvalid) {
+		t.Errorf("%v: what was refused counts as registered", err)
+	}
+	if err := a.Unregister([]transport.Region{host}); err != nil || s.do("count deregister_mem") != 2 {
+		t.Errorf("%v, NIXL was asked %d times", err, s.do("count deregister_mem"))
+	}
+}
+
 func TestALoadThatHangsDoesNotHoldUpAStep(t *testing.T) {
 	l := newLinked(t)
 	c := l.open(Config{Agent: "P2"})

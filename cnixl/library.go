@@ -91,6 +91,7 @@ var errorsOf = [...]error{
 	-C.KVLX_FULL:        transport.ErrFull,
 	-C.KVLX_RANGE:       transport.ErrRange,
 	-C.KVLX_BURNT:       transport.ErrPeer,
+	-C.KVLX_STUCK:       transport.ErrStuck,
 }
 
 func errorOf(st C.int32_t) error {

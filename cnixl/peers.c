@@ -54,16 +54,16 @@ int32_t kvlx_register(int32_t handle, const kvlx_region_t *regions, size_t n)
 	pthread_mutex_lock(&a->regions_lock);
 	int32_t result = KVLX_FULL;
 	if (n <= a->regions_max - a->regions_n) {
-		int st = each_kind(a, NIXL_DRAM, regions, n, a->api->register_mem);
-		if (st == NIXL_OK) {
-			st = each_kind(a, NIXL_VRAM, regions, n, a->api->register_mem);
-			if (st != NIXL_OK)
-				each_kind(a, NIXL_DRAM, regions, n, a->api->deregister_mem);
+		result = KVLX_INVALID;
+		if (each_kind(a, NIXL_DRAM, regions, n, a->api->register_mem) == NIXL_OK) {
+			if (each_kind(a, NIXL_VRAM, regions, n, a->api->register_mem) == NIXL_OK)
+				result = KVLX_OK;
+			else if (each_kind(a, NIXL_DRAM, regions, n, a->api->deregister_mem) != NIXL_OK)
+				result = KVLX_STUCK;
 		}
-		result = st == NIXL_OK ? KVLX_OK : KVLX_INVALID;
-		if (st == NIXL_OK) {
-			memcpy(&a->regions[a->regions_n], regions, n * sizeof *regions);
-			a->regions_n += (uint32_t)n;
+		for (size_t i = 0; i < n; i++) {
+			if (result == KVLX_OK || (result == KVLX_STUCK && regions[i].mem == NIXL_DRAM))
+				a->regions[a->regions_n++] = regions[i];
 		}
 	}
 	pthread_mutex_unlock(&a->regions_lock);

@@ -20,6 +20,7 @@ enum {
 	KVLX_FULL = -5,
 	KVLX_RANGE = -6, /* not in the peer's metadata */
 	KVLX_BURNT = -7, /* NIXL can never load this name again, though nothing is loaded under it: another alias may do */
+	KVLX_STUCK = -8, /* refused, and what of it was done does not come back: the agent has the memory until it is closed */
 };
 
 /* Status of a read, as in package transport. */
@@ -87,6 +88,7 @@ int32_t kvlx_may_close(int32_t agent);
 /* KVLX_INVALID while a read is in flight: nothing was changed. Unregisters what is still registered. */
 int32_t kvlx_close(int32_t agent);
 
+/* All or none; KVLX_STUCK: some, which close takes back. */
 int32_t kvlx_register(int32_t agent, const kvlx_region_t *regions, size_t n);
 int32_t kvlx_unregister(int32_t agent, const kvlx_region_t *regions, size_t n);
 /* The metadata's length in len_out; copied if it fits into cap. */

@@ -163,6 +163,24 @@ func TestMemoryThatTheTransportDoesNotTakeBackTakesTheAgentAlong(t *testing.T) {
 	}
 }
 
+// TestMemoryThatIsRefusedAndStuckTakesTheAgentAlong: the transport took a part of the first piece.
+func TestMemoryThatIsRefusedAndStuckTakesTheAgentAlong(t *testing.T) {
+	l := newLab(t, `{}`)
+	l.wrap = func(_ string, tr transport.Transport) transport.Transport { return keepsSome{tr} }
+	e := l.unregistered("E")
+	was := e.core.tr
+	if err := e.core.Register(e.regions); !errors.Is(err, transport.ErrStuck) || !e.core.gone {
+		t.Fatalf("%v, the agent is gone: %v", err, e.core.gone)
+	}
+	if _, err := was.Metadata(); !errors.Is(err, transport.ErrClosed) {
+		t.Errorf("the agent goes on: %v", err)
+	}
+}
+
+type keepsSome struct{ transport.Transport }
+
+func (keepsSome) Register([]transport.Region) error { return transport.ErrStuck }
+
 type notTakenBack struct{ refusesThird }
 
 func (*notTakenBack) Unregister([]transport.Region) error { return transport.ErrInvalid }

@@ -48,7 +48,7 @@ func (c *Core) Register(regions []Region) error {
 		err = c.complete(r)
 	}
 	if err != nil {
-		if undone := c.undo(r, n); r.strayed || undone != nil {
+		if undone := c.undo(r, n); r.strayed || undone != nil || errors.Is(err, transport.ErrStuck) {
 			c.forsake()
 		}
 	}

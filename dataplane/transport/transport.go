@@ -72,6 +72,7 @@ var (
 	ErrClosed      = errors.New("transport: closed")
 	ErrFull        = errors.New("transport: no room")
 	ErrUntaken     = errors.New("transport: peers have not taken what they asked for")
+	ErrStuck       = errors.New("transport: some of the memory was registered and does not come back: it may be unmapped only after Close")
 )
 
 // Transport moves notifications and reads for one agent.
@@ -84,7 +85,7 @@ type Transport interface {
 	Name() string
 	// Agent is the name under which peers see our notifications.
 	Agent() string
-	// Register makes regions readable by peers and usable as read targets: all of them or none.
+	// Register makes regions readable by peers and usable as read targets: all of them or none. ErrStuck: some, until Close.
 	Register(regions []Region) error
 	// Unregister is the opposite; it may not be called while a read of ours is in flight.
 	Unregister(regions []Region) error
