@@ -4,13 +4,13 @@ package log
 var remoteDefs = map[Kind]Def{
 	EngineUp: {
 		"engine_up", Info, [2]string{"after_ns"},
-		"it is connected, {after_ns} after it was not",
+		"its metadata is loaded, {after_ns} after it was not: no proof yet that it can be reached",
 		"none",
 	},
 	EngineDown: {
 		"engine_down", Warning, [2]string{"requests"},
 		"the connection to it broke; {requests} [request is|requests are] tracked there, and heartbeats wait until it is made anew",
-		"none if engine_up follows within seconds; else see whether the engine lives and the network between the two",
+		"none if engine_up follows within seconds and this does not come again; else see whether the engine lives and the network between the two",
 	},
 	EngineDead: {
 		"engine_dead", Warning, [2]string{"requests"},
