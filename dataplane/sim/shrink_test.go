@@ -32,8 +32,8 @@ func TestAScheduleIsMadeAsSmallAsWhatItShows(t *testing.T) {
 		if stale(&k.best) == nil {
 			t.Errorf("seed %d: what is left shows it no more", seed)
 		}
-		// A stale read takes a grant, a track, a read, and something that ends the lease, such as another reader of it, or one that comes late.
-		if n := len(k.best.Actions); n > 8 || len(k.best.Engines) != 2 {
+		// A stale read takes a grant, a track, a read, and something that ends the lease, such as another reader of it, a third engine, or one that comes late.
+		if n := len(k.best.Actions); n > 8 || len(k.best.Engines) > 3 {
 			t.Errorf("seed %d: %d actions of %d engines are left", seed, n, len(k.best.Engines))
 		}
 		for i := range k.best.Actions {
