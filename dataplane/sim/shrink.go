@@ -121,14 +121,7 @@ func (k *shrinker) actions() {
 // engines takes out engines that nothing is said of, then makes those left ordinary, one property at a time.
 func (k *shrinker) engines() {
 	for i := len(k.best.Engines) - 1; i >= 0; i-- {
-		s := k.best
-		id := s.Engines[i].ID
-		s.Engines = slices.Delete(slices.Clone(s.Engines), i, i+1)
-		for j := range s.Engines {
-			s.Engines[j].Known = slices.DeleteFunc(slices.Clone(s.Engines[j].Known), func(o string) bool { return o == id })
-		}
-		s.Actions = slices.DeleteFunc(slices.Clone(s.Actions), func(a Action) bool { return a.Engine == id || a.Peer == id })
-		k.try(s)
+		k.try(withoutEngine(k.best, i))
 	}
 	for i := range k.best.Engines {
 		for _, simpler := range ordinary {
@@ -144,6 +137,17 @@ func (k *shrinker) engines() {
 			k.try(s)
 		}
 	}
+}
+
+// withoutEngine is a schedule without its i-th engine and what that one does, or others do with it.
+func withoutEngine(s Schedule, i int) Schedule {
+	id := s.Engines[i].ID
+	s.Engines = slices.Delete(slices.Clone(s.Engines), i, i+1)
+	for j := range s.Engines {
+		s.Engines[j].Known = slices.DeleteFunc(slices.Clone(s.Engines[j].Known), func(o string) bool { return o == id })
+	}
+	s.Actions = slices.DeleteFunc(slices.Clone(s.Actions), func(a Action) bool { return a.Engine == id || a.Peer == id })
+	return s
 }
 
 func (k *shrinker) engine(i int, e Engine) {

@@ -36,6 +36,11 @@ func TestAScheduleIsMadeAsSmallAsWhatItShows(t *testing.T) {
 		if n := len(k.best.Actions); n > 8 || len(k.best.Engines) > 3 {
 			t.Errorf("seed %d: %d actions of %d engines are left", seed, n, len(k.best.Engines))
 		}
+		for i := range k.best.Engines {
+			if less := withoutEngine(k.best, i); stale(&less) != nil {
+				t.Errorf("seed %d: engine %s is not needed", seed, k.best.Engines[i].ID)
+			}
+		}
 		for i := range k.best.Actions {
 			less := k.best
 			less.Actions = slices.Delete(slices.Clone(less.Actions), i, i+1)
